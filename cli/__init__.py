@@ -1,0 +1,1 @@
+"""The `packidx` command; installed as the package `packidx_cli`."""

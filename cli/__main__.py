@@ -1,0 +1,3 @@
+from packidx_cli.main import run
+
+run()

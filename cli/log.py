@@ -1,0 +1,56 @@
+"""`packidx log`: the snapshots of an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("index")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def log(index: str, as_json: bool) -> None:
+    """List the snapshots of INDEX, newest first."""
+    from packidx.index import open_index, read_head, snapshot_ids
+
+    newest = open_index(index)
+    head = read_head(Path(newest.path))
+    rows = []
+    for ident in snapshot_ids(newest.path):
+        manifest = open_index(f"{newest.path}@{ident}").manifest
+        rows.append({key: manifest.get(key) for key in _KEYS} | {"head": ident == head})
+    rows.sort(key=lambda row: (row["created"] or "", row["head"]), reverse=True)
+    if as_json:
+        from packidx_cli.console import print_json
+
+        print_json(rows)
+    else:
+        _show(rows)
+
+
+_KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    from packidx_cli.console import count, print_table
+
+    header = ["snapshot", "", "created", "capacity", "seed", "packs", "fill", "gap", "dropped"]
+    cells = []
+    for row in rows:
+        result, options = row["result"], row["options"]
+        cells.append(
+            [
+                row["snapshot_id"][:12],
+                "HEAD" if row["head"] else "",
+                row["created"] or "",
+                count(options["capacity"]),
+                str(options["seed"]),
+                count(result["num_packs"]),
+                f"{100 * result['fill']:.2f} %",
+                count(result["gap"]),
+                count(result["num_dropped"]),
+            ]
+        )
+    print_table(header, cells, right=3)

@@ -1,0 +1,87 @@
+"""`packidx`: every command is loaded only when it runs, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from packidx.errors import PackidxError
+
+# command -> (module, one line of help); the order is the order of work.
+_COMMANDS = {
+    "estimate": ("packidx_cli.estimate", "Count the tokens of every sample into a lengths table."),
+    "plan": ("packidx_cli.plan", "Assign samples to packs; write a snapshot of the index."),
+    "stats": ("packidx_cli.stats", "Show how good a snapshot's plan is."),
+    "log": ("packidx_cli.log", "List the snapshots of an index, newest first."),
+    "sql": ("packidx_cli.sql", "Query packs, samples, dropped and lengths with SQL."),
+    "verify": ("packidx_cli.verify", "Check a snapshot against its own promises and its data."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table above, without importing a single command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="packidx")
+def cli() -> None:
+    """Sequence packing for vision-language training, with the plan as a file.
+
+    \b
+    packidx estimate data/*.jsonl -o lengths/ --processor Qwen/Qwen2.5-VL-7B-Instruct
+    packidx plan lengths/ -o index/ --capacity 8192
+    packidx stats index/
+    """
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Run the command line; a user's error is one sentence on stderr, never a traceback."""
+    try:
+        return cli.main(args, standalone_mode=False) or 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("packidx: stopped", err=True)
+        return 130
+    except BrokenPipeError:  # `packidx sql … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except PackidxError as error:
+        click.echo(f"packidx: {error}", err=True)
+        return error.exit_code
+    except MemoryError:
+        click.echo("packidx: not enough memory: plan fewer samples at a time", err=True)
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"packidx: {where}{error.strerror or error}", err=True)
+        return 1
+
+
+def run() -> None:
+    """Entry point for ``python -m packidx_cli``."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,60 @@
+"""`packidx plan`: lengths in, a snapshot out."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("lengths")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder of the index.")
+@click.option("--capacity", required=True, type=int, help="Tokens a pack may hold.")
+@click.option("--strategy", default="bfd", show_default=True, help="bfd: best-fit-decreasing.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same lengths: same bytes.")
+@click.option(
+    "--on-long",
+    default="drop",
+    show_default=True,
+    metavar="drop|split|truncate|error",
+    help="What becomes of a sample longer than a pack.",
+)
+@click.option(
+    "--margin",
+    type=float,
+    metavar="X",
+    help="Leave this share of each pack free.  [default: 0; 0.02 or 0.1 where lengths are not exact]",
+)
+@click.option("--packing-ratio", type=float, metavar="R", help="Plan for R x capacity: 1 - margin.")
+@click.option("--shift", is_flag=True, help="Count length - 1: labels are shifted before packing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Assign every sample of LENGTHS to a pack and publish the plan in an index.
+
+    LENGTHS is a table that `packidx estimate` wrote, or any Parquet with a column `length`.
+    """
+    from packidx.plan import PlanOptions, plan_packs
+
+    summary = plan_packs(lengths, output, PlanOptions(**options))
+    if as_json:
+        from packidx_cli.console import print_json
+
+        print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
+    elif not quiet:
+        _show(summary.manifest, output, summary.existed, summary.seconds)
+
+
+def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) -> None:
+    from packidx_cli.console import print_facts
+    from packidx_cli.stats import result_facts
+
+    ident = manifest["snapshot_id"]
+    facts = result_facts(manifest)
+    state = "exists already, HEAD points at it" if existed else f"written in {seconds:.1f} s"
+    facts["index"] = f"{output}@{ident[:12]} ({state})"
+    query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"
+    facts["try"] = f'packidx sql {shlex.quote(output)} "{query}"'
+    print_facts("Plan", facts)

@@ -1,0 +1,81 @@
+"""`packidx stats`: how good a plan is, from its manifest and its packs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from packidx_cli.console import count
+
+
+@click.command()
+@click.argument("index")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def stats(index: str, as_json: bool) -> None:
+    """Show how good the plan of INDEX or INDEX@ID is."""
+    from packidx.index import open_index
+    from packidx.index.stats import pack_stats
+
+    opened = open_index(index)
+    manifest = opened.manifest
+    packs = pack_stats(opened)
+    if as_json:
+        from packidx_cli.console import print_json
+
+        keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
+        print_json({key: manifest.get(key) for key in keys} | {"packs": packs})
+        return
+    from packidx_cli.console import print_facts, print_table
+
+    print_facts(f"{opened.path}@{opened.id[:12]}", result_facts(manifest))
+    rows = [[name, *(_number(cell[key]) for key in _QUANTILES)] for name, cell in packs.items()]
+    print_table(["per pack", *_QUANTILES], rows, right=1)
+    if manifest["sources"]:
+        _print_sources(manifest["sources"])
+
+
+_QUANTILES = ("min", "p50", "p95", "max", "mean")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"
+
+
+def _print_sources(sources: list[dict[str, Any]]) -> None:
+    from packidx_cli.console import print_table
+
+    rows = [
+        [one["name"], count(one.get("num_samples")), count(one.get("num_dropped"))]
+        for one in sources
+    ]
+    print_table(["source", "samples", "dropped"], rows, right=1)
+
+
+def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
+    """A manifest's result and options in words; the same for `plan` and `stats`."""
+    result, options = manifest["result"], manifest["options"]
+    reasons = ", ".join(f"{n:,} {why}" for why, n in result["dropped"].items())
+    facts = {
+        "samples": f"{count(manifest['lengths']['num_samples'])} in, {count(result['num_samples'])} packed",
+        "tokens": count(result["num_tokens"]),
+        "packs": f"{count(result['num_packs'])} of {count(options['capacity'])} tokens",
+        "fill": f"{100 * result['fill']:.3f} %",
+        "lower bound": f"{count(result['lower_bound'])} packs ({_BOUNDS[result['bound']]})",
+        "gap": f"{count(result['gap'])} packs ({result['gap_percent']:.3f} %)",
+        "dropped": f"{count(result['num_dropped'])}" + (f" ({reasons})" if reasons else ""),
+    }
+    if result["num_pieces"] != result["num_samples"]:
+        facts["pieces"] = f"{count(result['num_pieces'])} ({options['on_long']} of long samples)"
+    if options["planned_capacity"] != options["capacity"]:
+        facts["margin"] = (
+            f"{100 * options['margin']:g} %: {count(options['planned_capacity'])} tokens are planned"
+        )
+    encoder = manifest["lengths"].get("encoder")
+    facts["counted by"] = f"{encoder['name']}" if encoder else "no processor: lengths taken as given"
+    return facts
+
+
+_BOUNDS = {"volume": "⌈Σ/C⌉", "L2": "Martello–Toth L2"}

@@ -1,0 +1,40 @@
+"""packidx makes sequence packing a file: exact lengths, a planned pack index, a light reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packidx.errors import PackidxError as PackidxError
+    from packidx.estimate import estimate_lengths as estimate_lengths
+    from packidx.index import Index as Index
+    from packidx.index import open_index as open_index
+    from packidx.plan import PlanOptions as PlanOptions
+    from packidx.plan import plan_packs as plan_packs
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "PackidxError": "packidx.errors",
+    "estimate_lengths": "packidx.estimate",
+    "Index": "packidx.index",
+    "open_index": "packidx.index",
+    "PlanOptions": "packidx.plan",
+    "plan_packs": "packidx.plan",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module on first use: `import packidx` itself costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'packidx' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,116 @@
+"""Durable, atomic files and the hashes that name their content."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def canonical_json(value: Any) -> bytes:
+    """`value` as the one JSON text that hashes are taken of: sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def digest(*parts: bytes) -> str:
+    """SHA-256 over `parts`, each preceded by its length so that no two lists collide."""
+    hasher = hashlib.sha256()
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.hexdigest()
+
+
+def file_digest(path: str | Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def array_digest(array: pa.Array | pa.ChunkedArray) -> str:
+    """SHA-256 of an Arrow column's logical content, whatever its chunks, offsets or null fill."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # zero chunks
+            array = pa.concat_arrays(array.chunks) if array.chunks else pa.array([], array.type)
+    kind = str(array.type).encode()
+    valid = np.packbits(np.asarray(array.is_valid())).tobytes()
+    return digest(kind, len(array).to_bytes(8, "little"), valid, *_content(array))
+
+
+def _content(array: pa.Array) -> Iterator[bytes]:
+    if pa.types.is_struct(array.type):
+        yield from (array_digest(child).encode() for child in array.flatten())
+    elif pa.types.is_list(array.type):
+        lengths = array.value_lengths().fill_null(0)
+        yield np.ascontiguousarray(lengths).tobytes()
+        yield array_digest(array.flatten()).encode()
+    elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        filled = array.cast(pa.large_string()).fill_null("")
+        offsets = np.frombuffer(filled.buffers()[1], np.int64)
+        offsets = offsets[filled.offset : filled.offset + len(filled) + 1]
+        if len(filled):
+            yield (offsets - offsets[0]).tobytes()
+            data = filled.buffers()[2]
+            yield bytes(memoryview(data)[offsets[0] : offsets[-1]]) if data else b""
+    elif pa.types.is_null(array.type):
+        return
+    else:
+        yield np.ascontiguousarray(array.fill_null(0)).tobytes()
+
+
+def fsync_path(path: str | Path) -> None:
+    """Force a file's or a folder's content to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Replace `path` by `data`: a reader sees the old bytes or the new ones, never a mix."""
+    path = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    fsync_path(path.parent)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+@contextlib.contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold `folder`'s writer lock; the kernel lets go of it when the process dies."""
+    import fcntl
+
+    path = Path(folder) / ".lock"
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def remove_tree(path: str | Path) -> None:
+    """Delete a folder that packidx made, if it is there."""
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,81 @@
+"""A seeded bijective mix of integers: packidx's only source of randomness.
+
+A permutation of 0..2^bits-1 in pure integer arithmetic, so it is the same on every machine and
+in every engine, needs no memory, and no two inputs collide. Rounds of multiply and xor-shift as
+in MurmurHash3's finaliser (Appleby, 2011), keyed by splitmix64 (Steele et al., 2014).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK64 = (1 << 64) - 1
+_ROUNDS = 4
+
+Uint64s = NDArray[np.uint64]
+
+
+def splitmix64(state: int) -> int:
+    """The splitmix64 output for `state`, an integer below 2^64."""
+    state = (state + 0x9E3779B97F4A7C15) & _MASK64
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return state ^ (state >> 31)
+
+
+def derive_key(*parts: int | str) -> int:
+    """One 64-bit key out of integers and words; every part and their order matter."""
+    key = 0
+    for part in parts:
+        words = [part & _MASK64] if isinstance(part, int) else [len(part), *part.encode()]
+        for word in words:
+            key = splitmix64(key ^ word)
+    return key
+
+
+class BijectiveMix:
+    """A keyed permutation of the integers below 2^bits.
+
+    Args:
+        bits: domain size in bits, 1 to 63.
+        key: any 64-bit integer (see `derive_key`).
+    """
+
+    def __init__(self, bits: int, key: int) -> None:
+        self.bits = max(1, bits)
+        mask = (1 << self.bits) - 1
+        self._mask = np.uint64(mask)
+        # A shift of at least half the bits makes x ^ (x >> shift) its own inverse.
+        self._shift = np.uint64((self.bits + 1) // 2)
+        keys = [splitmix64(key ^ splitmix64(round_)) for round_ in range(2 * _ROUNDS)]
+        self._adds = [np.uint64(word & mask) for word in keys[:_ROUNDS]]
+        self._muls = [np.uint64((word | 1) & mask) for word in keys[_ROUNDS:]]
+        self._inverses = [np.uint64(pow(int(mul), -1, mask + 1)) for mul in self._muls]
+
+    def forward(self, values: NDArray[np.integer]) -> Uint64s:
+        """The permuted values, uint64, same shape."""
+        x = values.astype(np.uint64)
+        for add, mul in zip(self._adds, self._muls, strict=True):
+            x += add
+            x *= mul
+            x &= self._mask
+            x ^= x >> self._shift
+        return x
+
+    def inverse(self, values: NDArray[np.uint64]) -> Uint64s:
+        """The inputs whose `forward` is `values`."""
+        x = values.astype(np.uint64)
+        for add, mul in zip(self._adds[::-1], self._inverses[::-1], strict=True):
+            x ^= x >> self._shift
+            x *= mul
+            x -= add
+            x &= self._mask
+        return x
+
+
+def permutation(count: int, key: int) -> NDArray[np.int64]:
+    """A seeded permutation of ``arange(count)``: the inputs in the order of their mixed values."""
+    bits = max(1, (count - 1).bit_length())
+    mixed = BijectiveMix(bits, key).forward(np.arange(count, dtype=np.uint64))
+    return np.argsort(mixed)

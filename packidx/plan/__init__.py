@@ -1,0 +1,136 @@
+"""Planning: lengths in, an immutable snapshot of a pack index out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from packidx.errors import SourceError
+from packidx.index.snapshot import publish
+from packidx.plan.bounds import lower_bound
+from packidx.plan.histogram import Histogram
+from packidx.plan.items import make_items
+from packidx.plan.lengths import Lengths, read_lengths
+from packidx.plan.options import PlanOptions, ResolvedOptions
+from packidx.plan.place import place
+from packidx.plan.tables import packs_table, samples_table
+
+__all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
+
+# Packs that an epoch shuffles among themselves before it turns to the next block: near in the
+# epoch is then near in the file, so that a decoded row group serves many packs.
+SCHEDULE_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What a call of `plan_packs` did.
+
+    Attributes:
+        snapshot_id: id of the snapshot, which HEAD now names.
+        path: folder of the index.
+        existed: the same plan was there already; nothing was written but HEAD.
+        manifest: the snapshot's manifest.
+        seconds: wall time.
+    """
+
+    snapshot_id: str
+    path: str
+    existed: bool
+    manifest: dict[str, Any]
+    seconds: float
+
+
+def plan_packs(
+    lengths: str | Path, output: str | Path, options: PlanOptions | None = None, **changes: Any
+) -> PlanSummary:
+    """Assign every sample of `lengths` to a pack and publish the plan as a snapshot of `output`.
+
+    Args:
+        lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
+        output: folder of the index; made if it is not there.
+        options: what to plan; or name its fields, ``plan_packs(a, b, capacity=8192, seed=1)``.
+
+    Raises:
+        OptionError: an option has no meaning for these lengths.
+        SourceError, FormatError, MismatchError: `lengths` is not usable.
+    """
+    begin = time.perf_counter()
+    asked = options or PlanOptions(**changes)
+    table = read_lengths(str(lengths))
+    resolved = asked.resolve(table.weakest_method)
+    items, dropped = make_items(table, resolved)
+    if not len(items.row):
+        raise SourceError(f"{lengths} holds no usable sample ({dropped.num_rows} rows): nothing to pack")
+    placement = place(items.length, resolved.planned_capacity, resolved.seed)
+    tables = {
+        "packs": packs_table(table, items, placement),
+        "samples": samples_table(table, items, placement),
+        "dropped": dropped,
+    }
+    histogram = Histogram.of(items.length)
+    result = _result(tables, lower_bound(histogram, resolved.planned_capacity), resolved)
+    body = {
+        "lengths": {
+            "uri": str(lengths),
+            "fingerprint": table.fingerprint,
+            "num_samples": table.num_samples,
+            "encoder": (table.manifest or {}).get("encoder"),
+        },
+        "options": resolved.to_json(),
+        "result": result,
+        "sources": _sources(table, tables["dropped"]),
+        "shards": (table.manifest or {}).get("shards", []),
+    }
+    manifest, existed = publish(Path(output), body, tables)
+    return PlanSummary(
+        manifest["snapshot_id"], str(output), existed, manifest, time.perf_counter() - begin
+    )
+
+
+def _result(
+    tables: dict[str, pa.Table], bound: tuple[int, str], options: ResolvedOptions
+) -> dict[str, Any]:
+    packs, samples, dropped = tables["packs"], tables["samples"], tables["dropped"]
+    num_tokens = pc.sum(packs["length"].cast(pa.int64())).as_py()
+    # Only a cut makes several rows of one sample, and each has exactly one piece 0.
+    num_samples = pc.sum(pc.equal(samples["piece"], 0)).as_py()
+    reasons = dropped["reason"].value_counts().to_pylist()
+    gap = packs.num_rows - bound[0]
+    return {
+        "num_packs": packs.num_rows,
+        "num_samples": num_samples,
+        "num_pieces": samples.num_rows,
+        "num_tokens": num_tokens,
+        "num_dropped": dropped.num_rows,
+        "dropped": {one["values"]: one["counts"] for one in sorted(reasons, key=lambda r: r["values"])},
+        "fill": num_tokens / (packs.num_rows * options.capacity),
+        "lower_bound": bound[0],
+        "bound": bound[1],
+        "gap": gap,
+        "gap_percent": 100 * gap / bound[0],
+        "schedule": "random",
+        "schedule_block": SCHEDULE_BLOCK,
+    }
+
+
+def _sources(lengths: Lengths, dropped: pa.Table) -> list[dict[str, Any]]:
+    """The manifest's sources in the order of the lengths table, with what became of their samples."""
+    known = {one["name"]: dict(one) for one in (lengths.manifest or {}).get("sources", [])}
+    if not known and "source" in lengths.frame.columns:
+        names = lengths.frame.get_column("source").drop_nulls().unique().sort().to_list()
+        known = {name: {"name": name, "media_root": None} for name in names}
+    if not known:
+        return []
+    counted = lengths.frame.get_column("source").value_counts()
+    totals = dict(zip(*counted.to_dict(as_series=False).values(), strict=True))
+    lost = {one["values"]: one["counts"] for one in dropped["source"].value_counts().to_pylist()}
+    for name, source in known.items():
+        source["num_samples"] = totals.get(name, 0)
+        source["num_dropped"] = lost.get(name, 0)
+    return list(known.values())

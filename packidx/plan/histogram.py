@@ -1,0 +1,41 @@
+"""Lengths as counts: the planner's whole view of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many samples have each length.
+
+    Attributes:
+        lengths: int64 [n], distinct, descending, in tokens.
+        counts: int64 [n], positive.
+    """
+
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.integer]) -> Histogram:
+        """The histogram of `lengths`, any order, all positive."""
+        if len(lengths) == 0:
+            return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+        if int(lengths.max()) <= 1 << 24:
+            dense = np.bincount(lengths)
+            present = np.flatnonzero(dense)[::-1]
+            return cls(present.astype(np.int64), dense[present].astype(np.int64))
+        values, counts = np.unique(lengths, return_counts=True)
+        return cls(values[::-1].astype(np.int64), counts[::-1].astype(np.int64))
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.lengths @ self.counts)

@@ -1,0 +1,182 @@
+"""Reading lengths: our own table or any Parquet that has a `length` column."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packidx.errors import FormatError, MismatchError, SourceError
+from packidx.files import array_digest, canonical_json, digest
+from packidx.schema import FORMAT_VERSION, LENGTHS, LENGTHS_FORMAT
+
+_METHODS = ("exact", "precomputed", "heuristic")  # strongest first
+_HELP = "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Samples in ascending order of `sample_id`.
+
+    Attributes:
+        uri: the path as the user gave it.
+        fingerprint: hex digest of the logical content, whatever order the rows were stored in.
+        frame: the known columns that are present; `sample_id` always is.
+        length: int64 [n], tokens; 0 where it is unknown or the row was rejected.
+        manifest: the lengths manifest, None for a bare table.
+    """
+
+    uri: str
+    fingerprint: str
+    frame: pl.DataFrame
+    length: NDArray[np.int64]
+    manifest: dict[str, Any] | None
+
+    @property
+    def num_samples(self) -> int:
+        return self.frame.height
+
+    @property
+    def weakest_method(self) -> str:
+        """The least exact of the methods that counted the usable rows."""
+        if "method" not in self.frame.columns:
+            return "exact"
+        usable = self.frame.select("method", ok=_usable(self.frame)).filter("ok")
+        used = set(usable.get_column("method").drop_nulls().unique().to_list())
+        unknown = used - set(_METHODS)
+        if unknown:
+            raise FormatError(f"{self.uri}: method is {sorted(unknown)[0]!r}, not one of {_METHODS}")
+        return max(used, key=_METHODS.index, default="exact")
+
+    def ints(self, name: str, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Column `name` at `rows` as int64 with 0 for null, and where it is null."""
+        if name not in self.frame.columns:
+            return np.zeros(len(rows), np.int64), np.ones(len(rows), bool)
+        column = self.frame.get_column(name)
+        values = column.cast(pl.Int64).fill_null(0).to_numpy()[rows]
+        if not column.null_count():
+            return values, np.zeros(len(rows), bool)
+        return values, column.is_null().to_numpy()[rows]
+
+    def take(self, name: str, rows: NDArray[np.int64]) -> pa.Array:
+        """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""
+        kind = LENGTHS.field(name).type
+        if name not in self.frame.columns:
+            return pa.nulls(len(rows), kind)
+        taken = self.frame.get_column(name).gather(rows.astype(np.uint32))
+        return taken.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind)
+
+
+def _usable(frame: pl.DataFrame) -> pl.Expr:
+    return pl.col("status") == "ok" if "status" in frame.columns else pl.lit(True)
+
+
+def read_lengths(uri: str) -> Lengths:
+    """Open a lengths table, a folder or glob of Parquet files, or one Parquet file.
+
+    Raises:
+        SourceError: nothing is there, or it is no Parquet.
+        FormatError: no usable `length` column, duplicate sample ids, a newer version.
+        MismatchError: a part is not the one the manifest names.
+    """
+    manifest, files = _find(uri)
+    try:
+        frames = [_read_part(path) for path in files]
+        frame = pl.concat(frames, how="diagonal_relaxed") if len(frames) > 1 else frames[0]
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {_HELP}") from None
+    frame = _checked(frame, uri)
+    length = frame.get_column("length").cast(pl.Int64).fill_null(0).to_numpy()
+    if "status" in frame.columns:
+        length = np.where(frame.get_column("status").fill_null("").to_numpy() == "ok", length, 0)
+    fingerprint = manifest["fingerprint"] if manifest else _fingerprint(frame)
+    return Lengths(uri, fingerprint, frame, np.maximum(length, 0), manifest)
+
+
+def _find(uri: str) -> tuple[dict[str, Any] | None, list[Path]]:
+    path = Path(uri)
+    if any(mark in uri for mark in "*?[") and not path.exists():
+        files = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        if not files:
+            raise SourceError(f"{uri} matches no file; {_HELP}")
+        return None, files
+    if not path.exists():
+        raise SourceError(f"{uri} does not exist; {_HELP}")
+    if path.is_file():
+        return None, [path]
+    if (path / "manifest.json").is_file():
+        return _read_manifest(path)
+    files = sorted(path.glob("*.parquet"))
+    if not files:
+        raise SourceError(f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {_HELP}")
+    return None, files
+
+
+def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_bytes())
+        found, version = manifest["format"], manifest["version"]
+        parts = [(folder / part["path"], part["bytes"]) for part in manifest["files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{path} is no lengths manifest ({error!r}); {_HELP}") from None
+    if found != LENGTHS_FORMAT:
+        raise FormatError(f"{path} has format {found!r}, not {LENGTHS_FORMAT!r}: give a lengths table")
+    if version > FORMAT_VERSION:
+        raise FormatError(
+            f"{path} has version {version}; this packidx knows up to {FORMAT_VERSION}: upgrade packidx"
+        )
+    for part, size in parts:
+        actual = part.stat().st_size if part.is_file() else None
+        if actual != size:
+            state = "is missing" if actual is None else f"has {actual} bytes"
+            raise MismatchError(f"{part} {state}, its manifest says {size}: run `packidx estimate` again")
+    return manifest, [part for part, _ in parts]
+
+
+def _read_part(path: Path) -> pl.DataFrame:
+    names = pl.read_parquet_schema(path)
+    return pl.read_parquet(path, columns=[name for name in LENGTHS.names if name in names])
+
+
+def _checked(frame: pl.DataFrame, uri: str) -> pl.DataFrame:
+    if "length" not in frame.columns:
+        raise FormatError(f"{uri} has no column `length`; {_HELP}")
+    for name in frame.columns:
+        kind, want = frame.schema[name], LENGTHS.field(name).type
+        if pa.types.is_integer(want) and not (kind.is_integer() or kind == pl.Null):
+            raise FormatError(f"{uri}: column `{name}` is {kind}, not integer: cast it first")
+    if "sample_id" not in frame.columns:
+        return frame.with_columns(sample_id=pl.int_range(frame.height, dtype=pl.Int64))
+    ids = frame.get_column("sample_id").cast(pl.Int64)
+    if ids.null_count():
+        raise FormatError(f"{uri}: {ids.null_count()} sample_id are null: give every sample its own")
+    frame = frame.with_columns(ids)
+    if not ids.is_sorted():
+        frame = frame.sort("sample_id")
+        ids = frame.get_column("sample_id")
+    steps = np.diff(ids.to_numpy())
+    if len(steps) and not steps.all():
+        twice = ids[int(np.argmin(steps))]
+        raise FormatError(f"{uri}: sample_id {twice} stands there more than once: make them unique")
+    return frame
+
+
+def _fingerprint(frame: pl.DataFrame) -> str:
+    """Digest of a bare table's known columns, sorted by sample_id, in the schema's types."""
+    parts = []
+    for name in LENGTHS.names:
+        if name in frame.columns:
+            column = frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
+            kind = LENGTHS.field(name).type
+            # int64 for every integer: a table stays the same when its writer narrows a type
+            column = column.cast(pa.int64() if pa.types.is_integer(kind) else kind)
+            parts += [name, array_digest(column)]
+    return digest(canonical_json(parts))

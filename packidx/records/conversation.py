@@ -1,0 +1,73 @@
+"""The one form of a training example: turns of text and media, whatever dialect it came in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """One image, video or audio clip in a conversation."""
+
+    kind: str
+    """``'image'``, ``'video'`` or ``'audio'``."""
+    ref: Any = None
+    """What it was given as: path or URL, bytes, an opened PIL image, or None."""
+    height: int | None = None
+    """Stated height in pixels, after orientation."""
+    width: int | None = None
+    """Stated width in pixels, after orientation."""
+    tokens: int | None = None
+    """Stated number of tokens it expands to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation."""
+
+    role: str
+    """``'system'``, ``'user'``, ``'assistant'`` or ``'tool'``."""
+    parts: tuple[str | Media, ...]
+    """Text and media in order; text is byte for byte the record's, and never empty."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """The message's other keys (``tool_calls``, ``name`` …), as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A record as turns."""
+
+    turns: tuple[Turn, ...]
+    text_tokens: int | None = None
+    """The record's own count of text tokens (``_text_tokens``)."""
+    tools: list[Any] | None = None
+    """Tool schemas for the chat template."""
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """All media, in order of appearance."""
+        return tuple(p for turn in self.turns for p in turn.parts if not isinstance(p, str))
+
+
+def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """The conversation as Hugging Face messages, ready for a chat template.
+
+    A turn with at most one piece of text and no media has string content; any other a list of
+    ``{"type": "text", "text": …}``, ``{"type": "image"}`` and ``{"type": "video"}`` parts.
+    """
+    return [
+        {"role": turn.role, "content": _content(turn.parts), **turn.extra}
+        for turn in conversation.turns
+    ]
+
+
+def _content(parts: tuple[str | Media, ...]) -> str | list[dict[str, str]]:
+    if not parts:
+        return ""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind}
+        for part in parts
+    ]

@@ -1,0 +1,144 @@
+"""Columns of every table packidx writes: the one place where they are defined (see FORMAT.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+LENGTHS_FORMAT = "packidx-lengths"
+INDEX_FORMAT = "packidx-index"
+FORMAT_VERSION = 1
+
+MEDIA = pa.list_(
+    pa.struct(
+        [
+            pa.field("kind", pa.string()),
+            pa.field("tokens", pa.int32()),
+            pa.field("patches", pa.int64()),
+            pa.field("t", pa.int32()),
+            pa.field("h", pa.int32()),
+            pa.field("w", pa.int32()),
+            pa.field("at", pa.int32()),
+        ]
+    )
+)
+
+LOCATOR = [
+    pa.field("source", pa.string()),
+    pa.field("key", pa.string()),
+    pa.field("shard", pa.int32()),
+    pa.field("row", pa.int64()),
+    pa.field("offset", pa.int64()),
+    pa.field("nbytes", pa.int64()),
+]
+
+LENGTHS = pa.schema(
+    [
+        pa.field("sample_id", pa.int64()),
+        *LOCATOR,
+        pa.field("text_tokens", pa.int32()),
+        pa.field("image_tokens", pa.int32()),
+        pa.field("video_tokens", pa.int32()),
+        pa.field("audio_tokens", pa.int32()),
+        pa.field("length", pa.int32()),
+        pa.field("label_tokens", pa.int32()),
+        pa.field("num_turns", pa.int32()),
+        pa.field("num_images", pa.int32()),
+        pa.field("num_videos", pa.int32()),
+        pa.field("vision_patches", pa.int64()),
+        pa.field("vision_cost", pa.int64()),
+        pa.field("media", MEDIA),
+        pa.field("method", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+    ]
+)
+
+PACKS = pa.schema(
+    [
+        pa.field("pack_id", pa.int64()),
+        pa.field("epoch", pa.int32()),
+        pa.field("group", pa.string()),
+        pa.field("window", pa.int32()),
+        pa.field("num_samples", pa.int32()),
+        pa.field("length", pa.int32()),
+        pa.field("padded_length", pa.int32()),
+        pa.field("label_tokens", pa.int32()),
+        pa.field("image_tokens", pa.int32()),
+        pa.field("video_tokens", pa.int32()),
+        pa.field("audio_tokens", pa.int32()),
+        pa.field("num_images", pa.int32()),
+        pa.field("num_videos", pa.int32()),
+        pa.field("vision_patches", pa.int64()),
+        pa.field("vision_cost", pa.int64()),
+        pa.field("attention_cost", pa.int64()),
+        pa.field("first_row", pa.int64()),
+    ]
+)
+
+SAMPLES = pa.schema(
+    [
+        pa.field("pack_id", pa.int64()),
+        pa.field("position", pa.int32()),
+        pa.field("sample_id", pa.int64()),
+        pa.field("copy", pa.int32()),
+        pa.field("piece", pa.int32()),
+        pa.field("token_start", pa.int32()),
+        pa.field("start", pa.int32()),
+        pa.field("length", pa.int32()),
+        pa.field("padded_length", pa.int32()),
+        pa.field("label_tokens", pa.int32()),
+        *LOCATOR,
+    ]
+)
+
+DROPPED = pa.schema(
+    [
+        pa.field("sample_id", pa.int64()),
+        pa.field("source", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("length", pa.int32()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+    ]
+)
+
+
+def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
+    """A Parquet writer whose bytes depend on the rows alone.
+
+    Compression, encodings and page size are pinned: they are part of the format. Integers are
+    delta-encoded (ids and offsets are nearly sequential), strings that repeat use a dictionary.
+    """
+    flat = [field for field in schema if not pa.types.is_nested(field.type)]
+    integers = [field.name for field in flat if pa.types.is_integer(field.type)]
+    repeated = {"source", "group", "method", "status", "reason"}
+    return pq.ParquetWriter(
+        path,
+        schema,
+        version="2.6",
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[field.name for field in flat if field.name in repeated],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in integers},
+        write_statistics=True,
+        store_schema=True,
+    )
+
+
+def conform(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """`table` with exactly the columns of `schema`, absent ones null.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit the column's type.
+    """
+    columns: list[Any] = []
+    for field in schema:
+        if field.name in table.column_names:
+            columns.append(table.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(table.num_rows, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,195 @@
+"""One encoded sample as tensors of known shapes, and the part of it that a pack holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packidx.errors import MismatchError
+
+IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
+# Per-token inputs beside ids, labels and positions, and what stands for a sample without them.
+# A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
+SEQUENCE_FILL = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 0}
+
+
+@dataclass
+class Encoded:
+    """One sample, or a piece of one.
+
+    Attributes:
+        input_ids, labels: int64 [T]; the first label is never trained.
+        rows: mRoPE positions int64 [3, T], or None for plain positions.
+        sequence: other per-token tensors [T].
+        media: tensors whose first dimension counts media or patches.
+    """
+
+    input_ids: Tensor
+    labels: Tensor
+    rows: Tensor | None
+    sequence: dict[str, Tensor] = field(default_factory=dict)
+    media: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        return self.input_ids.shape[0]
+
+
+def normalise(encoded: Mapping[str, Any]) -> Encoded:
+    """What `encode` returned (tensors, arrays or lists, [T] or [1, T]) as an `Encoded`.
+
+    Raises:
+        MismatchError: a key is missing or its shape does not fit `input_ids`.
+    """
+    values = {key: _tensor(key, value) for key, value in encoded.items() if value is not None}
+    if "input_ids" not in values:
+        raise MismatchError(
+            f"encode returned the keys {', '.join(map(str, encoded)) or 'none'} but not input_ids"
+        )
+    ids = _per_token("input_ids", values.pop("input_ids"), None)
+    length = ids.shape[0]
+    labels = _per_token("labels", values.pop("labels", ids), length).clone()
+    labels[:1] = IGNORE  # nothing in the sample predicts its first token
+    rows = _mrope_rows(values.pop("position_ids", None), length)
+    sequence = {
+        key: _per_token(key, values.pop(key), length) for key in SEQUENCE_FILL if key in values
+    }
+    for key, value in values.items():
+        if value.ndim == 0:
+            raise MismatchError(f"encode returned a scalar for {key}; media tensors need a dimension")
+    return Encoded(ids.long(), labels.long(), rows, sequence, values)
+
+
+def _tensor(key: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MismatchError(
+            f"encode returned {key} as {type(value).__name__}, which is no tensor ({error});"
+            " return tensors, arrays or lists of numbers only"
+        ) from None
+
+
+def _per_token(key: str, value: Tensor, length: int | None) -> Tensor:
+    if value.ndim == 2 and value.shape[0] == 1:
+        value = value[0]
+    if value.ndim != 1 or (length is not None and value.shape[0] != length):
+        wanted = "[T] or [1, T]" if length is None else f"[{length}] or [1, {length}]"
+        raise MismatchError(f"encode returned {key} of shape {list(value.shape)}, not {wanted}")
+    return value
+
+
+def _mrope_rows(positions: Tensor | None, length: int) -> Tensor | None:
+    """The three mRoPE rows out of [3, t], [4, t] (row 0 is rebuilt), or None out of [t]."""
+    if positions is None:
+        return None
+    if positions.ndim == 3 and positions.shape[1] == 1:  # [3, 1, T], as models return it
+        positions = positions[:, 0]
+    if positions.ndim == 2 and positions.shape[0] in (3, 4) and positions.shape[1] == length:
+        return positions[-3:].long()
+    plain = _per_token("position_ids", positions, length)
+    if not torch.equal(plain - plain[:1], torch.arange(length).to(plain)):
+        # transformers takes a jump in these positions for the start of another sample.
+        raise MismatchError(
+            "encode returned 1-D position_ids that do not count up by one;"
+            " return [3, T] mRoPE positions, or none"
+        )
+    return None
+
+
+def cut(sample: Encoded, start: int, stop: int, media_ids: Collection[int] | None) -> Encoded:
+    """Tokens [start, stop) of `sample` with the media that stand wholly inside.
+
+    Positions start again at the piece and its first label is masked.
+
+    Raises:
+        MismatchError: a medium would be cut, or where the media stand is unknown.
+    """
+    rows = sample.rows
+    if rows is not None:
+        rows = rows[:, start:stop]
+        rows = rows - rows[:, :1].min() if rows.numel() else rows
+    labels = sample.labels[start:stop].clone()
+    return Encoded(
+        sample.input_ids[start:stop],
+        labels,
+        rows,
+        {key: value[start:stop] for key, value in sample.sequence.items()},
+        _cut_media(sample, start, stop, media_ids),
+    )
+
+
+def shift(sample: Encoded) -> Encoded:
+    """`sample` for trainers that do not shift: position t is labelled with token t + 1."""
+    return Encoded(
+        sample.input_ids[:-1],
+        sample.labels[1:],
+        None if sample.rows is None else sample.rows[:, :-1],
+        {key: value[:-1] for key, value in sample.sequence.items()},
+        sample.media,
+    )
+
+
+def _cut_media(
+    sample: Encoded, start: int, stop: int, media_ids: Collection[int] | None
+) -> dict[str, Tensor]:
+    kept: dict[str, Tensor] = {}
+    for kind, number in (("image", 1), ("video", 2)):
+        tensors = {key: value for key, value in sample.media.items() if ("video" in key) == (number == 2)}
+        if not tensors:
+            continue
+        is_medium = _media_tokens(sample, number, media_ids)
+        before, inside = int(is_medium[:start].sum()), int(is_medium[start:stop].sum())
+        total = int(is_medium.sum())
+        grid = tensors.get(f"{kind}_grid_thw")
+        if grid is None:
+            raise MismatchError(
+                f"the plan cuts this sample and encode returned no {kind}_grid_thw, so where its"
+                " media end is unknown; plan with --on-long drop"
+            )
+        patches = grid.prod(dim=-1)
+        # tokens = patches / merge², whatever the model's merge size
+        ends = torch.cumsum(torch.cat([patches.new_zeros(1), patches]), 0)
+        tokens = ends * total // max(int(ends[-1]), 1)
+        first = _boundary(tokens, before, kind, start)
+        last = _boundary(tokens, before + inside, kind, stop)
+        if last > first:
+            for key, value in tensors.items():
+                kept[key] = _slice(key, value, first, last, ends)
+    return kept
+
+
+def _media_tokens(sample: Encoded, number: int, media_ids: Collection[int] | None) -> Tensor:
+    types = sample.sequence.get("mm_token_type_ids")
+    if types is not None:
+        return types == number
+    if media_ids is not None:
+        return torch.isin(sample.input_ids, torch.tensor(sorted(media_ids)))
+    raise MismatchError(
+        "the plan cuts this sample and encode does not say which tokens are media; let it return"
+        " mm_token_type_ids or have an attribute media_token_ids, or plan with --on-long drop"
+    )
+
+
+def _boundary(tokens: Tensor, count: int, kind: str, at: int) -> int:
+    found = (tokens == count).nonzero()
+    if not len(found):
+        raise MismatchError(
+            f"the plan cuts this sample at token {at}, inside one of its {kind}s; estimate and plan again"
+        )
+    return int(found[-1] if count else found[0])
+
+
+def _slice(key: str, value: Tensor, first: int, last: int, ends: Tensor) -> Tensor:
+    if value.shape[0] == len(ends) - 1:
+        return value[first:last]
+    if value.shape[0] == int(ends[-1]):
+        return value[int(ends[first]) : int(ends[last])]
+    raise MismatchError(
+        f"the plan cuts this sample and {key} has {value.shape[0]} rows, neither one per medium"
+        f" ({len(ends) - 1}) nor one per patch ({int(ends[-1])}); plan with --on-long drop"
+    )

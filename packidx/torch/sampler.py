@@ -1,0 +1,211 @@
+"""Which packs a rank trains on, in which order, and the state that resumes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Sampler
+
+from packidx.errors import FormatError, MismatchError, OptionError
+from packidx.index import Index, open_index
+from packidx.torch.order import EpochOrder, order_key
+
+STATE_VERSION = 1
+_CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
+
+
+class PackSampler(Sampler[int]):
+    """Yields one rank's pack numbers, in an order that does not depend on ranks.
+
+    Step S of an epoch trains on order positions [S·G, (S+1)·G), G being the global batch. With W
+    ranks, rank r's m-th pack of that step is position S·G + m·W + r. The packs after the last
+    whole step are left out of the epoch; `left_out` names them, and they differ from epoch to epoch.
+
+    Every iteration starts at the position that was loaded last, 0 if none, until one has run to
+    its end or the epoch has changed; looking at a first batch therefore loses nothing.
+
+    Args:
+        index: path of an index (``dir`` or ``dir@ID``) or an opened one.
+        rank: data-parallel rank, 0 ≤ rank < world_size.
+        world_size: data-parallel ranks.
+        global_batch: packs per optimizer step over all ranks and accumulation; `world_size` if None.
+        seed: of the order.
+        epoch: of the order; see `set_epoch`.
+
+    Raises:
+        OptionError: values that make no sense together.
+    """
+
+    def __init__(
+        self,
+        index: str | Path | Index,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        global_batch: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+    ) -> None:
+        super().__init__()
+        self.index = open_index(index)
+        self.rank, self.world_size = rank, world_size
+        self.global_batch = world_size if global_batch is None else global_batch
+        self.seed, self.epoch = seed, epoch
+        self._check()
+        self._start = 0  # where the next iteration begins
+        self._position = 0  # global cursor in packs
+        self._order = self._order_of(epoch)
+        self._label_tokens: npt.NDArray[np.int64] | None = None
+
+    def _check(self) -> None:
+        if self.world_size < 1:
+            raise OptionError(f"world_size is {self.world_size}; it must be at least 1.")
+        if not 0 <= self.rank < self.world_size:
+            raise OptionError(
+                f"rank {self.rank} is outside [0, {self.world_size}) of world_size {self.world_size}."
+            )
+        if self.global_batch < 1 or self.global_batch % self.world_size:
+            raise OptionError(
+                f"global_batch {self.global_batch} is not a positive multiple of world_size"
+                f" {self.world_size}; every rank must train on the same number of packs per step."
+            )
+        if self.global_batch > self.index.num_packs:
+            raise OptionError(
+                f"global_batch {self.global_batch} exceeds the {self.index.num_packs} packs of"
+                f" snapshot {self.index.id}: an epoch would have no step; lower it or plan more data."
+            )
+        if self.seed < 0 or self.epoch < 0:
+            raise OptionError(f"seed {self.seed} and epoch {self.epoch} must not be negative.")
+
+    def _order_of(self, epoch: int) -> EpochOrder:
+        block = int(self.index.manifest["result"].get("schedule_block") or 1)
+        if block < 1:
+            raise FormatError(f"{self.index.path}: result.schedule_block is {block}, not positive.")
+        return EpochOrder(self.index.num_packs, block, order_key(self.index.id, self.seed, epoch))
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps in an epoch."""
+        return self.index.num_packs // self.global_batch
+
+    @property
+    def left_out(self) -> list[int]:
+        """Pack ids of the one incomplete step that this epoch leaves out, in order."""
+        return self._packs(self._end, self.index.num_packs)
+
+    @property
+    def _end(self) -> int:
+        return self.num_steps * self.global_batch
+
+    def _packs(self, start: int, stop: int, stride: int = 1) -> list[int]:
+        positions = np.arange(start, stop, stride, dtype=np.int64)
+        result: list[int] = self._order.packs(positions).tolist()
+        return result
+
+    def __len__(self) -> int:
+        """Packs this rank trains on in a whole epoch; equal for all ranks."""
+        return self._end // self.world_size
+
+    def __iter__(self) -> Iterator[int]:
+        # The order is taken now: set_epoch while a DataLoader iterates concerns the next iteration.
+        self._position = start = self._start
+        stride, end, order = self.world_size, self._end, self._order
+        while start < end:
+            stop = min(end, start + _CHUNK * stride)
+            positions = np.arange(start + self.rank, stop, stride, dtype=np.int64)
+            for number, pack in enumerate(order.packs(positions).tolist(), start=1):
+                if order is self._order:
+                    self._position = start + number * stride
+                yield pack
+            start = stop
+        if order is self._order:
+            self._start = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take `epoch`'s order; the cursor goes back to 0 only if that is another epoch."""
+        if epoch < 0:
+            raise OptionError(f"epoch {epoch} must not be negative.")
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._order = self._order_of(epoch)
+            self._start = self._position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after what has been yielded so far, equal on all ranks at equal counts.
+
+        A DataLoader with workers draws ahead of training: use `state_at` there.
+        """
+        return self._state(self._position)
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """The state once `step` optimizer steps of this epoch are finished, 0 ≤ step ≤ num_steps."""
+        if not 0 <= step <= self.num_steps:
+            raise OptionError(f"step {step} is outside [0, {self.num_steps}], the steps of an epoch.")
+        return self._state(step * self.global_batch)
+
+    def _state(self, position: int) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "snapshot_id": self.index.id,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "global_batch": self.global_batch,
+            "position": position,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, which a sampler of any world size may have written.
+
+        In the middle of a step the rest of it is dealt to the ranks if their number divides it;
+        otherwise the step starts again from its first pack: its gradients were never applied.
+
+        Raises:
+            MismatchError: the state is of another snapshot, seed or global batch.
+            FormatError: it is not a state of this class or version.
+        """
+        missing = sorted(self._state(0).keys() - state.keys())
+        if missing:
+            raise FormatError(f"sampler state lacks {', '.join(missing)}; is it a PackSampler's?")
+        if state["version"] != STATE_VERSION:
+            raise FormatError(
+                f"sampler state has version {state['version']}; this packidx knows {STATE_VERSION}."
+            )
+        for name, advice in _MUST_AGREE.items():
+            mine, other = self._state(0)[name], state[name]
+            if mine != other:
+                raise MismatchError(f"the state has {name} {other}, this sampler {mine}; {advice}.")
+        position = state["position"]
+        if not isinstance(position, int) or not 0 <= position <= self._end:
+            raise FormatError(f"sampler state has position {position!r}, outside [0, {self._end}].")
+        self.set_epoch(int(state["epoch"]))
+        if position % self.global_batch % self.world_size:
+            position -= position % self.global_batch
+        self._start = self._position = position
+
+    def packs_of_step(self, step: int) -> list[int]:
+        """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
+        if not 0 <= step < self.num_steps:
+            raise OptionError(f"step {step} is outside [0, {self.num_steps}), the steps of an epoch.")
+        return self._packs(step * self.global_batch, (step + 1) * self.global_batch)
+
+    def label_tokens_of_step(self, step: int) -> int | None:
+        """Label tokens in the global batch of `step`: its loss denominator. None if not planned."""
+        if self._label_tokens is None:
+            column = self.index.packs(columns=["label_tokens"]).column("label_tokens")
+            self._label_tokens = column.cast("int64").fill_null(-1).to_numpy()
+        counts = self._label_tokens[self.packs_of_step(step)]
+        return None if (counts < 0).any() else int(counts.sum())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_label_tokens": None}
+
+
+_MUST_AGREE = {
+    "snapshot_id": "open the index at the state's snapshot (dir@ID), or start a new run",
+    "seed": "construct the sampler with the state's seed",
+    "global_batch": "what a step trains on depends on it: keep it and change the accumulation",
+}
