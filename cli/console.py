@@ -1,8 +1,10 @@
-"""Output for people: rich tables on stdout, progress on stderr; loaded only when used."""
+"""Output for people: tables on stdout, progress on stderr; rich is loaded only when used."""
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,37 +17,39 @@ def print_json(value: Any) -> None:
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
-    """Two aligned columns, a name and what it is, under a heading."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    """Two aligned columns, a name and what it is, under a heading; lines are never broken."""
+    click.secho(title, bold=True)
+    width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        table.add_row(escape(name), escape(value))
-    console = Console(highlight=False, soft_wrap=False)
-    if title:
-        console.print(f"[bold]{escape(title)}[/bold]")
-    console.print(table)
+        click.echo(click.style(name.ljust(width), dim=True) + f"  {value}")
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: int = 0) -> None:
     """A table with a header; columns from number `right` on are right-aligned."""
+    header = list(columns)
+    click.echo(format_table(header, rows, [number >= right for number in range(len(header))]), nl=False)
+
+
+def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Iterable[bool]) -> str:
+    """The text of a table, as wide as it needs where stdout is no terminal."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(columns):
-        table.add_column(escape(name), justify="right" if number >= right else "left", overflow="fold")
+    for name, is_right in zip(columns, right, strict=True):
+        table.add_column(escape(name), justify="right" if is_right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    Console(highlight=False).print(table)
+    buffer = io.StringIO()
+    terminal = sys.stdout.isatty()
+    width = None if terminal else 10_000
+    Console(file=buffer, width=width, force_terminal=terminal, highlight=False).print(table)
+    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
 
 
 def count(value: int | None) -> str:
-    """An integer with thin separators, or a dash for unknown."""
+    """An integer with thousands separators, or a dash for unknown."""
     return "–" if value is None else f"{value:,}"

@@ -36,7 +36,7 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 def _show(rows: list[dict[str, Any]]) -> None:
     from packidx_cli.console import count, print_table
 
-    header = ["snapshot", "", "created", "capacity", "seed", "packs", "fill", "gap", "dropped"]
+    header = ["snapshot", "", "created (UTC)", "capacity", "seed", "packs", "fill", "gap", "dropped"]
     cells = []
     for row in rows:
         result, options = row["result"], row["options"]
@@ -44,7 +44,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
             [
                 row["snapshot_id"][:12],
                 "HEAD" if row["head"] else "",
-                row["created"] or "",
+                (row["created"] or "").replace("T", " ").rstrip("Z"),
                 count(options["capacity"]),
                 str(options["seed"]),
                 count(result["num_packs"]),

@@ -30,7 +30,7 @@ import click
 @click.option("--packing-ratio", type=float, metavar="R", help="Plan for R x capacity: 1 - margin.")
 @click.option("--shift", is_flag=True, help="Count length - 1: labels are shifted before packing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) -> None:
     """Assign every sample of LENGTHS to a pack and publish the plan in an index.
 
@@ -43,7 +43,7 @@ def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) 
         from packidx_cli.console import print_json
 
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
-    elif not quiet:
+    else:
         _show(summary.manifest, output, summary.existed, summary.seconds)
 
 

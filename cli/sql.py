@@ -120,24 +120,14 @@ def _as_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
 
 
 def _as_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    import io
+    from packidx_cli.console import format_table
 
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    right = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
+    return format_table(columns, ([_cell(value) for value in row] for row in rows), right)
 
-    numeric = [all(isinstance(row[at], int | float) for row in rows) for at in range(len(columns))]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, right in zip(columns, numeric, strict=True):
-        table.add_column(escape(name), justify="right" if right and rows else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_cell(value)) for value in row))
-    terminal = sys.stdout.isatty()
-    buffer = io.StringIO()
-    console = Console(file=buffer, width=None if terminal else 200, highlight=False)
-    console.print(table)
-    return buffer.getvalue()
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def _cell(value: Any) -> str:

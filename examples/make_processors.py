@@ -224,8 +224,9 @@ def tokenizer_config(max_length: int) -> dict[str, Any]:
 
 def qwen2_5_vl_settings() -> dict[str, Any]:
     """Qwen2.5-VL-7B-Instruct's settings; no video file: its video processor reads this."""
-    image = {"min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": 14, "merge_size": 2}
-    image |= {"temporal_patch_size": 2, "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+    image: dict[str, Any] = {"min_pixels": 3136, "max_pixels": 12_845_056}
+    image |= {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
+    image |= {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
     image |= {"image_processor_type": "Qwen2VLImageProcessor"}
     return {
         "preprocessor_config.json": image | {"processor_class": "Qwen2_5_VLProcessor"},
@@ -235,8 +236,8 @@ def qwen2_5_vl_settings() -> dict[str, Any]:
 
 def qwen3_vl_settings() -> dict[str, Any]:
     """Qwen3-VL-Instruct's settings; its size limits are pixel counts, a video's over all frames."""
-    shared = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2, "image_mean": HALF}
-    shared |= {"image_std": HALF, "processor_class": "Qwen3VLProcessor"}
+    shared: dict[str, Any] = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}
+    shared |= {"image_mean": HALF, "image_std": HALF, "processor_class": "Qwen3VLProcessor"}
     image = {"size": {"shortest_edge": 65_536, "longest_edge": 16_777_216}, **shared}
     video = {"size": {"shortest_edge": 4096, "longest_edge": 25_165_824}, "fps": 2, **shared}
     return {

@@ -102,8 +102,14 @@ def reference_of(entry: Any) -> Any:
                 continue
             if isinstance(value, str) and key in ("bytes", "base64"):
                 return _from_base64(value)
-            return reference_of(value)
+            if isinstance(value, Mapping):  # {"image_url": {"url": …}}
+                value = next((value[k] for k in _REFERENCE_KEYS if value.get(k) is not None), None)
+            return _plain_reference(value)
         return None
+    return _plain_reference(entry)
+
+
+def _plain_reference(entry: Any) -> Any:
     if isinstance(entry, str | bytes) or is_opened(entry):
         return entry
     raise BadRecord("bad_media", f"a media reference is {_named(entry)}, not a path or image")
@@ -195,8 +201,10 @@ def _part(part: Any, number: int, lists: _MediaLists) -> Iterator[str | Media]:
         medium = _medium(kind, part)
         yield lists.next(kind) if medium.ref is None else medium
     else:
-        stated = part.get("type") if isinstance(part, Mapping) else part
-        raise BadRecord("bad_turn", f"turn {number} has a content part of unknown type {_cut(stated)}")
+        stated = _cut(part.get("type") if isinstance(part, Mapping) else part)
+        raise BadRecord(
+            "bad_turn", f"turn {number} has a content part of unknown type {_cut(stated)}"
+        )
 
 
 def _split(text: str, lists: _MediaLists) -> Iterator[str | Media]:

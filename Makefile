@@ -1,0 +1,69 @@
+# `make help` lists the targets. Each creates what it needs: Python >= 3.11 and pip are enough.
+
+PYTHON ?= python3
+VENV   ?= .venv
+DATA   ?= data
+CAPACITY ?= 8192
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+MODEL := qwen2.5-vl
+
+# Real data that pip can install; only their files are read, so their dependencies are not needed.
+CORPUS_PACKAGES := dashscope==2.0.2 easy-vqa==1.0 chitchat-dataset==0.9.0 \
+                   scikit-image==0.26.0 scikit-learn==1.9.1
+
+.DEFAULT_GOAL := help
+.PHONY: help plan test check lint bench train clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+plan: $(DATA)/lengths/manifest.json  ## build the corpus, count its tokens, plan packs of 8,192 tokens
+	@$(BIN)/packidx plan $(DATA)/lengths -o $(DATA)/index --capacity $(CAPACITY)
+
+test: $(VENV)/.dev  ## run the tests (installs torch and transformers)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check packidx cli tests examples
+	$(BIN)/ruff format --check packidx cli tests examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test  ## what CI runs: ruff, mypy, import-linter, then the tests
+
+bench: $(VENV)/.dev  ## measure speed as ratios, side by side in one run
+	@$(BIN)/python examples/bench.py
+
+train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU
+	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
+
+clean:  ## remove the environment and all generated data
+	rm -rf $(VENV) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+
+$(VENV)/.base: pyproject.toml Makefile
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing packidx and the corpus packages into $(VENV) (no torch) ..."
+	@$(PIP) -e .
+	@$(PIP) --no-deps $(CORPUS_PACKAGES)
+	@touch $@
+
+# torch and torchvision are pinned as a pair; an index without CUDA builds may be set for pip.
+$(VENV)/.dev: $(VENV)/.base
+	@echo "installing torch, transformers and the test tools into $(VENV) ..."
+	@$(PIP) torch==2.13.0
+	@$(PIP) --no-deps torchvision==0.28.0
+	@$(PIP) -e ".[dev,transformers,torch]"
+	@touch $@
+
+$(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base
+	@$(BIN)/python examples/make_processors.py $(DATA)/processors
+	@touch $@
+
+$(DATA)/corpus/.done: examples/make_corpus.py | $(VENV)/.base
+	@$(BIN)/python examples/make_corpus.py $(DATA)/corpus
+	@touch $@
+
+$(DATA)/lengths/manifest.json: $(DATA)/processors/.done $(DATA)/corpus/.done
+	@$(BIN)/packidx estimate $(DATA)/corpus -o $(DATA)/lengths \
+	    --processor $(DATA)/processors/$(MODEL) --media-root $(DATA)/corpus

@@ -1,0 +1,113 @@
+"""One name for everything about a processor that decides a sample's tokens, pixels and labels.
+
+The same for a folder and for the transformers object loaded from it, however it was saved: what two
+spellings of one processor differ in without any effect is taken out here.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from packidx.files import canonical_json, digest
+
+# Settings that change tokens or pixels. Others (class names, return_metadata, num_workers …) do not.
+SETTINGS = (
+    *("patch_size", "temporal_patch_size", "merge_size", "size", "image_mean", "image_std"),
+    *("rescale_factor", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb", "resample"),
+    *("do_center_crop", "crop_size", "do_pad", "pad_size"),
+    *("do_sample_frames", "fps", "num_frames", "min_frames", "max_frames", "max_video_tokens"),
+    *("cap_pixels_per_frame", "max_duration"),
+)
+
+
+def complete_settings(
+    settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """An image or video processor's settings, complete and in one spelling.
+
+    ``min_pixels`` and ``max_pixels``, the older names, override ``size`` as in transformers 5.23
+    (`Qwen2VLImageProcessor.__init__`).
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    merged = {**(defaults or {}), **given}
+    size = merged.get("size")
+    if isinstance(size, Mapping):
+        size = {key: value for key, value in size.items() if value is not None}
+        for name, old in (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")):
+            if merged.get(old) is not None:
+                size[name] = merged[old]
+                size.pop(old, None)
+        merged["size"] = size
+    return {key: _plain(merged[key]) for key in SETTINGS if merged.get(key) is not None}
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON with one spelling per number: 2.0 is 2, an enum is its value."""
+    if isinstance(value, enum.Enum):
+        return _plain(value.value)
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, int) or float(value).is_integer():
+        return int(value)
+    return float(value)
+
+
+def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
+    """What of a tokenizer's serialisation decides ids and offsets.
+
+    Left out: padding and truncation (state that transformers changes with each call) and the decoder
+    (not used). A ``ByteLevel`` post-processor that does not trim offsets does nothing, so it equals
+    none, and so does a ``null`` or empty option equal an absent one. Merges are pairs; older files
+    write ``"a b"``.
+    """
+    data = json.loads(tokenizer_json)
+    model = {key: value for key, value in data["model"].items() if value not in (None, "")}
+    if isinstance(model.get("merges"), list):
+        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+        model["merges"] = digest(*(merge.encode() for merge in merges))
+    if isinstance(model.get("vocab"), dict):
+        model["vocab"] = digest(canonical_json(model["vocab"]))
+    post = data.get("post_processor")
+    if post and post.get("type") == "ByteLevel" and post.get("trim_offsets") is False:
+        post = None
+    return {
+        "model": model,
+        "normalizer": data.get("normalizer"),
+        "pre_tokenizer": data.get("pre_tokenizer"),
+        "post_processor": post,
+        "added_tokens": sorted(data.get("added_tokens", []), key=lambda token: token["id"]),
+    }
+
+
+def processor_fingerprint(
+    *,
+    tokenizer_json: str | None,
+    template: str | None,
+    image_settings: Mapping[str, Any] | None,
+    video_settings: Mapping[str, Any] | None,
+    policy: Mapping[str, Any],
+) -> str:
+    """SHA-256 (hex) of a processor.
+
+    Args:
+        tokenizer_json: `tokenizers.Tokenizer.to_str()`.
+        template: the chat template's text.
+        image_settings, video_settings: as `complete_settings` gives them.
+        policy: which tokens are labels, and whatever else decides them.
+    """
+    content = {
+        "tokenizer": None if tokenizer_json is None else normalise_tokenizer(tokenizer_json),
+        # Text mode and Jinja both read every line end as \n.
+        "template": None if template is None else template.replace("\r\n", "\n"),
+        "image": image_settings,
+        "video": video_settings,
+        "policy": policy,
+    }
+    return digest(canonical_json(content))

@@ -1,0 +1,408 @@
+"""Media files: where a reference leads, how large an image is, and the opened image.
+
+Sizes come from headers alone. `image_size` and `open_image` apply the EXIF orientation alike, so
+that a planned size is the size that training sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import functools
+import io
+import os
+import re
+import stat
+import urllib.parse
+import warnings
+from collections.abc import Mapping
+from typing import IO, Any
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from packidx.errors import BadRecord
+from packidx.records.conversation import Media
+from packidx.records.dialects import (
+    TURN_KEYS,
+    is_opened,
+    media_entries,
+    part_kind,
+    reference_of,
+)
+
+_MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
+_IN_MEMORY = 1 << 18  # smaller files are read at once
+_TAIL = 64
+_SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+_ORIENTATION = 0x0112
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+_LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
+_FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "AVIF",
+    "JPEG2000",
+    "MPO",
+    "PPM",
+    "DIB",
+) + (
+    "ICO",
+    "TGA",
+    "PCX",
+    "SGI",
+    "QOI",
+)  # pixels only: Pillow also "opens" stubs whose size is made up, and PostScript
+
+
+def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
+    """Where a media reference leads.
+
+    Args:
+        ref: a path, a ``file://`` URL or a ``data:`` URI.
+        root: the folder that relative paths start from.
+        confined: a media root was stated, and nothing outside it (symbolic links followed) is read.
+            Otherwise absolute paths are allowed; a relative one stays below `root` always.
+
+    Returns:
+        A path on disk, not checked to exist, or the bytes of a ``data:`` URI.
+
+    Raises:
+        BadRecord: ``media_outside_root``, ``media_remote``, ``missing_media`` or ``broken_media``.
+    """
+    scheme = _SCHEME.match(ref)
+    if scheme is not None:
+        if scheme[1].lower() == "data":
+            return _data_uri(ref)
+        if scheme[2]:
+            ref = _local_path(ref, scheme[1].lower())
+    if not ref or "\0" in ref:
+        raise BadRecord("missing_media", f"{_cut(ref)} is no path")
+    path = os.path.join(root, ref)
+    if confined:
+        inside = _is_inside(_real_path(path), _real_folder(root))
+    else:
+        inside = os.path.isabs(ref) or _is_inside(os.path.normpath(path), os.path.normpath(root))
+    if not inside:
+        raise BadRecord("media_outside_root", f"{_cut(ref)} is not inside the media root")
+    return path
+
+
+def image_size(source: str | bytes) -> tuple[int, int]:
+    """(height, width) in pixels of an image file or its bytes, EXIF orientation applied.
+
+    Only the header is read, unless the end of the file looks cut off: such an image is decoded
+    once, to tell a truncated one from one that is merely unusual.
+
+    Raises:
+        BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
+    """
+    return _size(source, _label(source))
+
+
+def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | None:
+    """(height, width) of one medium: stated, else from its image's header; None for a video.
+
+    Answers about paths are remembered for the life of the process.
+
+    Raises:
+        BadRecord: as `resolve` and `image_size`; ``bad_media`` where there is nothing to look at.
+    """
+    if media.height is not None and media.width is not None:
+        if media.kind == "image" and media.height * media.width > _MAX_PIXELS:
+            size = f"{media.height} x {media.width}"
+            raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
+        return media.height, media.width
+    if media.kind != "image":
+        _check_exists(media.ref, root, confined)
+        return None
+    if isinstance(media.ref, bytes):
+        return image_size(media.ref)
+    if not isinstance(media.ref, str):
+        raise BadRecord("bad_media", "an image without a path, bytes or stated size")
+    if media.ref.startswith("data:"):
+        return _size(_data_uri(media.ref), "a data: URI")
+    answer = _remembered_size(media.ref, root, confined)
+    if isinstance(answer, tuple):
+        return answer
+    raise BadRecord(answer.reason, answer.detail)
+
+
+def open_image(source: Any) -> Image.Image:
+    """An image, upright (EXIF orientation applied), its pixels not decoded before they are needed.
+
+    Args:
+        source: a path, a file's bytes or an opened image.
+
+    Raises:
+        BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
+    """
+    label = "an image" if is_opened(source) else _label(source)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = source if is_opened(source) else _opened_file(source, label)
+            if _orientation(image) in range(2, 9):
+                image = ImageOps.exif_transpose(image)
+    except Exception as error:
+        raise _broken(label, error) from None
+    return image
+
+
+def _opened_file(source: str | bytes, label: str) -> Image.Image:
+    # From memory: an image that waits to be decoded must not hold a file open.
+    data = _read(source, label)
+    file = io.BytesIO(data)
+    image = _identify(file, label)
+    _load_if_cut(image, file, len(data))
+    return image
+
+
+def open_media(record: Mapping[str, Any], root: str, confined: bool) -> dict[str, Any]:
+    """A shallow copy of a raw record in which every image is opened and upright.
+
+    The record keeps its dialect: entries of its own image list become PIL images, and content
+    parts that name an image become ``{"type": "image", "image": <PIL image>}``. Videos stay as
+    they are. `dialects.parse` accepts the result.
+
+    Raises:
+        BadRecord: as `resolve` and `open_image`, or the record is no object.
+    """
+    if not isinstance(record, Mapping):
+        raise BadRecord("bad_record", "the record is not an object")
+    opened = dict(record)
+    key, entries = media_entries(record, "image")
+    if key is not None:
+        images = [_opened(reference_of(entry), root, confined) for entry in entries]
+        opened[key] = images if isinstance(record[key], list | tuple) else images[0]
+    for key in TURN_KEYS:
+        if isinstance(record.get(key), list | tuple):
+            opened[key] = [_opened_turn(turn, root, confined) for turn in record[key]]
+    return opened
+
+
+def _opened_turn(turn: Any, root: str, confined: bool) -> Any:
+    content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
+    if not isinstance(content, list | tuple):
+        return turn
+    name = "content" if "content" in turn else "value"
+    return {**turn, name: [_opened_part(part, root, confined) for part in content]}
+
+
+def _opened_part(part: Any, root: str, confined: bool) -> Any:
+    if isinstance(part, str) or part_kind(part) != "image":
+        return part
+    ref = reference_of(part)
+    if ref is None:
+        return part
+    kept = {
+        k: v for k, v in part.items() if k not in ("image_url", "url", "path", "bytes", "base64")
+    }
+    return {**kept, "type": "image", "image": _opened(ref, root, confined)}
+
+
+def _opened(ref: Any, root: str, confined: bool) -> Image.Image:
+    if not isinstance(ref, str):
+        return open_image(ref)
+    return open_image(resolve(ref, root, confined=confined))
+
+
+def _check_exists(ref: Any, root: str, confined: bool) -> None:
+    if isinstance(ref, str):
+        path = resolve(ref, root, confined=confined)
+        if isinstance(path, str) and not _exists(path):
+            raise BadRecord("missing_media", f"{_cut(ref)} does not exist")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _exists(path: str) -> bool:
+    return os.path.isfile(path)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _remembered_size(ref: str, root: str, confined: bool) -> tuple[int, int] | BadRecord:
+    try:
+        # The reference, not the path, goes into the detail: it is the same on every machine.
+        return _size(resolve(ref, root, confined=confined), _cut(ref))
+    except BadRecord as error:
+        return error.with_traceback(None)
+
+
+def _size(source: str | bytes, label: str) -> tuple[int, int]:
+    file, nbytes = _open(source, label)
+    with file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = _identify(file, label)
+        try:
+            _load_if_cut(image, file, nbytes)
+            width, height = image.size
+            swapped = _orientation(image) in _SWAPPED
+        except Exception as error:
+            raise _broken(label, error) from None
+    if width < 1 or height < 1:
+        raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
+    return (width, height) if swapped else (height, width)
+
+
+def _open(source: str | bytes, label: str) -> tuple[IO[bytes], int]:
+    """The source as a file that can seek (in memory if small), and its size in bytes."""
+    if isinstance(source, bytes):
+        file: IO[bytes] = io.BytesIO(source)
+        nbytes = len(source)
+    else:
+        try:
+            file = open(source, "rb", opener=_open_regular)  # noqa: SIM115, the caller closes it
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes <= _IN_MEMORY:
+                with file:
+                    file = io.BytesIO(file.read())
+                nbytes = len(file.getbuffer())
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise BadRecord("missing_media", f"{label} does not exist") from None
+        except OSError as error:
+            raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
+    if not nbytes:
+        raise BadRecord("broken_media", f"{label} is empty")
+    return file, nbytes
+
+
+def _open_regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK)  # a pipe of that name must not stop the program
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return handle
+
+
+def _read(source: str | bytes, label: str) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    file, _ = _open(source, label)
+    with file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
+
+
+def _identify(file: IO[bytes], label: str) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Image.open(file, formats=_formats())
+    except Image.DecompressionBombError:
+        text = f"{label} has more pixels than Pillow opens (Image.MAX_IMAGE_PIXELS)"
+        raise BadRecord("media_too_large", text) from None
+    except UnidentifiedImageError:
+        raise BadRecord("broken_media", f"{label} is no image of a known format") from None
+    except Exception as error:
+        raise _broken(label, error) from None
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _broken(label: str, error: Exception) -> BadRecord:
+    if isinstance(error, BadRecord):
+        return error
+    text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
+    return BadRecord("broken_media", f"{label} cannot be decoded: {_cut(text, quote=False)}")
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF (or XMP) orientation, 1 to 8; 1 where there is none or it cannot be read."""
+    try:
+        # The base class's: PngImageFile.getexif decodes the pixels to look for late chunks.
+        value = Image.Image.getexif(image).get(_ORIENTATION, 1)
+    except Exception:
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
+    """Decode an image whose end looks cut off, or whose orientation may stand after its pixels."""
+    at = file.tell()
+    if image.format == "PNG":
+        whole = _png_is_plain(file, nbytes)
+    elif image.format in ("JPEG", "MPO"):
+        file.seek(max(0, nbytes - _TAIL))
+        whole = file.read(_TAIL).rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    elif image.format == "WEBP":
+        file.seek(4)
+        whole = int.from_bytes(file.read(4), "little") + 8 <= nbytes
+    else:
+        whole = True
+    file.seek(at)
+    if not whole:
+        image.load()
+
+
+def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
+    """Whether a PNG's chunks reach IEND with no text or EXIF chunk after the pixels."""
+    at, pixels = 8, False
+    while at + 12 <= nbytes:
+        file.seek(at)
+        head = file.read(8)
+        kind = head[4:8]
+        if kind == b"IEND":
+            return True
+        if kind == b"IDAT":
+            pixels = True
+        elif pixels and kind in _LATE_CHUNKS:
+            return False
+        at += 12 + int.from_bytes(head[:4], "big")
+    return False
+
+
+def _data_uri(ref: str) -> bytes:
+    head, comma, body = ref.partition(",")
+    if not comma:
+        raise BadRecord("broken_media", "a data: URI without a comma")
+    if not head.lower().endswith(";base64"):
+        return urllib.parse.unquote_to_bytes(body)
+    try:
+        return base64.b64decode(urllib.parse.unquote_to_bytes(body), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRecord("broken_media", "a data: URI whose base64 is broken") from None
+
+
+def _local_path(ref: str, scheme: str) -> str:
+    if scheme != "file":
+        text = f"{_cut(ref)} is not on this machine: download it first and refer to the file"
+        raise BadRecord("media_remote", text)
+    url = urllib.parse.urlsplit(ref)
+    if url.netloc not in ("", "localhost"):
+        raise BadRecord("media_remote", f"{_cut(ref)} names another machine: download it first")
+    return urllib.parse.unquote(url.path)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _real_path(path: str) -> str:
+    folder, name = os.path.split(path)
+    if name in ("", ".", "..") or os.path.islink(path):
+        return os.path.realpath(path)
+    return os.path.join(_real_folder(folder), name)
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root if root.endswith(os.sep) else root + os.sep)
+
+
+def _label(source: str | bytes) -> str:
+    return _cut(source) if isinstance(source, str) else "an image in the record"
+
+
+def _cut(text: str, quote: bool = True) -> str:
+    short = text if len(text) <= 200 else text[:197] + "..."
+    return repr(short) if quote else short

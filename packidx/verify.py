@@ -1,0 +1,119 @@
+"""A snapshot against the data it was planned from: lengths, shards, and samples encoded anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packidx.errors import OptionError, PackidxError
+from packidx.fetch import Fetcher
+from packidx.files import file_digest
+from packidx.index import Index, Sample
+from packidx.index.verify import Check, verify_snapshot
+from packidx.mix import derive_key, permutation
+
+
+def verify(
+    index: Index, *, encoder: Any = None, num_sampled: int = 0, seed: int = 0
+) -> Iterator[Check]:
+    """Run every check that this machine's data allows, cheapest first.
+
+    Args:
+        index: an opened snapshot; its `roots` say where moved data lies.
+        encoder: callable(record) -> {"input_ids", ...}, with ``fingerprint()`` if it has one.
+        num_sampled: encode so many samples, drawn by `seed`, and compare their lengths.
+    """
+    if num_sampled and encoder is None:
+        raise OptionError("--sample needs an encoder: give --processor DIR_OR_NAME as well")
+    yield from verify_snapshot(index)
+    yield from _check_lengths(index)
+    yield from _check_shards(index)
+    if encoder is not None:
+        yield from _check_fingerprint(index, encoder)
+    if num_sampled:
+        yield _check_samples(index, encoder, num_sampled, seed)
+
+
+def _check_lengths(index: Index) -> Iterator[Check]:
+    """The lengths table, where it is still there, is the one that was planned."""
+    planned = index.manifest["lengths"]
+    path = Path(index.resolve(planned["uri"])) / "manifest.json"
+    if not path.is_file():
+        return
+    found = json.loads(path.read_bytes()).get("fingerprint")
+    same = found == planned["fingerprint"]
+    detail = f"{path.parent} is the table that was planned" if same else (
+        f"{path.parent} has fingerprint {found}, planned was {planned['fingerprint']}: plan again"
+    )
+    yield Check("lengths table", same, detail)
+
+
+def _check_shards(index: Index) -> Iterator[Check]:
+    """Every shard is there with the bytes and the content that were counted."""
+    shards = index.manifest["shards"]
+    if not shards:
+        return
+    wrong = []
+    for shard in shards:
+        path = Path(index.resolve(shard["uri"]))
+        if not path.is_file():
+            wrong.append(f"{path} is missing (name its new place with --root OLD=NEW)")
+        elif path.stat().st_size != shard["bytes"]:
+            wrong.append(f"{path} has {path.stat().st_size} bytes, counted were {shard['bytes']}")
+        elif file_digest(path) != shard["fingerprint"]:
+            wrong.append(f"{path} has changed since it was counted")
+    yield Check("shards", not wrong, "; ".join(wrong) or f"{len(shards)} shards unchanged")
+
+
+def _check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
+    counted = index.manifest["lengths"].get("encoder")
+    if counted is None or not hasattr(encoder, "fingerprint"):
+        return
+    given = encoder.fingerprint()
+    same = given == counted["fingerprint"]
+    detail = "the encoder is the one that counted" if same else (
+        f"the encoder has fingerprint {given}, the lengths were counted by {counted['fingerprint']} "
+        f"({counted['name']}): use that one, or estimate and plan again"
+    )
+    yield Check("encoder", same, detail)
+
+
+def _check_samples(
+    index: Index, encoder: Callable[[Mapping[str, Any]], Any], wanted: int, seed: int
+) -> Check:
+    """Encode some samples for real and compare their lengths with the plan's."""
+    rows = permutation(index.manifest["result"]["num_pieces"], derive_key(seed, "verify"))[:wanted]
+    shift = int(index.manifest["options"]["shift"])
+    fetcher = Fetcher(index)
+    wrong, cut = [], 0
+    for sample in _samples_at(index, np.sort(rows)):
+        try:
+            length = _num_tokens(encoder(fetcher.read(sample))) - shift
+        except PackidxError as error:
+            wrong.append(f"sample {sample.sample_id} ({sample.key}): {error}")
+            continue
+        if sample.piece or sample.token_start or length > index.manifest["options"]["planned_capacity"]:
+            cut += 1  # a piece: the whole sample must reach at least to its end
+            if length < sample.token_start + sample.length:
+                wrong.append(f"sample {sample.sample_id} ({sample.key}) is too short for its piece")
+        elif length != sample.length:
+            wrong.append(
+                f"sample {sample.sample_id} ({sample.key}) has {length} tokens, planned were {sample.length}"
+            )
+    shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+    done = f"{len(rows)} samples encoded, 0 differences" + (f" ({cut} pieces)" if cut else "")
+    return Check("samples", not wrong, shown or done)
+
+
+def _samples_at(index: Index, rows: Any) -> Iterator[Sample]:
+    table = index.samples().take(rows)
+    for row in table.to_pylist():
+        yield Sample(**row)
+
+
+def _num_tokens(encoded: Mapping[str, Any]) -> int:
+    return int(np.asarray(encoded["input_ids"]).size)

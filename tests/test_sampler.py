@@ -1,0 +1,303 @@
+"""PackSampler: who trains on what, and resuming it anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torch_packs import bare_index, make_index, record
+
+from packidx.errors import FormatError, MismatchError, OptionError
+from packidx.index import Index
+from packidx.torch import PackSampler
+from packidx.torch import sampler as sampler_module
+
+
+class StandIn(Index):
+    """An index of any number of packs that needs no files: Hypothesis tries thousands."""
+
+    def __init__(self, num_packs: int, block: int = 1024) -> None:
+        self.path, self.id, self.roots = "index", "0123abcd", {}
+        self.manifest = {"result": {"num_packs": num_packs, "schedule_block": block}}
+
+    def packs(self, columns: Any = None) -> pa.Table:
+        return pa.table({"label_tokens": np.arange(self.num_packs) * 10})
+
+
+def ranks(index: Index, world_size: int, **options: Any) -> list[PackSampler]:
+    return [PackSampler(index, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+def dealt(samplers: list[PackSampler]) -> list[int]:
+    """What all ranks yield, in global order."""
+    return [pack for micro in zip(*samplers, strict=True) for pack in micro]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[Index, int, int]:
+    """(index, world_size, global_batch)"""
+    world_size = draw(st.integers(1, 6))
+    global_batch = world_size * draw(st.integers(1, 4))
+    num_packs = draw(st.integers(global_batch, global_batch * 6 + 5))
+    return StandIn(num_packs, draw(st.integers(1, 40))), world_size, global_batch
+
+
+@given(layouts(), st.integers(0, 9), st.integers(0, 3))
+def test_ranks_partition_the_packs(layout: tuple[Index, int, int], seed: int, epoch: int) -> None:
+    index, world_size, batch = layout
+    samplers = ranks(index, world_size, global_batch=batch, seed=seed, epoch=epoch)
+    packs = [list(sampler) for sampler in samplers]
+    assert {len(one) for one in packs} == {len(samplers[0])}
+    steps = index.num_packs // batch
+    assert samplers[0].num_steps == steps and len(samplers[0]) == steps * batch // world_size
+    left_out = samplers[0].left_out
+    assert len(left_out) < batch
+    assert sorted(sum(packs, []) + left_out) == list(range(index.num_packs))
+    for step in range(steps):
+        per_rank = batch // world_size
+        mine = [one[step * per_rank : (step + 1) * per_rank] for one in packs]
+        expected = samplers[0].packs_of_step(step)
+        assert [pack for micro in zip(*mine, strict=True) for pack in micro] == expected
+
+
+@given(layouts(), st.integers(0, 9))
+def test_steps_do_not_depend_on_the_world_size(layout: tuple[Index, int, int], seed: int) -> None:
+    index, world_size, batch = layout
+    alone = PackSampler(index, global_batch=batch, seed=seed)
+    many = ranks(index, world_size, global_batch=batch, seed=seed)
+    assert dealt(many) == list(alone)
+    for sampler in many:
+        assert sampler.left_out == alone.left_out
+        assert [sampler.packs_of_step(s) for s in range(sampler.num_steps)] == [
+            alone.packs_of_step(s) for s in range(alone.num_steps)
+        ]
+
+
+@given(layouts(), st.data())
+def test_restored_at_every_yield(layout: tuple[Index, int, int], data: st.DataObject) -> None:
+    index, world_size, batch = layout
+    rank = data.draw(st.integers(0, world_size - 1))
+    options: dict[str, Any] = {"world_size": world_size, "global_batch": batch, "rank": rank}
+    whole = list(PackSampler(index, seed=1, epoch=2, **options))
+    running = PackSampler(index, seed=1, epoch=2, **options)
+    iterator = iter(running)
+    for count in range(len(whole) + 1):
+        state = json.loads(json.dumps(running.state_dict()))
+        restored = PackSampler(index, seed=1, **options)
+        restored.load_state_dict(state)
+        assert restored.epoch == 2 and restored.state_dict() == state
+        assert list(restored) == whole[count:]
+        assert list(restored) == whole  # after its end it begins again
+        next(iterator, None)
+
+
+@given(layouts(), st.data())
+def test_another_world_size_covers_every_pack_once(
+    layout: tuple[Index, int, int], data: st.DataObject
+) -> None:
+    index, world_size, batch = layout
+    step = data.draw(st.integers(0, index.num_packs // batch))
+    divisors = [one for one in range(1, batch + 1) if batch % one == 0]
+    new_size = data.draw(st.sampled_from(divisors))
+    old = ranks(index, world_size, global_batch=batch)
+    states = []
+    before: list[int] = []
+    for sampler in old:
+        before += itertools.islice(sampler, step * batch // world_size)
+        states.append(sampler.state_dict() if step else sampler.state_at(0))
+    assert all(state == old[0].state_at(step) for state in states)
+    new = ranks(index, new_size, global_batch=batch)
+    for sampler in new:
+        sampler.load_state_dict(states[0])
+    after = dealt(new)
+    assert sorted(before + after + new[0].left_out) == list(range(index.num_packs))
+    assert after == list(PackSampler(index, global_batch=batch))[step * batch :]
+
+
+@given(layouts(), st.data())
+def test_another_world_size_within_a_step(layout: tuple[Index, int, int], data: st.DataObject) -> None:
+    """The rest of the step is dealt where that is possible, else the whole step again."""
+    index, world_size, batch = layout
+    order = list(PackSampler(index, global_batch=batch))
+    old = ranks(index, world_size, global_batch=batch)
+    count = data.draw(st.integers(0, len(old[0])))
+    states = []
+    for sampler in old:
+        list(itertools.islice(sampler, count))
+        states.append(sampler.state_dict() if count else sampler.state_at(0))
+    assert all(state == states[0] for state in states)
+    new_size = data.draw(st.sampled_from([one for one in range(1, batch + 1) if batch % one == 0]))
+    new = ranks(index, new_size, global_batch=batch)
+    for sampler in new:
+        sampler.load_state_dict(states[0])
+    cursor = count * world_size
+    rest = -cursor % batch
+    expected = cursor if rest % new_size == 0 else cursor // batch * batch
+    assert dealt(new) == order[expected:]
+
+
+def test_epochs_differ_and_so_does_what_they_leave_out() -> None:
+    sampler = PackSampler(StandIn(50), global_batch=8)
+    orders, left = [], []
+    for epoch in range(6):
+        sampler.set_epoch(epoch)
+        orders.append(tuple(sampler))
+        left.append(tuple(sampler.left_out))
+    assert len(set(orders)) == 6 and len(set(left)) == 6
+
+
+def test_set_epoch_keeps_the_cursor_of_the_same_epoch() -> None:
+    sampler = PackSampler(StandIn(50))
+    sampler.set_epoch(3)
+    whole = list(sampler)
+    sampler.load_state_dict(sampler.state_at(10))
+    sampler.set_epoch(3)
+    assert list(sampler) == whole[10:]
+    sampler.load_state_dict(sampler.state_at(10))
+    sampler.set_epoch(4)
+    assert len(list(sampler)) == 50
+
+
+def test_looking_at_a_first_batch_loses_nothing() -> None:
+    sampler = PackSampler(StandIn(50))
+    whole = list(sampler)
+    next(iter(sampler))
+    assert list(sampler) == whole
+    sampler.load_state_dict(sampler.state_at(20))
+    next(iter(sampler))
+    assert list(sampler) == whole[20:]
+    assert list(sampler) == whole
+
+
+def test_a_finished_epoch_has_nothing_left() -> None:
+    sampler = PackSampler(StandIn(50))
+    sampler.load_state_dict(sampler.state_at(sampler.num_steps))
+    assert list(sampler) == []
+    assert len(list(sampler)) == 50
+
+
+def test_iteration_is_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    order = sampler_module.EpochOrder
+
+    class Counting(order):  # type: ignore[valid-type, misc]
+        def packs(self, positions: Any) -> Any:
+            sizes.append(len(positions))
+            return super().packs(positions)
+
+    monkeypatch.setattr(sampler_module, "EpochOrder", Counting)
+    sampler = PackSampler(StandIn(10**9), world_size=4, global_batch=8)
+    sampler.load_state_dict(sampler.state_at(10**8))
+    assert len(list(itertools.islice(sampler, 5000))) == 5000
+    assert sum(sizes) <= 3 * 4096
+
+
+def test_chunks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = StandIn(301)
+    whole = list(PackSampler(index, rank=1, world_size=3))
+    monkeypatch.setattr(sampler_module, "_CHUNK", 7)
+    assert list(PackSampler(index, rank=1, world_size=3)) == whole
+
+
+BAD_OPTIONS: list[tuple[dict[str, int], str]] = [
+    ({"world_size": 0}, "world_size is 0"),
+    ({"rank": 2, "world_size": 2}, r"rank 2 is outside \[0, 2\)"),
+    ({"rank": -1}, "rank -1"),
+    ({"world_size": 2, "global_batch": 3}, "global_batch 3 is not a positive multiple of world_size 2"),
+    ({"global_batch": 0}, "global_batch 0 is not a positive multiple"),
+    ({"global_batch": 21}, "global_batch 21 exceeds the 20 packs"),
+    ({"world_size": 21}, "global_batch 21 exceeds the 20 packs"),
+    ({"seed": -1}, "seed -1"),
+    ({"epoch": -1}, "epoch -1"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS)
+def test_bad_options(options: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        PackSampler(StandIn(20), **options)  # type: ignore[arg-type]
+
+
+BAD_STATES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"snapshot_id": "ffff"}, MismatchError, "snapshot_id ffff, this sampler 0123abcd.*dir@ID"),
+    ({"seed": 5}, MismatchError, "seed 5, this sampler 0"),
+    ({"global_batch": 4}, MismatchError, "global_batch 4, this sampler 2.*accumulation"),
+    ({"version": 2}, FormatError, "version 2; this packidx knows 1"),
+    ({"position": 21}, FormatError, r"position 21, outside \[0, 20\]"),
+    ({"position": "3"}, FormatError, "position '3'"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD_STATES)
+def test_bad_states(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    sampler = PackSampler(StandIn(20), global_batch=2)
+    with pytest.raises(error, match=message):
+        sampler.load_state_dict(sampler.state_dict() | change)
+    with pytest.raises(FormatError, match="lacks position"):
+        state = sampler.state_dict()
+        del state["position"]
+        sampler.load_state_dict(state)
+
+
+def test_steps_out_of_range() -> None:
+    sampler = PackSampler(StandIn(21), global_batch=2)
+    for step in (-1, 11):
+        with pytest.raises(OptionError, match=f"step {step} is outside"):
+            sampler.state_at(step)
+    for step in (-1, 10):
+        with pytest.raises(OptionError, match=f"step {step} is outside"):
+            sampler.packs_of_step(step)
+
+
+def test_loss_denominator_of_a_step(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": [record(n, [6 + n % 5]) for n in range(40)]}, capacity=24)
+    sampler = PackSampler(index, global_batch=3)
+    planned = {k: cast(int, index.pack(k).stats["label_tokens"]) for k in range(index.num_packs)}
+    for step in range(sampler.num_steps):
+        assert sampler.label_tokens_of_step(step) == sum(planned[k] for k in sampler.packs_of_step(step))
+
+
+def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
+    assert PackSampler(bare_index(tmp_path, 4)).label_tokens_of_step(0) is None
+
+
+def test_real_index_and_pickle(tmp_path: Path) -> None:
+    bare_index(tmp_path, 30)
+    sampler = PackSampler(tmp_path / "index", world_size=2, rank=1, global_batch=4)
+    sampler.label_tokens_of_step(0)
+    sampler.load_state_dict(sampler.state_at(3))
+    again = pickle.loads(pickle.dumps(sampler))
+    assert again.state_dict() == sampler.state_dict() and list(again) == list(sampler)
+
+
+def test_state_at_knows_nothing_of_prefetching() -> None:
+    """A DataLoader draws ahead; the state of a finished step does not move with it."""
+    index = StandIn(40)
+    sampler = PackSampler(index, global_batch=2)
+    whole = list(sampler)
+    loader = DataLoader(cast(Any, range(40)), batch_size=1, sampler=sampler, num_workers=2, prefetch_factor=4)
+    iterator = iter(loader)
+    seen = [int(next(iterator)) for _ in range(6)]
+    drawn = sampler.state_dict()["position"]
+    state = sampler.state_at(3)
+    del iterator
+    assert seen == whole[:6] and drawn > 6 and state["position"] == 6
+    restored = PackSampler(index, global_batch=2)
+    restored.load_state_dict(state)
+    assert [int(one) for one in DataLoader(cast(Any, range(40)), batch_size=1, sampler=restored)] == whole[6:]
+
+
+def test_a_block_that_is_none_of_ours() -> None:
+    index = StandIn(10)
+    index.manifest["result"]["schedule_block"] = -3
+    with pytest.raises(FormatError, match="schedule_block is -3"):
+        PackSampler(index)

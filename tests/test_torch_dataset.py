@@ -1,0 +1,376 @@
+"""PackedDataset: what a pack holds, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torch_packs import IMAGE, SyntheticEncode, bare_index, length_of, make_index, record
+
+from packidx.errors import MismatchError, PackidxError, SourceError
+from packidx.index import Index
+from packidx.torch import PackedDataset, PackSampler
+
+TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
+IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return make_index(tmp_path, {"text": TEXTS, "image": IMAGES}, capacity=64)
+
+
+def every(dataset: PackedDataset) -> list[dict[str, Any]]:
+    return [dataset[k] for k in range(len(dataset))]
+
+
+def test_a_pack_is_its_samples_in_order(index: Index) -> None:
+    encode = SyntheticEncode()
+    dataset = PackedDataset(index, encode)
+    by_key = {one["id"]: encode(one) for one in TEXTS + IMAGES}
+    seen = []
+    for k, pack in enumerate(every(dataset)):
+        samples = index.pack(k).samples
+        parts = [by_key[sample.key] for sample in samples]
+        lengths = [len(part["input_ids"]) for part in parts]
+        assert pack["pack_id"] == k
+        assert pack["sample_ids"].tolist() == [sample.sample_id for sample in samples]
+        names = [source["name"] for source in index.manifest["sources"]]
+        assert [names[at] for at in pack["source_ids"]] == [sample.source for sample in samples]
+        assert torch.equal(pack["input_ids"], torch.cat([part["input_ids"] for part in parts]))
+        assert pack["cu_seqlens"].dtype == torch.int32
+        assert pack["cu_seqlens"].tolist() == np.cumsum([0, *lengths]).tolist()
+        assert pack["max_seqlen"] == max(lengths)
+        assert pack["position_ids"].shape == (4, sum(lengths))
+        text = torch.cat([torch.arange(length) for length in lengths])
+        assert torch.equal(pack["position_ids"][0], text)
+        rows = torch.cat([part["position_ids"] for part in parts], dim=1)
+        assert torch.equal(pack["position_ids"][1:], rows)
+        for key in ("pixel_values", "image_grid_thw"):
+            tensors = [part[key] for part in parts if key in part]
+            assert torch.equal(pack[key], torch.cat(tensors)) if tensors else key not in pack
+        labels = pack["input_ids"].clone()
+        labels[pack["cu_seqlens"][:-1].long()] = -100
+        assert torch.equal(pack["labels"], labels)
+        seen += pack["sample_ids"].tolist()
+    assert sorted(seen) == list(range(len(TEXTS) + len(IMAGES)))
+
+
+def test_indexing(index: Index) -> None:
+    dataset = PackedDataset(str(index.path), SyntheticEncode())
+    last = len(dataset) - 1
+    assert dataset[np.int64(last)]["pack_id"] == last
+    assert dataset[torch.tensor(last)]["pack_id"] == last
+    for bad in (-1, len(dataset), 10**12):
+        with pytest.raises(IndexError):
+            dataset[bad]
+    assert len(list(dataset)) == len(dataset)  # the sequence protocol ends at IndexError
+
+
+def test_a_snapshot_can_be_named_and_reopened_with_roots(index: Index, tmp_path: Path) -> None:
+    moved = tmp_path.parent / f"{tmp_path.name}-moved"
+    moved.mkdir()
+    for name in ("text", "image"):
+        shutil.move(tmp_path / f"{name}.jsonl", moved / f"{name}.jsonl")
+    named = f"{index.path}@{index.id[:8]}"
+    with pytest.raises(SourceError, match="roots"):
+        PackedDataset(named, SyntheticEncode())[0]
+    roots = {str(tmp_path): str(moved)}
+    for given in (named, index):
+        assert PackedDataset(given, SyntheticEncode(), roots)[0]["pack_id"] == 0
+
+
+class Plain:
+    """The least an encoder may return, in every accepted spelling of it."""
+
+    def __init__(self, spelling: str) -> None:
+        self.spelling = spelling
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        ids = SyntheticEncode()(record)["input_ids"]
+        values: dict[str, Any] = {
+            "list": ids.tolist(),
+            "numpy": ids.numpy(),
+            "int32": ids.int(),
+            "batch of one": ids[None],
+        }
+        return {"input_ids": values[self.spelling]}
+
+
+@pytest.mark.parametrize("spelling", ["list", "numpy", "int32", "batch of one"])
+def test_input_ids_alone_are_enough(index: Index, spelling: str) -> None:
+    pack = PackedDataset(index, Plain(spelling))[0]
+    assert torch.equal(pack["input_ids"], PackedDataset(index, SyntheticEncode())[0]["input_ids"])
+    assert pack["input_ids"].dtype == pack["labels"].dtype == torch.int64
+    starts = pack["cu_seqlens"][:-1].long()
+    assert pack["position_ids"].shape == pack["input_ids"].shape
+    assert pack["position_ids"][starts].eq(0).all() and pack["labels"][starts].eq(-100).all()
+
+
+def test_text_samples_beside_mrope_get_equal_rows(tmp_path: Path) -> None:
+    class Mixed(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            result = super().__call__(record)
+            if "pixel_values" not in result:
+                result["position_ids"] = torch.arange(len(result["input_ids"]))
+                del result["mm_token_type_ids"]
+            return result
+
+    index = make_index(tmp_path, {"all": [TEXTS[0], IMAGES[0]]}, capacity=64)
+    mixed, uniform = PackedDataset(index, Mixed())[0], PackedDataset(index, SyntheticEncode())[0]
+    for key in ("position_ids", "mm_token_type_ids"):
+        assert torch.equal(mixed[key], uniform[key])
+
+
+def changed(value: dict[str, Any]) -> Any:
+    return lambda record: {**SyntheticEncode()(record), **value}
+
+
+WRONG = [
+    (lambda record: {"labels": [1]}, "but not input_ids"),
+    (changed({"labels": torch.zeros(3)}), r"labels of shape \[3\]"),
+    (changed({"position_ids": torch.zeros(2, 9)}), "position_ids of shape"),
+    (lambda record: {"input_ids": [7] * length_of(record["parts"]), "note": "x"}, "note as str"),
+    (changed({"scale": torch.tensor(1.0)}), "scalar for scale"),
+]
+
+
+@pytest.mark.parametrize(("encode", "message"), WRONG)
+def test_what_encode_may_not_return(index: Index, encode: Any, message: str) -> None:
+    with pytest.raises(MismatchError, match=message):
+        PackedDataset(index, encode)[0]
+
+
+def test_positions_that_would_break_isolation_are_refused(index: Index) -> None:
+    def jumping(record: dict[str, Any]) -> dict[str, Any]:
+        ids = SyntheticEncode()(record)["input_ids"]
+        return {"input_ids": ids, "position_ids": torch.arange(len(ids)) * 2}
+
+    with pytest.raises(MismatchError, match="count up by one"):
+        PackedDataset(index, jumping)[0]
+
+
+def test_another_length_than_planned_names_everything(index: Index) -> None:
+    sample = index.pack(0).samples[0]
+
+    def longer(record: dict[str, Any]) -> dict[str, Any]:
+        return {"input_ids": [1] * (length_of(record["parts"]) + 1)}
+
+    with pytest.raises(MismatchError) as caught:
+        PackedDataset(index, longer)[0]
+    text = str(caught.value)
+    assert f"pack 0, sample {sample.sample_id} (key {sample.key!r})" in text
+    assert f"encoded to {sample.length + 1} tokens but planned as {sample.length};" in text
+
+
+def test_an_error_of_encode_says_which_sample(index: Index) -> None:
+    def fails(record: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError("tokens")
+
+    with pytest.raises(KeyError) as caught:
+        PackedDataset(index, fails)[0]
+    assert "pack 0, sample" in "".join(caught.value.__notes__)
+
+
+def test_a_changed_shard_is_refused(index: Index, tmp_path: Path) -> None:
+    for name in ("text", "image"):
+        with open(tmp_path / f"{name}.jsonl", "ab") as file:
+            file.write(b"{}\n")
+    with pytest.raises(MismatchError, match=r"has \d+ bytes, \d+ when it was planned"):
+        PackedDataset(index, SyntheticEncode())[0]
+
+
+class Stamped(SyntheticEncode):
+    def fingerprint(self) -> str:
+        return "f00d"
+
+
+def test_fingerprints_must_agree(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": TEXTS}, fingerprint="beef", capacity=64)
+    with pytest.raises(MismatchError, match=r"f00d is not beef.*same processor"):
+        PackedDataset(index, Stamped())
+    PackedDataset(index, SyntheticEncode())  # one without a fingerprint cannot be checked
+    index.manifest["lengths"]["encoder"]["fingerprint"] = "f00d"
+    PackedDataset(index, Stamped())
+    index.manifest["lengths"]["encoder"] = None
+    PackedDataset(index, Stamped())
+
+
+def test_bare_lengths_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PackidxError, match="planned from bare lengths.*packidx estimate"):
+        PackedDataset(bare_index(tmp_path, 3), SyntheticEncode())[0]
+
+
+@pytest.mark.parametrize("rooted", [False, True])
+def test_media_arrive_opened(tmp_path: Path, rooted: bool) -> None:
+    media = tmp_path / "media" if rooted else tmp_path
+    media.mkdir(exist_ok=True)
+    Image.new("RGB", (6, 4)).save(media / "red.png")
+    turns = [{"role": "user", "content": "<image>\nWhat?"}, {"role": "assistant", "content": "Red."}]
+    one = {"id": "a", "messages": turns, "images": ["red.png"], "parts": [3]}
+    root = str(media) if rooted else None
+    index = make_index(tmp_path, {"all": [one]}, media_root=root, capacity=8)
+    sizes = []
+
+    def encode(record: dict[str, Any]) -> dict[str, Any]:
+        sizes.append(record["images"][0].size)
+        return {"input_ids": [1, 2, 3]}
+
+    PackedDataset(index, encode)[0]
+    assert sizes == [(6, 4)]
+
+
+LONG = [record(7, [30, (2, 4), 10, (4, 4), 20]), record(8, [9])]
+
+
+@pytest.mark.parametrize("types", [True, False])
+def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None:
+    encode = SyntheticEncode(types=types)
+    if not types:
+        encode.media_token_ids = [IMAGE]  # type: ignore[attr-defined]
+    index = make_index(tmp_path, {"all": LONG}, capacity=40, on_long="split")
+    dataset = PackedDataset(index, encode)
+    whole = encode(LONG[0])
+    found: dict[int, tuple[torch.Tensor, ...]] = {}
+    for pack in every(dataset):
+        patches = grids = 0
+        for at, sample in enumerate(index.pack(pack["pack_id"]).samples):
+            start, stop = pack["cu_seqlens"][at : at + 2].tolist()
+            ids, rows = pack["input_ids"][start:stop], pack["position_ids"][:, start:stop]
+            assert pack["labels"][start] == -100 and (pack["labels"][start + 1 : stop] != -100).all()
+            images = int((ids[:-1].eq(90)).sum())
+            if sample.sample_id != 0:
+                continue
+            count = int(pack.get("image_grid_thw", torch.zeros(0, 3)).shape[0])
+            assert images == count
+            found[sample.piece] = (
+                ids,
+                rows,
+                pack["pixel_values"] if count else torch.zeros(0, encode.patch_dim),
+                pack["image_grid_thw"] if count else torch.zeros(0, 3, dtype=torch.long),
+            )
+            patches, grids = patches + 1, grids + 1
+    pieces = [found[number] for number in sorted(found)]
+    assert len(pieces) == 2
+    assert torch.equal(torch.cat([piece[0] for piece in pieces]), whole["input_ids"])
+    assert torch.equal(torch.cat([piece[2] for piece in pieces]), whole["pixel_values"])
+    assert torch.equal(torch.cat([piece[3] for piece in pieces]), whole["image_grid_thw"])
+    for ids, rows, *_ in pieces:
+        assert torch.equal(rows[0], torch.arange(len(ids)))
+        assert rows[1:, 0].tolist() == [0, 0, 0]
+    relative = whole["position_ids"][:, 40:]
+    assert torch.equal(pieces[1][1][1:], relative - relative[:, :1])
+
+
+def test_a_cut_needs_to_know_where_media_are(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": LONG[:1]}, capacity=40, on_long="split")
+    with pytest.raises(MismatchError, match="mm_token_type_ids"):
+        PackedDataset(index, SyntheticEncode(types=False))[0]
+
+
+def test_a_cut_through_an_image_is_refused(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": LONG[:1]}, capacity=40, on_long="split")
+
+    def moved(record: dict[str, Any]) -> dict[str, Any]:
+        return SyntheticEncode()({**record, "parts": [38, (2, 4), 2, (4, 4), 20]})
+
+    with pytest.raises(MismatchError, match="inside one of its images"):
+        PackedDataset(index, moved)[0]
+
+
+def test_truncated_sample(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": LONG[:1]}, capacity=40, on_long="truncate")
+    pack = PackedDataset(index, SyntheticEncode())[0]
+    whole = SyntheticEncode()(LONG[0])
+    assert torch.equal(pack["input_ids"], whole["input_ids"][:40])
+    assert pack["image_grid_thw"].tolist() == [[1, 2, 4]] and len(pack["pixel_values"]) == 8
+
+
+def test_a_short_sample_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": TEXTS}, capacity=64, on_long="truncate")
+
+    def longer(record: dict[str, Any]) -> dict[str, Any]:
+        return {"input_ids": [1] * (length_of(record["parts"]) + 1)}
+
+    with pytest.raises(MismatchError, match="but planned as"):
+        PackedDataset(index, longer)[0]
+
+
+def test_shifted_plan(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": TEXTS[:3] + IMAGES[:1]}, capacity=64, shift=True)
+    encode = SyntheticEncode()
+    (pack,) = every(PackedDataset(index, encode))
+    parts = [encode(one) for one in TEXTS[:3] + IMAGES[:1]]
+    by_length = {len(part["input_ids"]) - 1: part for part in parts}
+    assert pack["shifted"] is True
+    assert len(pack["input_ids"]) == sum(by_length)
+    bounds = pack["cu_seqlens"].tolist()
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        part = by_length[stop - start]
+        assert torch.equal(pack["input_ids"][start:stop], part["input_ids"][:-1])
+        assert torch.equal(pack["labels"][start:stop], part["input_ids"][1:])
+        assert torch.equal(pack["position_ids"][1:, start:stop], part["position_ids"][:, :-1])
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_read_the_same_packs(index: Index, context: str) -> None:
+    dataset = PackedDataset(index, SyntheticEncode())
+    here = every(dataset)  # also: files the parent has open must not disturb its children
+    sampler = PackSampler(index)
+    loader = DataLoader(
+        dataset,
+        batch_size=1,
+        sampler=sampler,
+        num_workers=2,
+        collate_fn=list,
+        multiprocessing_context=context,
+    )
+    for _ in range(2):
+        packs = [batch[0] for batch in loader]
+        assert sorted(pack["pack_id"] for pack in packs) == list(range(len(dataset)))
+        for pack in packs:
+            assert torch.equal(pack["input_ids"], here[pack["pack_id"]]["input_ids"])
+
+
+def test_pickle_is_small(index: Index) -> None:
+    dataset = PackedDataset(index, SyntheticEncode())
+    dataset[0]
+    data = pickle.dumps(dataset)
+    assert len(data) < 4096
+    assert torch.equal(pickle.loads(data)[0]["input_ids"], dataset[0]["input_ids"])
+
+
+def test_import_is_light() -> None:
+    code = "import sys, packidx.torch; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(modules.stdout.split())
+    assert "packidx.torch.dataset" in loaded
+    assert not loaded & {"duckdb", "polars", "transformers", "packidx.plan", "tokenizers"}
+
+
+def test_plan_pads_nothing_yet(index: Index) -> None:
+    samples = index.samples()
+    assert samples["padded_length"].equals(samples["length"])
+    dataset = PackedDataset(index, SyntheticEncode())
+    sample = index.pack(0).samples[0]
+    with pytest.raises(PackidxError, match="pads samples"):
+        dataset._part(sample._replace(padded_length=sample.length + 8))
+
+
+def test_media_of_different_shapes(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": IMAGES[:2]}, capacity=64)
+
+    def ragged(record: dict[str, Any]) -> dict[str, Any]:
+        return SyntheticEncode(patch_dim=record["seed"] - 90)(record)
+
+    with pytest.raises(MismatchError, match="pixel_values with different shapes"):
+        PackedDataset(index, ragged)[0]
