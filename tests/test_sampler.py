@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torch_packs import bare_index, make_index, record
@@ -20,6 +20,9 @@ from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import PackSampler
 from packidx.torch import sampler as sampler_module
+
+
+relaxed = settings(deadline=None, max_examples=50)
 
 
 class StandIn(Index):
@@ -51,6 +54,7 @@ def layouts(draw: st.DrawFn) -> tuple[Index, int, int]:
     return StandIn(num_packs, draw(st.integers(1, 40))), world_size, global_batch
 
 
+@relaxed
 @given(layouts(), st.integers(0, 9), st.integers(0, 3))
 def test_ranks_partition_the_packs(layout: tuple[Index, int, int], seed: int, epoch: int) -> None:
     index, world_size, batch = layout
@@ -69,6 +73,7 @@ def test_ranks_partition_the_packs(layout: tuple[Index, int, int], seed: int, ep
         assert [pack for micro in zip(*mine, strict=True) for pack in micro] == expected
 
 
+@relaxed
 @given(layouts(), st.integers(0, 9))
 def test_steps_do_not_depend_on_the_world_size(layout: tuple[Index, int, int], seed: int) -> None:
     index, world_size, batch = layout
@@ -82,6 +87,7 @@ def test_steps_do_not_depend_on_the_world_size(layout: tuple[Index, int, int], s
         ]
 
 
+@relaxed
 @given(layouts(), st.data())
 def test_restored_at_every_yield(layout: tuple[Index, int, int], data: st.DataObject) -> None:
     index, world_size, batch = layout
@@ -100,6 +106,7 @@ def test_restored_at_every_yield(layout: tuple[Index, int, int], data: st.DataOb
         next(iterator, None)
 
 
+@relaxed
 @given(layouts(), st.data())
 def test_another_world_size_covers_every_pack_once(
     layout: tuple[Index, int, int], data: st.DataObject
@@ -123,6 +130,7 @@ def test_another_world_size_covers_every_pack_once(
     assert after == list(PackSampler(index, global_batch=batch))[step * batch :]
 
 
+@relaxed
 @given(layouts(), st.data())
 def test_another_world_size_within_a_step(layout: tuple[Index, int, int], data: st.DataObject) -> None:
     """The rest of the step is dealt where that is possible, else the whole step again."""

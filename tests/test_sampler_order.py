@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packidx.torch.order import EpochOrder, order_key, permute
@@ -28,6 +28,7 @@ def test_every_order_is_a_permutation(block: int) -> None:
         assert np.array_equal(np.sort(packs), np.arange(size)), (size, block)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 300), st.integers(0, 2**64 - 1), st.data())
 def test_any_part_can_be_had_alone(size: int, block: int, key: int, data: st.DataObject) -> None:
     order = EpochOrder(size, block, key)
@@ -37,6 +38,7 @@ def test_any_part_can_be_had_alone(size: int, block: int, key: int, data: st.Dat
     assert np.array_equal(order.packs(some), whole[some])
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2000), st.integers(1, 100), st.integers(0, 2**64 - 1))
 def test_packs_stay_in_their_block(size: int, block: int, key: int) -> None:
     """Runs of the order are whole blocks of the file; the partial one stands where the key says."""
@@ -57,8 +59,8 @@ def test_the_order_never_changes() -> None:
     assert hashlib.sha256(packs.astype("<i8").tobytes()).hexdigest()[:16] == GOLDEN_DIGEST
 
 
-GOLDEN: list[int] = []
-GOLDEN_DIGEST = ""
+GOLDEN = [82, 119, 123, 116, 98, 96, 68, 71]
+GOLDEN_DIGEST = "ad61eb29e14b01f5"
 
 
 def test_large_epochs_need_no_memory() -> None:

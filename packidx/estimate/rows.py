@@ -49,6 +49,8 @@ class ShardInfo:
     """Folder that relative media paths start from."""
     confined: bool
     """Whether `root` was stated: then nothing outside it is read."""
+    sized: bool
+    """Whether sizes matter where token counts are stated (that is, a processor is given)."""
 
 
 def shard_rows(
@@ -87,7 +89,7 @@ def _table(
     sample_id: int,
     counter: Counter,
 ) -> pa.Table:
-    parsed = [_parse(line, shard, counter) for _, line in lines]
+    parsed = [_parse(line, shard) for _, line in lines]
     _count([item for item in parsed if item.result is None], counter)
     num = len(lines)
     columns: dict[str, Any] = {
@@ -108,7 +110,7 @@ def _table(
     return pa.Table.from_arrays(arrays, schema=schema.LENGTHS)
 
 
-def _parse(line: bytes, shard: ShardInfo, counter: Counter) -> _Parsed:
+def _parse(line: bytes, shard: ShardInfo) -> _Parsed:
     item = _Parsed()
     try:
         record = sources.decode(line)
@@ -116,7 +118,7 @@ def _parse(line: bytes, shard: ShardInfo, counter: Counter) -> _Parsed:
         conversation = parse(record)
         item.sizes = tuple(
             None
-            if medium.tokens is not None and counter.files is None
+            if medium.tokens is not None and not shard.sized
             else media_size(medium, shard.root, confined=shard.confined)
             for medium in conversation.media
         )
@@ -173,7 +175,7 @@ def _count_columns(parsed: Sequence[_Parsed]) -> dict[str, list[Any]]:
         for name in _COUNTED
     }
     bad = [result if isinstance(result, BadRecord) else None for result in results]
-    columns["length"] = [0 if error else length for error, length in zip(bad, columns["length"])]
+    columns["length"] = [0 if length is None else length for length in columns["length"]]
     columns["status"] = ["rejected" if error else "ok" for error in bad]
     columns["reason"] = [error.reason if error else None for error in bad]
     columns["detail"] = [_printable(error.detail) if error else None for error in bad]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Part:
 
 
 def make_tasks(shards: Sequence[ShardInfo], scans: Sequence[ShardScan]) -> list[Task]:
-    """Ranges in order, small ones together: a task has about `TASK_BYTES`; there is at least one."""
+    """At least one task: ranges in order, small ones together until about `TASK_BYTES`."""
     tasks: list[Task] = []
     ranges: list[tuple[ShardInfo, Range]] = []
     nbytes, first_id = 0, 0
@@ -176,8 +176,8 @@ def _run_in_worker(task: Task, folder: str) -> Part:
     return run_task(task, folder, _counter)
 
 
-def _died(waiting: Iterator[Task] | Sequence[Task] | object, folder: str) -> SourceError:
-    tasks: list[Task] = sorted(waiting, key=lambda task: task.number)  # type: ignore[call-overload]
+def _died(waiting: Iterable[Task], folder: str) -> SourceError:
+    tasks = sorted(waiting, key=lambda task: task.number)
     begun = [task for task in tasks if os.path.exists(os.path.join(folder, task.file_name))]
     names = sorted({shard.path for task in begun or tasks[:1] for shard, _ in task.ranges})
     shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
@@ -187,9 +187,7 @@ def _died(waiting: Iterator[Task] | Sequence[Task] | object, folder: str) -> Sou
     )
 
 
-def _count(
-    task: Task, counter: Counter, progress: Callable[[int], None] | None = None
-) -> pa.Table:
+def _count(task: Task, counter: Counter, progress: Callable[[int], None] | None = None) -> pa.Table:
     tables = [schema.LENGTHS.empty_table()]
     first_id = task.first_id
     for shard, part in task.ranges:
@@ -217,7 +215,9 @@ def _source_sums(table: pa.Table) -> dict[str, tuple[int, int, int]]:
     flat = table.select(["source", "length"]).append_column(
         "bad", pc.equal(table.column("status"), "rejected").cast(pa.int64())
     )
-    sums = flat.group_by("source").aggregate([("length", "count"), ("bad", "sum"), ("length", "sum")])
+    sums = flat.group_by("source").aggregate(
+        [("length", "count"), ("bad", "sum"), ("length", "sum")]
+    )
     return {
         row["source"]: (row["length_count"], row["bad_sum"], row["length_sum"])
         for row in sums.to_pylist()

@@ -53,27 +53,33 @@ def permute(values: UInt64s, size: int, keys: UInt64s | int) -> UInt64s:
     if size <= 1:
         return np.zeros_like(values)
     bits = max(_MIN_BITS, (size - 1).bit_length())
-    key = np.broadcast_to(np.asarray(keys, np.uint64), values.shape)
+    multipliers, addends = _constants(np.asarray(keys, np.uint64).reshape(-1), bits)
     result = values.astype(np.uint64)
     todo = np.arange(len(result))
     while len(todo):
-        mixed = _rounds(result[todo], bits, key[todo])
+        chosen = todo if multipliers.shape[1] > 1 else slice(1)
+        mixed = _rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
         result[todo] = mixed
         todo = todo[mixed >= np.uint64(size)]
     return result
 
 
-def _rounds(x: UInt64s, bits: int, key: UInt64s) -> UInt64s:
-    mask = np.uint64((1 << bits) - 1)
-    shift = np.uint64((bits + 1) // 2)
-    state = key
+def _constants(keys: UInt64s, bits: int) -> tuple[UInt64s, UInt64s]:
+    """Odd multipliers and addends of all rounds, each [rounds, keys]."""
+    multipliers, addends = [], []
+    state = keys
     for _ in range(_ROUNDS):
-        multiplier = _splitmix64(state)
-        addend = _splitmix64(multiplier)
-        state = _splitmix64(addend)
-        # The high bits of the constants are the better mixed ones for a k-bit product.
-        x = (x * (multiplier | np.uint64(1)) + (addend >> np.uint64(64 - bits))) & mask
-        x = x ^ (x >> shift)
+        multipliers.append(_splitmix64(state))
+        addends.append(_splitmix64(multipliers[-1]))
+        state = _splitmix64(addends[-1])
+    return np.array(multipliers) | np.uint64(1), np.array(addends) >> np.uint64(64 - bits)
+
+
+def _rounds(x: UInt64s, bits: int, multipliers: UInt64s, addends: UInt64s) -> UInt64s:
+    mask, shift = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
+    for multiplier, addend in zip(multipliers, addends, strict=True):
+        x = (x * multiplier + addend) & mask
+        x ^= x >> shift
     return x
 
 

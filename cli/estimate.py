@@ -1,0 +1,130 @@
+"""`packidx estimate`: count every sample's tokens into a lengths table."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from packidx.estimate import LengthsSummary
+    from packidx.estimate.progress import Progress
+
+
+@click.command("estimate")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of the lengths table; one that is there already is replaced as a whole.",
+)
+@click.option(
+    "--processor",
+    metavar="DIR_OR_NAME",
+    help="Folder or hub name of the Hugging Face processor that training uses. "
+    "Without it lengths are guesses.",
+)
+@click.option(
+    "--media-root",
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of the media; nothing outside it is read.  [default: each shard's own folder]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes to count with.  [default: one per CPU]",
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def estimate(
+    sources: tuple[str, ...],
+    output: str,
+    processor: str | None,
+    media_root: str | None,
+    workers: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Count the tokens of every record of the SOURCEs, without decoding pixels.
+
+    A SOURCE is a JSONL file, a glob or a folder; NAME=SOURCE names it. Every record becomes a row
+    of the lengths table: one that cannot be a sample is marked rejected, with the reason.
+    """
+    from packidx.estimate import estimate_lengths
+
+    with _progress(quiet or not sys.stderr.isatty()) as progress:
+        summary = estimate_lengths(
+            list(sources),
+            output,
+            processor=processor,
+            media_root=media_root,
+            workers=workers,
+            progress=progress,
+        )
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(summary), ensure_ascii=False))
+    else:
+        _print(summary)
+    _warn(summary, processor)
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Progress | None]:
+    """A bar on stderr, or nothing."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        words = {"scan": "reading shards", "count": "counting tokens"}
+        tasks = {name: bar.add_task(text, visible=False) for name, text in words.items()}
+
+        def progress(phase: str, done: int, total: int) -> None:
+            bar.update(tasks[phase], completed=done, total=total, visible=True)
+
+        yield progress
+
+
+def _print(summary: LengthsSummary) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_row("samples", f"{summary.num_samples:,}")
+    table.add_row("tokens", f"{summary.num_tokens:,}")
+    for method, count in summary.methods.items():
+        table.add_row(f"  {method}", f"{count:,}")
+    table.add_row("rejected", f"{summary.num_rejected:,}")
+    for reason, count in summary.rejected.items():
+        table.add_row(f"  {reason}", f"{count:,}")
+    console = Console(highlight=False)
+    console.print(table)
+    state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
+    console.print(f"{summary.path}: {state}", markup=False, soft_wrap=True)
+
+
+def _warn(summary: LengthsSummary, processor: str | None) -> None:
+    guessed = sum(count for method, count in summary.methods.items() if method != "exact")
+    if processor is None:
+        text = "no --processor was given: lengths are not exact, so packs will need a margin"
+    elif guessed:
+        text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
+    else:
+        return
+    click.echo(f"warning: {text}", err=True)

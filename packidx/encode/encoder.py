@@ -1,0 +1,164 @@
+"""`ProcessorEncoder`: what the plan counted, built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packidx.encode.loading import files_of, import_torch, load_image_processor
+from packidx.encode.mrope import mrope_positions
+from packidx.errors import BadRecord, OptionError
+from packidx.processor.counter import Counter, encode, find_media_tokens
+from packidx.processor.folder import ProcessorFiles, load_processor
+from packidx.processor.labels import expand_ranges, label_ranges
+from packidx.records.conversation import Conversation, Media
+from packidx.records.dialects import parse
+from packidx.records.media import open_image
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORED = -100
+"""Label of a token that is not trained on."""
+
+
+class ProcessorEncoder:
+    """One record in, one sample's tensors out: the same tokens as the processor's own.
+
+    Ids are those of `processor.apply_chat_template(messages, tokenize=True)`, and the processor's
+    own image processor makes the pixels; labels follow `packidx.processor.labels`.
+
+    Args:
+        processor: a transformers processor or tokenizer, or a folder or model name to load it from.
+
+    Raises:
+        SourceError: the folder or model has nothing usable.
+        OptionError: the processor lacks a fast tokenizer or a chat template.
+        MissingExtraError: a package is missing (on first use: torch for tensors, transformers for the
+            pixels of a processor given by name).
+    """
+
+    def __init__(self, processor: Any) -> None:
+        if isinstance(processor, str | os.PathLike):
+            self.files = load_processor(processor)
+            self._image_processor: Any = None
+        else:
+            self.files = files_of(processor)
+            self._image_processor = getattr(processor, "image_processor", None)
+        if self.files.tokenizer is None or self.files.template is None:
+            lacking = "tokenizer.json" if self.files.tokenizer is None else "chat template"
+            raise OptionError(f"processor {self.files.name} has no {lacking}: samples need one")
+        if self._image_processor is not None and self.files.vision is None:
+            raise OptionError(
+                f"{type(processor).__name__} is of no family packidx knows: "
+                "pass your own encode(record) callable instead"
+            )
+        self._counter = Counter(self.files)
+
+    def fingerprint(self) -> str:
+        """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
+        return self.files.fingerprint()
+
+    def count(self, record: Mapping[str, Any]) -> int:
+        """The length of the sample that `record` becomes, without decoding pixels.
+
+        Raises:
+            BadRecord: `record` cannot become a sample.
+        """
+        conversation = parse(record)
+        _refuse_unsupported(conversation, self.files)
+        sizes = []
+        for medium in conversation.media:
+            width, height = _open(medium).size
+            sizes.append((height, width))
+        counted = self._counter.count([conversation], [sizes])[0]
+        if isinstance(counted, BadRecord):
+            raise counted
+        return counted.length
+
+    def __call__(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """One sample's tensors.
+
+        Args:
+            record: a raw record of any dialect whose images are opened (`records.media.open_media`).
+
+        Returns:
+            ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, -100 where not trained on and always
+            at 0, not shifted; ``position_ids`` int64 ``[3, T]`` (mRoPE) or ``[T]``; and with images what
+            the image processor returns: ``pixel_values`` float32 ``[patches, dim]``,
+            ``image_grid_thw`` int64 ``[n, 3]``.
+
+        Raises:
+            BadRecord: `record` cannot become a sample.
+        """
+        torch = import_torch()
+        conversation = parse(record)
+        _refuse_unsupported(conversation, self.files)
+        pixels, grids, num_tokens = self._encode_images(conversation)
+        sample = self._encode_text(conversation, grids, num_tokens)
+        return {**{key: torch.from_numpy(value) for key, value in sample.items()}, **pixels}
+
+    def _encode_images(
+        self, conversation: Conversation
+    ) -> tuple[dict[str, torch.Tensor], np.ndarray, list[int]]:
+        vision = self.files.vision
+        images = [_open(medium) for medium in conversation.media]
+        if not images or vision is None:
+            return {}, np.zeros((0, 3), np.int64), []
+        sizes = [(image.height, image.width) for image in images]
+        for size, grid in zip(sizes, vision.image_grids(sizes), strict=True):
+            if not grid.all():
+                height, width = size
+                raise BadRecord("aspect_ratio", f"an image of {width}x{height} pixels")
+        if self._image_processor is None:
+            self._image_processor = load_image_processor(str(self.files.folder))
+        try:
+            features = self._image_processor(images=images, return_tensors="pt")
+        except (OSError, SyntaxError) as error:  # PIL, on decoding a broken file
+            raise BadRecord("broken_media", f"an image cannot be decoded: {error}") from error
+        grids = features["image_grid_thw"].numpy()
+        return dict(features), grids, vision.num_tokens(grids).tolist()
+
+    def _encode_text(
+        self, conversation: Conversation, grids: np.ndarray, num_tokens: list[int]
+    ) -> dict[str, np.ndarray]:
+        files = self.files
+        assert files.tokenizer is not None and files.template is not None  # see __init__
+        rendered = files.template.render(conversation)
+        encoding = encode(files, files.tokenizer, [rendered.text])[0]
+        media = find_media_tokens(rendered, encoding)
+        ids = np.array(encoding.ids, np.int64)
+        repeats = np.ones(len(ids), np.int64)
+        repeats[media] = num_tokens
+        input_ids = np.repeat(ids, repeats)
+
+        labels = np.full_like(input_ids, IGNORED)
+        ranges = label_ranges(encoding, rendered, media)
+        for start, end in expand_ranges(ranges, media, num_tokens):
+            labels[start:end] = input_ids[start:end]
+        labels[:1] = IGNORED  # nothing predicts the first token
+
+        positions = np.arange(len(input_ids))
+        if files.vision is not None and files.vision.mrope:
+            starts = np.cumsum(repeats) - repeats
+            positions = mrope_positions(
+                len(input_ids), starts[media].tolist(), grids, files.vision.merge_size
+            )
+        return {"input_ids": input_ids, "labels": labels, "position_ids": positions}
+
+
+def _open(medium: Media) -> Any:
+    if hasattr(medium.ref, "size") and hasattr(medium.ref, "convert"):  # a PIL image
+        return medium.ref
+    if isinstance(medium.ref, str | bytes):
+        return open_image(medium.ref)
+    raise BadRecord("missing_media", f"an image is given as {type(medium.ref).__name__}: open it")
+
+
+def _refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> None:
+    for medium in conversation.media:
+        if medium.kind != "image" or files.vision is None:
+            raise BadRecord("unsupported_media", f"{files.name} cannot encode {medium.kind} yet")

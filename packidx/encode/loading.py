@@ -1,0 +1,97 @@
+"""A transformers processor as `ProcessorFiles` and the image processor that makes its pixels."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from packidx.errors import MissingExtraError, OptionError
+from packidx.processor.folder import (
+    ProcessorFiles,
+    assemble,
+    default_template,
+    load_processor,
+    named_tokens,
+    plain_tokenizer,
+)
+
+INSTALL = 'pip install "packidx[transformers]"'
+
+
+def files_of(processor: Any) -> ProcessorFiles:
+    """The parts of a processor object, or of a tokenizer alone, as a folder of it would give them.
+
+    Raises:
+        OptionError: `processor` has no fast tokenizer or no chat template.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise OptionError(
+            f"ProcessorEncoder needs a processor with a fast tokenizer, or the path of its folder, "
+            f"not {type(processor).__name__}"
+        )
+    template = default_template(getattr(processor, "chat_template", None))
+    template = template or default_template(getattr(tokenizer, "chat_template", None))
+    if template is None:
+        raise OptionError(
+            f"{type(processor).__name__} has no chat template: set processor.chat_template"
+        )
+    image = getattr(processor, "image_processor", None)
+    name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
+    return assemble(
+        name=name,
+        # A copy: transformers sets padding and truncation on the original with every call.
+        tokenizer=plain_tokenizer(Tokenizer.from_str(backend.to_str())),
+        template=template,
+        special_tokens=named_tokens(tokenizer.special_tokens_map),
+        processor_class=type(processor).__name__ if image is not None else None,
+        image_settings=None if image is None else image.to_dict(),
+        video_settings=_video_settings(processor, name),
+    )
+
+
+def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
+    video = getattr(processor, "video_processor", None)
+    if video is not None:
+        settings: dict[str, Any] = video.to_dict()
+        return settings
+    # Without torchvision transformers has no video processor; the checkpoint has its settings still.
+    if getattr(processor, "image_processor", None) is not None and os.path.isdir(name):
+        return load_processor(name).video_settings
+    return None
+
+
+def load_image_processor(folder: str) -> Any:
+    """The image processor of a processor folder.
+
+    It alone is loaded, not the whole `AutoProcessor`, which cannot do without torchvision.
+
+    Raises:
+        MissingExtraError: transformers is not installed or cannot be used.
+    """
+    try:
+        from transformers import AutoImageProcessor
+    except ImportError as error:
+        cause = error.__cause__ or error
+        raise MissingExtraError(
+            f"transformers cannot be imported ({cause}): run {INSTALL}"
+        ) from error
+    return AutoImageProcessor.from_pretrained(folder)
+
+
+def import_torch() -> Any:
+    """torch.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError(
+            f"building tensors needs torch, which is not installed: run {INSTALL}"
+        ) from error
+    return torch

@@ -1,0 +1,279 @@
+"""Reading a processor folder: `tokenizer.json`, the chat template and the media settings.
+
+File names and precedence are those of transformers 5.23 (`processing_utils.get_processor_dict`,
+`image_processing_base`, `video_processing_utils`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from packidx.errors import SourceError
+from packidx.processor.fingerprint import complete_settings, processor_fingerprint
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.template import ChatTemplate
+from packidx.processor.vision import Family, VisionFamily, find_family
+
+PATTERNS = [
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
+    *("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"),
+    *("chat_template.json", "chat_template.jinja"),
+]
+"""What is fetched of a model that is given by name."""
+
+SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass
+class ProcessorFiles:
+    """A processor without its code. Any part may be None; picklable."""
+
+    name: str
+    tokenizer: Tokenizer | None
+    """Neither padding nor truncating."""
+    template: ChatTemplate | None
+    vision: VisionFamily | None
+    image_settings: dict[str, Any] | None
+    video_settings: dict[str, Any] | None
+    bos_token: str | None = None
+    policy: LabelPolicy = DEFAULT_POLICY
+    folder: str | None = None
+    """Where the files lie, None for a processor that was given as an object."""
+    family: str | None = field(default=None)
+
+    def fingerprint(self) -> str:
+        """What must be equal where lengths are counted and where samples are built, as SHA-256."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        policy = self.policy.describe()
+        if self.template is not None and self.template.used_tokens:
+            policy["special_tokens"] = self.template.used_tokens
+        return processor_fingerprint(
+            tokenizer_json=None if self.tokenizer is None else self.tokenizer.to_str(),
+            template=None if self.template is None else self.template.source,
+            image_settings=self.image_settings,
+            video_settings=self.video_settings,
+            policy=policy,
+        )
+
+    def adds_special_tokens(self, text: str) -> bool:
+        """Whether the tokenizer may add its special tokens: not where the template wrote a BOS.
+
+        As transformers 5.23, `ProcessorMixin.apply_chat_template`.
+        """
+        return not (self.bos_token and text.startswith(self.bos_token))
+
+
+def load_processor(path_or_name: str | os.PathLike[str]) -> ProcessorFiles:
+    """Read a processor folder, or fetch a model's processor files by name.
+
+    Raises:
+        SourceError: the folder does not exist, a file in it is broken, or nothing in it is usable.
+    """
+    name = os.fspath(path_or_name)
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = _fetch(name)
+    files = read_folder(folder, name)
+    if files.vision is None and (files.tokenizer is None or files.template is None):
+        raise SourceError(f"nothing usable in processor folder {name}: {_missing(files)}")
+    return files
+
+
+def _missing(files: ProcessorFiles) -> str:
+    missing = []
+    if files.tokenizer is None:
+        missing.append("no tokenizer.json")
+    if files.template is None:
+        missing.append("no chat template (chat_template.jinja)")
+    missing.append("no image settings of a known family (preprocessor_config.json)")
+    return ", ".join(missing)
+
+
+def _fetch(name: str) -> Path:
+    if os.path.lexists(name) or not _REPOSITORY.fullmatch(name) or name in (".", ".."):
+        raise SourceError(f"processor folder {name} does not exist or is not a folder")
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=PATTERNS))
+    except Exception as error:  # offline, unknown, gated, not installed: one sentence for all
+        reason = str(error).strip().split("\n")[0]
+        raise SourceError(
+            f"{name} is neither a folder nor a model whose processor could be fetched ({reason}): "
+            "give the path of a folder with its tokenizer.json and preprocessor_config.json"
+        ) from error
+
+
+def read_folder(folder: Path, name: str) -> ProcessorFiles:
+    """The processor in `folder`, whatever of it is there."""
+    tokenizer = _read_tokenizer(folder / "tokenizer.json")
+    config = _read_json(folder / "tokenizer_config.json")
+    older = _read_json(folder / "special_tokens_map.json")
+    nested = _read_json(folder / "processor_config.json")
+    flat = _read_json(folder / "preprocessor_config.json")
+    image = nested.get("image_processor") or flat or None
+    video = nested.get("video_processor") or _read_json(folder / "video_preprocessor_config.json")
+    return assemble(
+        name=name,
+        tokenizer=tokenizer,
+        template=_read_template(folder, nested, config),
+        special_tokens=named_tokens({**older, **config}),
+        processor_class=nested.get("processor_class")
+        or flat.get("processor_class")
+        or config.get("processor_class"),
+        image_settings=image,
+        video_settings=video or image,
+        folder=str(folder),
+    )
+
+
+def assemble(
+    *,
+    name: str,
+    tokenizer: Tokenizer | None,
+    template: str | None,
+    special_tokens: dict[str, str],
+    processor_class: str | None,
+    image_settings: Mapping[str, Any] | None,
+    video_settings: Mapping[str, Any] | None,
+    folder: str | None = None,
+) -> ProcessorFiles:
+    """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`."""
+    family = None if image_settings is None else find_family(processor_class, image_settings)
+    vision, image, video = None, None, None
+    if image_settings is not None:
+        image = complete_settings(image_settings, family.image_defaults if family else None)
+        vision = _build_vision(family, image, name)
+    if video_settings is not None:
+        video = complete_settings(video_settings, family.video_defaults if family else None)
+    chat = None
+    if template is not None:
+        chat = ChatTemplate(
+            template,
+            special_tokens,
+            control_tokens=_control_tokens(tokenizer),
+            media_tokens=vision.media_tokens if vision else None,
+            empty_as_list=image_settings is not None,
+        )
+    if vision is not None and tokenizer is not None:
+        _check_placeholders(tokenizer, vision, name)
+    return ProcessorFiles(
+        name=name,
+        tokenizer=tokenizer,
+        template=chat,
+        vision=vision,
+        image_settings=image,
+        video_settings=video,
+        bos_token=special_tokens.get("bos_token"),
+        folder=folder,
+        family=family.name if family else None,
+    )
+
+
+def _build_vision(
+    family: Family | None, settings: dict[str, Any], name: str
+) -> VisionFamily | None:
+    try:
+        return family.build(settings) if family else None
+    except SourceError as error:
+        raise SourceError(f"processor {name}: {error}") from error
+
+
+def _check_placeholders(tokenizer: Tokenizer, vision: VisionFamily, name: str) -> None:
+    """One placeholder must be one token, whatever stands beside it: only then may it be expanded
+    after the text is tokenized."""
+    added = {str(token.content): token for token in tokenizer.get_added_tokens_decoder().values()}
+    for placeholder in vision.media_tokens.values():
+        token = added.get(placeholder)
+        if token is None or token.lstrip or token.rstrip or token.single_word or token.normalized:
+            raise SourceError(
+                f"processor {name}: its tokenizer.json has no plain added token {placeholder}, "
+                "which its image processor's family needs"
+            )
+
+
+def _control_tokens(tokenizer: Tokenizer | None) -> tuple[str, ...]:
+    if tokenizer is None:
+        return ()
+    added = tokenizer.get_added_tokens_decoder()
+    return tuple(str(token.content) for _, token in sorted(added.items()) if token.special)
+
+
+def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """``bos_token``, ``eos_token`` … of a tokenizer's configuration, as templates see them."""
+    named = {}
+    for kind in SPECIAL_TOKENS:
+        value = config.get(f"{kind}_token")
+        value = value.get("content") if isinstance(value, Mapping) else value
+        if value is not None:
+            named[f"{kind}_token"] = str(value)
+    return named
+
+
+def _read_tokenizer(path: Path) -> Tokenizer | None:
+    if not path.is_file():
+        return None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise SourceError(f"{path} is not a tokenizer that can be read: {error}") from error
+    return plain_tokenizer(tokenizer)
+
+
+def plain_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """`tokenizer`, from now on without padding and truncation."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise SourceError(f"{path} is not readable JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _read_template(
+    folder: Path, nested: Mapping[str, Any], config: Mapping[str, Any]
+) -> str | None:
+    candidates: list[Any] = [nested.get("chat_template")]
+    candidates.append(_read_json(folder / "chat_template.json").get("chat_template"))
+    raw = folder / "chat_template.jinja"
+    if raw.is_file():
+        try:
+            candidates.append(raw.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise SourceError(f"{raw} is not readable text: {error}") from error
+    candidates.append(config.get("chat_template"))
+    return next((text for text in map(default_template, candidates) if text is not None), None)
+
+
+def default_template(value: Any) -> str | None:
+    """The template called ``default`` where there are several, by name or as a list."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return default_template(value.get("default"))
+    if isinstance(value, list):
+        named = {item.get("name"): item.get("template") for item in value}
+        return default_template(named.get("default"))
+    return None

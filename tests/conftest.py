@@ -1,0 +1,36 @@
+"""Fixtures every test may use: the example corpus and processors, made once per test run."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent
+
+
+def _once(tmp_path_factory: pytest.TempPathFactory, script: str, name: str) -> Path:
+    """Run an example script once per session, also when several workers want its output."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if base.name.startswith("popen-") else base
+    output = shared / name
+    with open(shared / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, str(REPO / "examples" / script), str(output)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return output
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example corpus: five JSONL files in three dialects, images on disk."""
+    return _once(tmp_path_factory, "make_corpus.py", "corpus")
+
+
+@pytest.fixture(scope="session")
+def processors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the processor folders qwen2.5-vl and qwen3-vl."""
+    return _once(tmp_path_factory, "make_processors.py", "processors")

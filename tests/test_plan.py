@@ -1,0 +1,374 @@
+"""Plans as users make them: whole commands over Parquet, checked on what lies on disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import packidx.index.snapshot
+from packidx import open_index, plan_packs
+from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
+from packidx.index.verify import verify_snapshot
+from packidx.plan import PlanOptions
+from packidx.schema import DROPPED, LENGTHS, PACKS, SAMPLES, conform
+
+ARBITRARY = settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def bare(path: Path, lengths: Any, **columns: Any) -> Path:
+    pq.write_table(pa.table({"length": pa.array(lengths, pa.int64()), **columns}), path)
+    return path
+
+
+def log_normal(n: int, capacity: int = 8192) -> np.ndarray:
+    rng = np.random.default_rng(n)
+    return np.clip(np.exp(rng.normal(np.log(800), 1, n)), 16, capacity).astype(np.int64)
+
+
+def parquet_bytes(index: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(index.glob("snapshots/*/*.parquet"))}
+
+
+def assert_sound(index: Path) -> None:
+    checks = list(verify_snapshot(open_index(index)))
+    assert len(checks) == 7
+    assert [check for check in checks if not check.ok] == []
+
+
+@ARBITRARY
+@given(
+    lengths=st.lists(st.one_of(st.integers(-1, 40), st.none()), min_size=1, max_size=60),
+    capacity=st.integers(1, 45),
+    on_long=st.sampled_from(["drop", "truncate", "split"]),
+    shift=st.booleans(),
+    margin=st.sampled_from([None, 0.0, 0.1, 0.5]),
+)
+def test_every_sample_is_packed_once_or_dropped_with_a_reason(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int | None],
+    capacity: int,
+    on_long: str,
+    shift: bool,
+    margin: float | None,
+) -> None:
+    folder = tmp_path_factory.mktemp("plan")
+    options = {"on_long": on_long, "shift": shift, "margin": margin}
+    try:
+        plan_packs(bare(folder / "l.parquet", lengths), folder / "i", capacity=capacity, **options)
+    except PackidxError:
+        planned = int((1 - (margin or 0)) * capacity + 1e-9)
+        usable = [n - shift for n in lengths if n is not None and n - shift > 0]
+        assert planned < 1 or not usable or (on_long == "drop" and min(usable) > planned)
+        return
+    assert_sound(folder / "i")
+    index = open_index(folder / "i")
+    samples, dropped = index.samples().to_pylist(), index.dropped().to_pylist()
+    places: dict[int, list[tuple[int, int]]] = {}
+    for row in samples:
+        places.setdefault(row["sample_id"], []).append((row["token_start"], row["length"]))
+    assert sorted([*places, *(row["sample_id"] for row in dropped)]) == list(range(len(lengths)))
+    for ident, pieces in places.items():
+        want = lengths[ident] - shift  # type: ignore[operator]
+        if on_long == "truncate":
+            want = min(want, index.manifest["options"]["planned_capacity"])
+        covered = [t for start, n in sorted(pieces) for t in range(start, start + n)]
+        assert covered == list(range(want))
+
+
+def test_schemas_on_disk_are_the_documented_ones(tmp_path: Path) -> None:
+    plan_packs(bare(tmp_path / "l.parquet", [5, 6, 700]), tmp_path / "i", capacity=10)
+    folder = open_index(tmp_path / "i").folder
+    for name, schema in {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}.items():
+        assert pq.read_schema(folder / f"{name}-00000.parquet").equals(schema)
+
+
+def test_head_parent_and_existing_snapshots(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", log_normal(500))
+    first = plan_packs(lengths, tmp_path / "i", capacity=8192)
+    second = plan_packs(lengths, tmp_path / "i", capacity=8192, seed=1)
+    assert (first.existed, second.existed) == (False, False)
+    assert first.snapshot_id != second.snapshot_id
+    assert second.manifest["parent"] == first.snapshot_id
+    assert open_index(tmp_path / "i").id == second.snapshot_id
+    before = parquet_bytes(tmp_path / "i")
+    again = plan_packs(lengths, tmp_path / "i", capacity=8192)
+    assert again.existed and again.snapshot_id == first.snapshot_id
+    assert open_index(tmp_path / "i").id == first.snapshot_id
+    assert parquet_bytes(tmp_path / "i") == before
+
+
+def test_seed_decides_who_meets_whom_and_the_order(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", np.full(1000, 100))
+    packs = []
+    for seed in (0, 1):
+        plan_packs(lengths, tmp_path / f"{seed}", capacity=1000, seed=seed)
+        samples = open_index(tmp_path / f"{seed}").samples(["sample_id"])["sample_id"].to_numpy()
+        packs.append({frozenset(part.tolist()) for part in samples.reshape(-1, 10)})
+    assert len(packs[0] & packs[1]) == 0
+
+
+def test_order_of_packs_does_not_follow_their_content(tmp_path: Path) -> None:
+    plan_packs(bare(tmp_path / "l.parquet", log_normal(20_000)), tmp_path / "i", capacity=8192)
+    sizes = open_index(tmp_path / "i").packs(["num_samples"])["num_samples"].to_numpy()
+    neighbours = np.corrcoef(sizes[:-1], sizes[1:])[0, 1]
+    assert abs(neighbours) < 0.1
+
+
+@pytest.mark.parametrize("columns", [("length",), ("length", "sample_id", "source", "label_tokens")])
+def test_row_order_parts_and_integer_types_do_not_matter(
+    tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    n = 3000
+    table = pa.table(
+        {
+            "length": log_normal(n),
+            "sample_id": np.arange(n),
+            "source": pa.array([f"s{i % 3}" for i in range(n)]),
+            "label_tokens": rng.integers(0, 16, n),
+        }
+    )
+    if "sample_id" in columns:
+        shuffled = table.take(rng.permutation(n)).select(columns)
+    else:
+        shuffled = table.select(columns)
+    (tmp_path / "parts").mkdir()
+    shuffled = shuffled.set_column(0, "length", shuffled["length"].cast(pa.int32()))
+    for number, start in enumerate((0, 100, 2000)):
+        stop = (100, 2000, n)[number]
+        part = shuffled.slice(start, stop - start)
+        pq.write_table(part, tmp_path / "parts" / f"{number}.parquet", row_group_size=77)
+    pq.write_table(table.select(columns), tmp_path / "whole.parquet")
+    plan_packs(tmp_path / "whole.parquet", tmp_path / "a", capacity=8192)
+    plan_packs(tmp_path / "parts", tmp_path / "b", capacity=8192)
+    assert open_index(tmp_path / "a").id == open_index(tmp_path / "b").id
+    assert parquet_bytes(tmp_path / "a") == parquet_bytes(tmp_path / "b")
+
+
+def test_threads_do_not_change_a_byte(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", log_normal(60_000))
+    for threads in ("1", "2"):
+        command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "-o", threads]
+        env = os.environ | {
+            "POLARS_MAX_THREADS": threads, "OMP_NUM_THREADS": threads, "ARROW_IO_THREADS": threads
+        }
+        subprocess.run(
+            [*command, "--capacity", "8192"], cwd=tmp_path, env=env, check=True, capture_output=True
+        )
+    one, two = parquet_bytes(tmp_path / "1"), parquet_bytes(tmp_path / "2")
+    assert len(one) == 3
+    assert one == two
+
+
+def full_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A table with every column of the lengths schema."""
+    base = {"source": "s", "status": "ok", "method": "exact", "num_images": 0, "num_videos": 0}
+    full = [{"sample_id": i, "key": f"k{i}", **base, **row} for i, row in enumerate(rows)]
+    names = sorted({name for row in full for name in row})
+    columns = {n: pa.array([r.get(n) for r in full], LENGTHS.field(n).type) for n in names}
+    pq.write_table(conform(pa.table(columns), LENGTHS, "lengths"), path)
+    return path
+
+
+def image(at: int, tokens: int) -> dict[str, Any]:
+    return {"kind": "image", "tokens": tokens, "patches": 4 * tokens, "t": 1, "at": at}
+
+
+def test_counters_are_summed_and_unknown_ones_stay_null(tmp_path: Path) -> None:
+    known = {"label_tokens": 3, "image_tokens": 4, "vision_patches": 16, "vision_cost": 256}
+    rows = [{"length": 6, **known}, {"length": 4, **known}, {"length": 9, "image_tokens": 1}]
+    full_table(tmp_path / "l.parquet", rows)
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10)
+    packs = {row["length"]: row for row in open_index(tmp_path / "i").packs().to_pylist()}
+    assert {k: packs[10][k] for k in known} == {k: 2 * v for k, v in known.items()}
+    assert packs[10]["attention_cost"] == 36 + 16
+    assert (packs[9]["label_tokens"], packs[9]["image_tokens"]) == (None, 1)
+
+
+def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"length": 25, "media": [], "label_tokens": 9},
+        {"length": 25, "media": [image(4, 6)], "num_images": 1, "image_tokens": 6},
+        {"length": 25, "media": [image(6, 6)], "num_images": 1, "image_tokens": 6},
+        {"length": 25, "media": None, "num_images": 1, "image_tokens": 6},
+    ]
+    full_table(tmp_path / "l.parquet", rows)
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
+    assert_sound(tmp_path / "i")
+    index = open_index(tmp_path / "i")
+    samples = sorted(index.samples().to_pylist(), key=lambda s: (s["sample_id"], s["piece"]))
+    found = [(s["sample_id"], s["piece"], s["token_start"], s["length"]) for s in samples]
+    assert found == [
+        *((i, piece, start, n) for i in (0, 1) for piece, start, n in [(0, 0, 10), (1, 10, 10), (2, 20, 5)])
+    ]
+    assert {s["label_tokens"] for s in samples} == {None}
+    dropped = [(d["sample_id"], d["reason"]) for d in index.dropped().to_pylist()]
+    assert dropped == [(2, "too_long"), (3, "too_long")]
+    packs = index.packs()
+    assert sum(packs["image_tokens"].to_pylist()) == 6
+    assert sum(packs["vision_patches"].to_pylist()) == 24
+
+
+def test_rejected_rows_are_dropped_with_their_reason(tmp_path: Path) -> None:
+    bad = {"length": 0, "status": "rejected", "reason": "bad_json", "detail": "at byte 7"}
+    full_table(tmp_path / "l.parquet", [{"length": 3}, bad])
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10)
+    [row] = open_index(tmp_path / "i").dropped().to_pylist()
+    assert (row["sample_id"], row["reason"], row["detail"]) == (1, "rejected", "bad_json: at byte 7")
+
+
+@pytest.mark.parametrize(
+    ("method", "planned"), [("exact", 1000), ("precomputed", 980), ("heuristic", 900)]
+)
+def test_margin_follows_the_weakest_method(tmp_path: Path, method: str, planned: int) -> None:
+    full_table(tmp_path / "l.parquet", [{"length": 3}, {"length": 4, "method": method}])
+    summary = plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=1000)
+    assert summary.manifest["options"]["planned_capacity"] == planned
+
+
+def test_ratio_is_exact_decimal_arithmetic() -> None:
+    assert PlanOptions(100, packing_ratio=0.29).resolve("exact").planned_capacity == 29
+    assert PlanOptions(100, margin=0.71).resolve("exact").planned_capacity == 29
+    assert int(0.29 * 100) == 28  # what binary floating point makes of it
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"capacity": 0}, "capacity is 0"),
+        ({"capacity": -5}, "capacity is -5"),
+        ({"capacity": 10, "strategy": "magic"}, "strategy is 'magic'"),
+        ({"capacity": 10, "on_long": "eat"}, "on-long is 'eat'"),
+        ({"capacity": 10, "margin": 1.0}, "margin is 1.0"),
+        ({"capacity": 10, "margin": float("nan")}, "margin is nan"),
+        ({"capacity": 10, "packing_ratio": 0.0}, "packing-ratio is 0.0"),
+        ({"capacity": 10, "margin": 0.1, "packing_ratio": 0.9}, "say the same thing"),
+        ({"capacity": 10, "margin": 0.95}, "leaves no token"),
+        ({"capacity": 4}, "below every usable sample"),
+        ({"capacity": 6, "on_long": "error"}, "sample 1"),
+    ],
+)
+def test_bad_options_get_one_sentence(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    lengths = bare(tmp_path / "l.parquet", [5, 7])
+    with pytest.raises(OptionError, match=says) as caught:
+        plan_packs(lengths, tmp_path / "i", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "i").exists()
+
+
+def test_inputs_that_are_no_lengths(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "junk.parquet").write_bytes(b"PAR1 not really")
+    pq.write_table(pa.table({"tokens": [1]}), tmp_path / "other.parquet")
+    pq.write_table(pa.table({"length": ["a"]}), tmp_path / "text.parquet")
+    pq.write_table(pa.table({"length": [1, 2], "sample_id": [3, 3]}), tmp_path / "twice.parquet")
+    bare(tmp_path / "zero.parquet", [0, None])
+    cases: dict[str, tuple[type[PackidxError], str]] = {
+        "nothing": (SourceError, "does not exist"),
+        "empty": (SourceError, "no lengths table"),
+        "*.nope": (SourceError, "matches no file"),
+        "junk.parquet": (SourceError, "cannot be read"),
+        "other.parquet": (FormatError, "no column `length`"),
+        "text.parquet": (FormatError, "not integer"),
+        "twice.parquet": (FormatError, "more than once"),
+        "zero.parquet": (SourceError, "no usable sample"),
+    }
+    for name, (kind, says) in cases.items():
+        with pytest.raises(kind, match=says):
+            plan_packs(tmp_path / name, tmp_path / "i", capacity=10)
+
+
+def test_output_that_is_no_index_is_left_alone(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", [5])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    for output in ("mine", "l.parquet"):
+        with pytest.raises(OptionError):
+            plan_packs(lengths, tmp_path / output, capacity=10)
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+class Crash(BaseException):
+    """Stands for the power cut: no handler of ours may catch it."""
+
+
+def crash_points() -> Iterator[tuple[str, int]]:
+    for name, calls in {"open_writer": 3, "fsync_path": 4, "write_json": 1, "write_atomic": 1}.items():
+        for call in range(calls):
+            yield name, call
+
+
+@pytest.mark.parametrize(("name", "call"), list(crash_points()))
+def test_a_crash_at_any_instant_leaves_the_last_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: int
+) -> None:
+    lengths = bare(tmp_path / "l.parquet", [5, 6, 7])
+    old = plan_packs(lengths, tmp_path / "i", capacity=10).snapshot_id
+    calls = 0
+    real = getattr(packidx.index.snapshot, name)
+
+    def crashing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call + 1:
+            raise Crash
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(packidx.index.snapshot, name, crashing)
+    with pytest.raises(Crash):
+        plan_packs(lengths, tmp_path / "i", capacity=20)
+    monkeypatch.undo()
+    assert open_index(tmp_path / "i").id == old
+    assert_sound(tmp_path / "i")
+    new = plan_packs(lengths, tmp_path / "i", capacity=20)
+    assert open_index(tmp_path / "i").id == new.snapshot_id
+    assert_sound(tmp_path / "i")
+    assert [p.name for p in (tmp_path / "i" / "snapshots").glob(".tmp*")] == []
+
+
+def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", log_normal(5000))
+    command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "-o", str(tmp_path / "i")]
+    seeds = ["0", "1", "0", "2"]
+    runs = [
+        subprocess.Popen([*command, "--capacity", "8192", "--seed", s], stdout=subprocess.DEVNULL)
+        for s in seeds
+    ]
+    assert [run.wait() for run in runs] == [0] * 4
+    folders = [p for p in (tmp_path / "i" / "snapshots").iterdir()]
+    assert len(folders) == 3
+    for folder in folders:
+        assert all(c.ok for c in verify_snapshot(open_index(f"{tmp_path / 'i'}@{folder.name}")))
+
+
+def test_manifest_of_lengths_is_held_against_its_parts(tmp_path: Path) -> None:
+    folder = tmp_path / "lengths"
+    folder.mkdir()
+    bare(folder / "part-00000.parquet", [5])
+    manifest = '{"format": "packidx-lengths", "version": %d, "fingerprint": "f", "files": [%s]}'
+    cases = {
+        manifest % (1, '{"path": "part-00000.parquet", "bytes": 3}'): (MismatchError, "3"),
+        manifest % (1, '{"path": "part-00001.parquet", "bytes": 3}'): (MismatchError, "missing"),
+        manifest % (99, ""): (FormatError, "version 99"),
+        '{"format": "other", "version": 1, "files": []}': (FormatError, "'other'"),
+        "{": (FormatError, "no lengths manifest"),
+    }
+    for text, (kind, says) in cases.items():
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(kind, match=says):
+            plan_packs(folder, tmp_path / "i", capacity=10)

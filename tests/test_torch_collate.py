@@ -1,0 +1,106 @@
+"""collate: the keys and shapes that ``model(**batch)`` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from packidx.errors import MismatchError, OptionError
+from packidx.torch import collate
+
+
+def pack(lengths: list[int], *, mrope: bool = True, **extra: Any) -> dict[str, Any]:
+    total = sum(lengths)
+    text = torch.cat([torch.arange(length) for length in lengths])
+    return {
+        "input_ids": torch.arange(10, 10 + total),
+        "labels": torch.arange(10, 10 + total),
+        "position_ids": text.expand(4, -1) + torch.tensor([[0], [1], [2], [3]]) if mrope else text,
+        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(),
+        "max_seqlen": max(lengths),
+        "pack_id": 3,
+        "sample_ids": torch.arange(len(lengths)),
+        "source_ids": torch.zeros(len(lengths), dtype=torch.long),
+        **extra,
+    }
+
+
+MEDIA = {"pixel_values": torch.ones(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash"])
+@pytest.mark.parametrize("mrope", [True, False])
+def test_one_pack(attention: str, mrope: bool) -> None:
+    mask = torch.ones(7, dtype=torch.long)
+    one = pack([3, 4], mrope=mrope, attention_mask=mask, mm_token_type_ids=mask, **MEDIA)
+    for packs in (one, [one]):
+        batch = collate(packs, attention)
+        flash = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
+        keys = {"input_ids", "labels", "position_ids", "mm_token_type_ids", "use_cache", *MEDIA}
+        assert batch.keys() == keys | (flash if attention == "flash" else set())
+        assert batch["use_cache"] is False
+        assert batch["input_ids"].shape == batch["labels"].shape == (1, 7)
+        assert batch["mm_token_type_ids"].shape == (1, 7)
+        assert batch["position_ids"].shape == ((4, 1, 7) if mrope else (1, 7))
+        assert torch.equal(batch["position_ids"].squeeze(-2), one["position_ids"])
+    assert one.keys() >= {"cu_seqlens", "pack_id"}  # the pack itself is left alone
+
+
+def test_several_packs_are_padded_rows() -> None:
+    packs = [pack([3, 4], **MEDIA), pack([2]), pack([5], mrope=False, **MEDIA)]
+    batch = collate(packs, pad_token_id=99)
+    assert batch["input_ids"].tolist()[1] == [10, 11, 99, 99, 99, 99, 99]
+    assert batch["labels"].tolist()[1] == [10, 11, -100, -100, -100, -100, -100]
+    assert batch["position_ids"].shape == (4, 3, 7)
+    assert batch["position_ids"][:, 1].tolist()[3] == [3, 4, 0, 1, 2, 3, 4]
+    assert batch["position_ids"][:, 2].tolist() == [[0, 1, 2, 3, 4, 0, 1]] * 4
+    assert batch["pixel_values"].shape == (16, 6) and batch["image_grid_thw"].shape == (2, 3)
+
+
+def test_token_types_of_some_packs_only() -> None:
+    types = torch.ones(3, dtype=torch.long)
+    for attention, expected in (("sdpa", [[1, 1, 1], [0, 0, 0]]), ("flash", [[1, 1, 1, 0, 0]])):
+        batch = collate([pack([3], token_type_ids=types), pack([2])], attention)
+        assert batch["token_type_ids"].tolist() == expected
+
+
+def test_flash_puts_all_packs_into_one_row() -> None:
+    batch = collate([pack([3, 4]), pack([2])], "flash")
+    assert batch["input_ids"].shape == (1, 9)
+    assert batch["position_ids"].shape == (4, 1, 9)
+    assert batch["cu_seq_lens_q"].tolist() == [0, 3, 7, 9] == batch["cu_seq_lens_k"].tolist()
+    assert batch["cu_seq_lens_q"].dtype == torch.int32
+    assert batch["max_length_q"] == batch["max_length_k"] == 4
+    assert isinstance(batch["max_length_q"], int)
+
+
+def test_shifted_labels_are_marked_as_such() -> None:
+    batch = collate(pack([3], shifted=True))
+    assert torch.equal(batch["shift_labels"], batch["labels"]) and "shifted" not in batch
+    assert "shift_labels" not in collate(pack([3]))
+    with pytest.raises(MismatchError, match="use one plan"):
+        collate([pack([3], shifted=True), pack([3])])
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "eager", ""])
+def test_unknown_attention_lists_the_names(attention: str) -> None:
+    with pytest.raises(OptionError, match="none of flash, sdpa, flex, indexed, thd"):
+        collate(pack([3]), attention)
+
+
+@pytest.mark.parametrize("attention", ["flex", "indexed", "thd"])
+def test_attentions_that_are_not_there_yet_say_so(attention: str) -> None:
+    with pytest.raises(OptionError, match=f"'{attention}' is not available yet; use flash or sdpa"):
+        collate(pack([3]), attention)
+
+
+def test_masked_out_tokens_are_refused() -> None:
+    with pytest.raises(MismatchError, match="pack 3: encode masks tokens out"):
+        collate(pack([3], attention_mask=torch.tensor([1, 1, 0])))
+
+
+def test_nothing_to_collate() -> None:
+    with pytest.raises(OptionError, match="no pack"):
+        collate([])
