@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+
+from packidx_cli.console import count, print_facts, print_json
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
@@ -72,7 +73,7 @@ def estimate(
             progress=progress,
         )
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(summary), ensure_ascii=False))
+        print_json(dataclasses.asdict(summary))
     else:
         _print(summary)
     _warn(summary, processor)
@@ -100,27 +101,16 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
 
 
 def _print(summary: LengthsSummary) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_row("samples", f"{summary.num_samples:,}")
-    table.add_row("tokens", f"{summary.num_tokens:,}")
-    for method, count in summary.methods.items():
-        table.add_row(f"  {method}", f"{count:,}")
-    table.add_row("rejected", f"{summary.num_rejected:,}")
-    for reason, count in summary.rejected.items():
-        table.add_row(f"  {reason}", f"{count:,}")
-    console = Console(highlight=False)
-    console.print(table)
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
-    console.print(f"{summary.path}: {state}", markup=False, soft_wrap=True)
+    facts = {"samples": count(summary.num_samples), "tokens": count(summary.num_tokens)}
+    facts |= {f"  {name}": count(number) for name, number in summary.methods.items()}
+    facts["rejected"] = count(summary.num_rejected)
+    facts |= {f"  {name}": count(number) for name, number in summary.rejected.items()}
+    print_facts(f"{summary.path}  ({state})", facts)
 
 
 def _warn(summary: LengthsSummary, processor: str | None) -> None:
-    guessed = sum(count for method, count in summary.methods.items() if method != "exact")
+    guessed = sum(number for name, number in summary.methods.items() if name != "exact")
     if processor is None:
         text = "no --processor was given: lengths are not exact, so packs will need a margin"
     elif guessed:

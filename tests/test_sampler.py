@@ -21,7 +21,6 @@ from packidx.index import Index
 from packidx.torch import PackSampler
 from packidx.torch import sampler as sampler_module
 
-
 relaxed = settings(deadline=None, max_examples=50)
 
 
@@ -37,7 +36,10 @@ class StandIn(Index):
 
 
 def ranks(index: Index, world_size: int, **options: Any) -> list[PackSampler]:
-    return [PackSampler(index, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    return [
+        PackSampler(index, rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
 
 
 def dealt(samplers: list[PackSampler]) -> list[int]:
@@ -132,7 +134,9 @@ def test_another_world_size_covers_every_pack_once(
 
 @relaxed
 @given(layouts(), st.data())
-def test_another_world_size_within_a_step(layout: tuple[Index, int, int], data: st.DataObject) -> None:
+def test_another_world_size_within_a_step(
+    layout: tuple[Index, int, int], data: st.DataObject
+) -> None:
     """The rest of the step is dealt where that is possible, else the whole step again."""
     index, world_size, batch = layout
     order = list(PackSampler(index, global_batch=batch))
@@ -220,7 +224,10 @@ BAD_OPTIONS: list[tuple[dict[str, int], str]] = [
     ({"world_size": 0}, "world_size is 0"),
     ({"rank": 2, "world_size": 2}, r"rank 2 is outside \[0, 2\)"),
     ({"rank": -1}, "rank -1"),
-    ({"world_size": 2, "global_batch": 3}, "global_batch 3 is not a positive multiple of world_size 2"),
+    (
+        {"world_size": 2, "global_batch": 3},
+        "global_batch 3 is not a positive multiple of world_size 2",
+    ),
     ({"global_batch": 0}, "global_batch 0 is not a positive multiple"),
     ({"global_batch": 21}, "global_batch 21 exceeds the 20 packs"),
     ({"world_size": 21}, "global_batch 21 exceeds the 20 packs"),
@@ -271,7 +278,9 @@ def test_loss_denominator_of_a_step(tmp_path: Path) -> None:
     sampler = PackSampler(index, global_batch=3)
     planned = {k: cast(int, index.pack(k).stats["label_tokens"]) for k in range(index.num_packs)}
     for step in range(sampler.num_steps):
-        assert sampler.label_tokens_of_step(step) == sum(planned[k] for k in sampler.packs_of_step(step))
+        assert sampler.label_tokens_of_step(step) == sum(
+            planned[k] for k in sampler.packs_of_step(step)
+        )
 
 
 def test_loss_denominator_is_unknown_for_bare_lengths(tmp_path: Path) -> None:
@@ -292,7 +301,9 @@ def test_state_at_knows_nothing_of_prefetching() -> None:
     index = StandIn(40)
     sampler = PackSampler(index, global_batch=2)
     whole = list(sampler)
-    loader = DataLoader(cast(Any, range(40)), batch_size=1, sampler=sampler, num_workers=2, prefetch_factor=4)
+    loader = DataLoader(
+        cast(Any, range(40)), batch_size=1, sampler=sampler, num_workers=2, prefetch_factor=4
+    )
     iterator = iter(loader)
     seen = [int(next(iterator)) for _ in range(6)]
     drawn = sampler.state_dict()["position"]
@@ -301,7 +312,9 @@ def test_state_at_knows_nothing_of_prefetching() -> None:
     assert seen == whole[:6] and drawn > 6 and state["position"] == 6
     restored = PackSampler(index, global_batch=2)
     restored.load_state_dict(state)
-    assert [int(one) for one in DataLoader(cast(Any, range(40)), batch_size=1, sampler=restored)] == whole[6:]
+    assert [
+        int(one) for one in DataLoader(cast(Any, range(40)), batch_size=1, sampler=restored)
+    ] == whole[6:]
 
 
 def test_a_block_that_is_none_of_ours() -> None:

@@ -92,7 +92,7 @@ def test_unknown_attention_lists_the_names(attention: str) -> None:
 
 @pytest.mark.parametrize("attention", ["flex", "indexed", "thd"])
 def test_attentions_that_are_not_there_yet_say_so(attention: str) -> None:
-    with pytest.raises(OptionError, match=f"'{attention}' is not available yet; use flash or sdpa"):
+    with pytest.raises(OptionError, match=f"'{attention}' is not available yet: use flash or sdpa"):
         collate(pack([3]), attention)
 
 

@@ -215,7 +215,10 @@ def test_media_arrive_opened(tmp_path: Path, rooted: bool) -> None:
     media = tmp_path / "media" if rooted else tmp_path
     media.mkdir(exist_ok=True)
     Image.new("RGB", (6, 4)).save(media / "red.png")
-    turns = [{"role": "user", "content": "<image>\nWhat?"}, {"role": "assistant", "content": "Red."}]
+    turns = [
+        {"role": "user", "content": "<image>\nWhat?"},
+        {"role": "assistant", "content": "Red."},
+    ]
     one = {"id": "a", "messages": turns, "images": ["red.png"], "parts": [3]}
     root = str(media) if rooted else None
     index = make_index(tmp_path, {"all": [one]}, media_root=root, capacity=8)
@@ -246,7 +249,9 @@ def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None
         for at, sample in enumerate(index.pack(pack["pack_id"]).samples):
             start, stop = pack["cu_seqlens"][at : at + 2].tolist()
             ids, rows = pack["input_ids"][start:stop], pack["position_ids"][:, start:stop]
-            assert pack["labels"][start] == -100 and (pack["labels"][start + 1 : stop] != -100).all()
+            assert (
+                pack["labels"][start] == -100 and (pack["labels"][start + 1 : stop] != -100).all()
+            )
             images = int((ids[:-1].eq(90)).sum())
             if sample.sample_id != 0:
                 continue
@@ -351,7 +356,9 @@ def test_pickle_is_small(index: Index) -> None:
 
 def test_import_is_light() -> None:
     code = "import sys, packidx.torch; print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     loaded = set(modules.stdout.split())
     assert "packidx.torch.dataset" in loaded
     assert not loaded & {"duckdb", "polars", "transformers", "packidx.plan", "tokenizers"}

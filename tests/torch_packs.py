@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,26 @@ from packidx.schema import LENGTHS, LENGTHS_FORMAT, conform
 VISION_START, VISION_END, IMAGE, VIDEO = 90, 91, 92, 93
 VOCABULARY = 96
 MERGE = 2
+
+_LIBRARY: list[Any] = []  # operators live as long as their library object
+
+
+def torchvision_without_operators() -> None:
+    """Let transformers import where torchvision is built for CUDA and torch for the CPU.
+
+    Such a torchvision fails to import for want of two operators, which no test here calls.
+    """
+    with contextlib.suppress(ImportError):
+        try:
+            import torchvision  # noqa: F401
+        except RuntimeError:
+            boxes = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            _LIBRARY.append(torch.library.Library("torchvision", "FRAGMENT"))
+            for name in ("nms", "qnms"):
+                _LIBRARY[0].define(name + boxes)
+            for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+                del sys.modules[name]
+
 
 Parts = list[int | tuple[int, int]]  # runs of text tokens and images (h, w) in patches
 
@@ -125,7 +147,12 @@ def write_lengths(
             locator = {"shard": number, "row": row, "offset": len(data), "nbytes": len(line)}
             counts = {"length": length, "text_tokens": length, "label_tokens": length - 1}
             rows.append(
-                {"sample_id": len(rows), "source": source, "key": one["id"], "media": media_spans(one["parts"])}
+                {
+                    "sample_id": len(rows),
+                    "source": source,
+                    "key": one["id"],
+                    "media": media_spans(one["parts"]),
+                }
                 | locator
                 | counts
                 | {"num_images": len(media_spans(one["parts"])), "method": "exact", "status": "ok"}
@@ -133,10 +160,15 @@ def write_lengths(
             data += line + b"\n"
         path = folder / f"{source}.jsonl"
         path.write_bytes(data)
-        shards.append({"uri": str(path), "bytes": len(data), "rows": len(records), "source": source})
+        shards.append(
+            {"uri": str(path), "bytes": len(data), "rows": len(records), "source": source}
+        )
     lengths = folder / "lengths"
     lengths.mkdir()
-    columns = {name: pa.array([row.get(name) for row in rows], LENGTHS.field(name).type) for name in LENGTHS.names}
+    columns = {
+        name: pa.array([row.get(name) for row in rows], LENGTHS.field(name).type)
+        for name in LENGTHS.names
+    }
     part = lengths / "part-00000.parquet"
     pq.write_table(conform(pa.table(columns), LENGTHS, "lengths"), part)
     encoder = {"fingerprint": fingerprint, "name": "synthetic"} if fingerprint else None
@@ -146,7 +178,10 @@ def write_lengths(
         "fingerprint": digest(json.dumps(rows).encode()),
         "num_samples": len(rows),
         "encoder": encoder,
-        "sources": [{"name": name, "media_root": media_root, "num_samples": len(rs)} for name, rs in sources.items()],
+        "sources": [
+            {"name": name, "media_root": media_root, "num_samples": len(rs)}
+            for name, rs in sources.items()
+        ],
         "shards": shards,
         "files": [{"path": part.name, "rows": len(rows), "bytes": part.stat().st_size}],
     }

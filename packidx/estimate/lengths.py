@@ -142,7 +142,7 @@ def _infos(job: _Job) -> list[ShardInfo]:
             shard.path,
             shard.source,
             *media_root(shard.path, job.options["media_root"]),
-            sized=job.encoder is not None,
+            sized=job.options["processor"] is not None,
         )
         for number, shard in enumerate(job.shards)
     ]
@@ -184,6 +184,8 @@ def _is_same(job: _Job, manifest: dict[str, Any]) -> bool:
         return False
     if manifest.get("version") != schema.FORMAT_VERSION:
         return False
+    if job.encoder is None and job.options["processor"] is not None:
+        return False  # a processor without tokenizer or template has no fingerprint to compare
     software = manifest.get("software")
     if not isinstance(software, dict) or software.get("packidx") != packidx.__version__:
         return False  # another version may count differently

@@ -48,17 +48,17 @@ class _Namespace(jinja2.utils.Namespace):
         self, args = args[0], args[1:]
         attributes = dict(*args, **kwargs)
         for name in attributes:
-            _Namespace._check(name)
+            _check_name(name)
         jinja2.utils.Namespace.__init__(self, attributes)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._check(name)
+        _check_name(name)
         super().__setitem__(name, value)
 
-    @staticmethod
-    def _check(name: Any) -> None:
-        if isinstance(name, str) and name.startswith("_"):
-            raise jinja2.exceptions.SecurityError(f"a namespace cannot have the attribute {name!r}")
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot have the attribute {name!r}")
 
 
 def _raise(message: str) -> None:

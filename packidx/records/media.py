@@ -6,15 +6,12 @@ that a planned size is the size that training sees.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import errno
 import functools
 import io
 import os
 import re
 import stat
-import urllib.parse
 import warnings
 from collections.abc import Mapping
 from typing import IO, Any
@@ -30,13 +27,15 @@ from packidx.records.dialects import (
     part_kind,
     reference_of,
 )
+from packidx.records.paths import data_uri, resolve, shortened
+
+__all__ = ["image_size", "media_size", "open_image", "open_media", "resolve"]
 
 _MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _IN_MEMORY = 1 << 18  # smaller files are read at once
 _TAIL = 64
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
 _FORMATS = (
     "PNG",
@@ -57,39 +56,6 @@ _FORMATS = (
     "SGI",
     "QOI",
 )  # pixels only: Pillow also "opens" stubs whose size is made up, and PostScript
-
-
-def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
-    """Where a media reference leads.
-
-    Args:
-        ref: a path, a ``file://`` URL or a ``data:`` URI.
-        root: the folder that relative paths start from.
-        confined: a media root was stated, and nothing outside it (symbolic links followed) is read.
-            Otherwise absolute paths are allowed; a relative one stays below `root` always.
-
-    Returns:
-        A path on disk, not checked to exist, or the bytes of a ``data:`` URI.
-
-    Raises:
-        BadRecord: ``media_outside_root``, ``media_remote``, ``missing_media`` or ``broken_media``.
-    """
-    scheme = _SCHEME.match(ref)
-    if scheme is not None:
-        if scheme[1].lower() == "data":
-            return _data_uri(ref)
-        if scheme[2]:
-            ref = _local_path(ref, scheme[1].lower())
-    if not ref or "\0" in ref:
-        raise BadRecord("missing_media", f"{_cut(ref)} is no path")
-    path = os.path.join(root, ref)
-    if confined:
-        inside = _is_inside(_real_path(path), _real_folder(root))
-    else:
-        inside = os.path.isabs(ref) or _is_inside(os.path.normpath(path), os.path.normpath(root))
-    if not inside:
-        raise BadRecord("media_outside_root", f"{_cut(ref)} is not inside the media root")
-    return path
 
 
 def image_size(source: str | bytes) -> tuple[int, int]:
@@ -125,7 +91,7 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
     if not isinstance(media.ref, str):
         raise BadRecord("bad_media", "an image without a path, bytes or stated size")
     if media.ref.startswith("data:"):
-        return _size(_data_uri(media.ref), "a data: URI")
+        return _size(data_uri(media.ref), "a data: URI")
     answer = _remembered_size(media.ref, root, confined)
     if isinstance(answer, tuple):
         return answer
@@ -215,7 +181,7 @@ def _check_exists(ref: Any, root: str, confined: bool) -> None:
     if isinstance(ref, str):
         path = resolve(ref, root, confined=confined)
         if isinstance(path, str) and not _exists(path):
-            raise BadRecord("missing_media", f"{_cut(ref)} does not exist")
+            raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -227,7 +193,7 @@ def _exists(path: str) -> bool:
 def _remembered_size(ref: str, root: str, confined: bool) -> tuple[int, int] | BadRecord:
     try:
         # The reference, not the path, goes into the detail: it is the same on every machine.
-        return _size(resolve(ref, root, confined=confined), _cut(ref))
+        return _size(resolve(ref, root, confined=confined), repr(shortened(ref)))
     except BadRecord as error:
         return error.with_traceback(None)
 
@@ -313,7 +279,7 @@ def _broken(label: str, error: Exception) -> BadRecord:
     if isinstance(error, BadRecord):
         return error
     text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
-    return BadRecord("broken_media", f"{label} cannot be decoded: {_cut(text, quote=False)}")
+    return BadRecord("broken_media", f"{label} cannot be decoded: {shortened(text)}")
 
 
 def _orientation(image: Image.Image) -> int:
@@ -361,48 +327,5 @@ def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
     return False
 
 
-def _data_uri(ref: str) -> bytes:
-    head, comma, body = ref.partition(",")
-    if not comma:
-        raise BadRecord("broken_media", "a data: URI without a comma")
-    if not head.lower().endswith(";base64"):
-        return urllib.parse.unquote_to_bytes(body)
-    try:
-        return base64.b64decode(urllib.parse.unquote_to_bytes(body), validate=True)
-    except (binascii.Error, ValueError):
-        raise BadRecord("broken_media", "a data: URI whose base64 is broken") from None
-
-
-def _local_path(ref: str, scheme: str) -> str:
-    if scheme != "file":
-        text = f"{_cut(ref)} is not on this machine: download it first and refer to the file"
-        raise BadRecord("media_remote", text)
-    url = urllib.parse.urlsplit(ref)
-    if url.netloc not in ("", "localhost"):
-        raise BadRecord("media_remote", f"{_cut(ref)} names another machine: download it first")
-    return urllib.parse.unquote(url.path)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _real_folder(path: str) -> str:
-    return os.path.realpath(path)
-
-
-def _real_path(path: str) -> str:
-    folder, name = os.path.split(path)
-    if name in ("", ".", "..") or os.path.islink(path):
-        return os.path.realpath(path)
-    return os.path.join(_real_folder(folder), name)
-
-
-def _is_inside(path: str, root: str) -> bool:
-    return path == root or path.startswith(root if root.endswith(os.sep) else root + os.sep)
-
-
 def _label(source: str | bytes) -> str:
-    return _cut(source) if isinstance(source, str) else "an image in the record"
-
-
-def _cut(text: str, quote: bool = True) -> str:
-    short = text if len(text) <= 200 else text[:197] + "..."
-    return repr(short) if quote else short
+    return repr(shortened(source)) if isinstance(source, str) else "an image in the record"

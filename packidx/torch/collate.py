@@ -32,21 +32,22 @@ def collate(
 
     - ``'sdpa'`` (also right for ``eager``): each pack is a row, padded on the right to the longest;
       the padding is a segment of its own with labels -100.
-    - ``'flash'``: all packs in one row (B = 1), nothing is padded; ``cu_seq_lens_q``, ``cu_seq_lens_k``
-      int32, ``max_length_q`` and ``max_length_k`` state the samples, so no layer has to derive them.
+    - ``'flash'``: all packs in one row (B = 1), nothing is padded; ``cu_seq_lens_q`` and
+      ``cu_seq_lens_k`` int32, ``max_length_q`` and ``max_length_k`` state where the samples are, so
+      that no layer has to derive it.
 
-    Packs of a plan made with ``--shift`` carry shifted labels; they are returned as ``shift_labels`` as
-    well, by which transformers' causal loss knows not to shift them again.
+    Packs of a plan made with ``--shift`` carry shifted labels; they are returned as ``shift_labels``
+    as well, by which transformers' causal loss knows not to shift them again.
 
     Raises:
         OptionError: an unknown or not yet available `attention`.
         MismatchError: the packs do not go together, or a token is masked out.
     """
     if attention not in ATTENTIONS:
-        raise OptionError(f"attention {attention!r} is none of {', '.join(ATTENTIONS)}.")
+        raise OptionError(f"attention {attention!r} is none of {', '.join(ATTENTIONS)}")
     if attention not in AVAILABLE:
         raise OptionError(
-            f"attention {attention!r} is not available yet; use {' or '.join(AVAILABLE)}."
+            f"attention {attention!r} is not available yet: use {' or '.join(AVAILABLE)}"
         )
     packs = [packs] if isinstance(packs, Mapping) else list(packs)
     _check(packs)
@@ -63,15 +64,15 @@ def collate(
 
 def _check(packs: Sequence[Pack]) -> None:
     if not packs:
-        raise OptionError("collate got no pack.")
+        raise OptionError("collate got no pack: give it one or more")
     if len({bool(pack.get("shifted")) for pack in packs}) > 1:
-        raise MismatchError("collate got packs with shifted labels and packs without; use one plan.")
+        raise MismatchError("collate got packs with shifted labels and packs without: use one plan")
     for pack in packs:
         mask = pack.get("attention_mask")
         if mask is not None and not bool(mask.all()):
             raise MismatchError(
-                f"pack {pack.get('pack_id')}: encode masks tokens out by attention_mask, which a packed"
-                " sequence cannot carry; remove them in encode instead."
+                f"pack {pack.get('pack_id')}: encode masks tokens out by attention_mask, which a"
+                " packed sequence cannot carry: leave them out in encode instead"
             )
 
 

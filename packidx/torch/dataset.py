@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -12,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from packidx.errors import MismatchError, PackidxError, SourceError
+from packidx.errors import MismatchError, PackidxError
+from packidx.fetch import Fetcher
 from packidx.index import Index, Sample, open_index
-from packidx.records.media import open_media
-from packidx.records.sources import read_record
 from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, Encoded, cut, normalise, shift
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
@@ -33,8 +31,9 @@ class PackedDataset(Dataset[dict[str, Any]]):
     - every other per-token tensor that `encode` returns (``attention_mask``,
       ``token_type_ids``, ``mm_token_type_ids``), [T]
     - every other tensor that `encode` returns, concatenated on dimension 0 in order
-    - ``pack_id`` int, ``sample_ids`` int64 [n], ``source_ids`` int64 [n] (into the manifest's sources)
-    - ``shifted`` True, only for plans made with `--shift`: ``labels[t]`` is what position t predicts
+    - ``pack_id`` int, ``sample_ids`` int64 [n], ``source_ids`` int64 [n], numbers in the manifest's
+      list of sources
+    - ``shifted`` True, only for plans made with ``--shift``: position t predicts ``labels[t]``
 
     It holds no file open and pickles small: fork and spawn workers alike may use it.
 
@@ -57,10 +56,10 @@ class PackedDataset(Dataset[dict[str, Any]]):
     ) -> None:
         self.index = open_index(index, roots)
         self.encode = encode
-        manifest = self.index.manifest
-        self._sources = {source["name"]: number for number, source in enumerate(manifest["sources"])}
-        self._shift = bool(manifest["options"].get("shift"))
-        self._checked: set[int] = set()
+        sources = self.index.manifest["sources"]
+        self._sources = {source["name"]: number for number, source in enumerate(sources)}
+        self._shift = bool(self.index.manifest["options"].get("shift"))
+        self._fetcher = Fetcher(self.index)
         _check_fingerprint(self.index, encode)
 
     def __len__(self) -> int:
@@ -76,7 +75,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         """
         number = operator.index(k)
         if not 0 <= number < len(self):
-            raise IndexError(f"pack {number} is outside [0, {len(self)}) of snapshot {self.index.id}")
+            raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index!r}")
         samples = self.index.pack(number).samples
         return self._join(number, samples, [self._part(sample) for sample in samples])
 
@@ -84,8 +83,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         """The piece of one sample that its pack holds."""
         where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
         try:
-            record = self._read(sample)
-            encoded = normalise(self.encode(record))
+            encoded = normalise(self.encode(self._fetcher.read(sample)))
             return self._fit(encoded, sample)
         except MismatchError as error:
             raise MismatchError(f"{where}: {error}") from error
@@ -93,46 +91,15 @@ class PackedDataset(Dataset[dict[str, Any]]):
             error.add_note(f"while reading {where} of {self.index.path}@{self.index.id}")
             raise
 
-    def _read(self, sample: Sample) -> dict[str, Any]:
-        if sample.shard is None or sample.offset is None or sample.nbytes is None:
-            raise PackidxError(
-                f"snapshot {self.index.id} was planned from bare lengths and does not say where its"
-                " samples are; plan from a table that `packidx estimate` wrote to read packs"
-            )
-        path = self._shard(sample.shard)
-        source = self.index.manifest["sources"][self._sources[sample.source]]
-        root = source.get("media_root")
-        record = read_record(path, sample.offset, sample.nbytes)
-        if root is None:
-            return open_media(record, os.path.dirname(path) or ".", confined=False)
-        return open_media(record, self.index.resolve(root), confined=True)
-
-    def _shard(self, number: int) -> str:
-        """Path of a shard; its size is compared with the plan's once per process."""
-        shard = self.index.manifest["shards"][number]
-        path = self.index.resolve(shard["uri"])
-        if number not in self._checked:
-            try:
-                size = os.stat(path).st_size
-            except OSError as error:
-                raise SourceError(
-                    f"shard {path}: {error.strerror}; say where it is now with roots={{old: new}}"
-                ) from error
-            if size != shard["bytes"]:
-                raise MismatchError(
-                    f"shard {path} has {size} bytes, {shard['bytes']} when it was planned;"
-                    " restore it, or estimate and plan again"
-                )
-            self._checked.add(number)
-        return path
-
     def _fit(self, encoded: Encoded, sample: Sample) -> Encoded:
         """`encoded` shifted and cut as planned, with exactly the planned length."""
         if self._shift and encoded.length:
             encoded = shift(encoded)
         found, start = encoded.length, sample.token_start or 0
         if (sample.padded_length or sample.length) != sample.length:
-            raise PackidxError("the plan pads samples to a multiple, which this version cannot read")
+            raise PackidxError(
+                "the plan pads samples, which this version cannot read: upgrade packidx"
+            )
         if found == sample.length and not start:
             return encoded
         options = self.index.manifest["options"]
@@ -162,8 +129,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         }
         for key, fill in SEQUENCE_FILL.items():
             if any(key in part.sequence for part in parts):
-                blanks = (part.sequence.get(key, torch.full((part.length,), fill)) for part in parts)
-                pack[key] = torch.cat(list(blanks))
+                pack[key] = torch.cat([part.per_token(key, fill) for part in parts])
         for key in dict.fromkeys(key for part in parts for key in part.media):
             pack[key] = _concatenate(key, [part.media[key] for part in parts if key in part.media])
         pack["pack_id"] = number
@@ -173,17 +139,13 @@ class PackedDataset(Dataset[dict[str, Any]]):
             pack["shifted"] = True
         return pack
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_checked": set()}
-
 
 def _positions(parts: list[Encoded]) -> Tensor:
     text = torch.cat([torch.arange(part.length) for part in parts])
     if all(part.rows is None for part in parts):
         return text
-    rows = [
-        torch.arange(part.length).expand(3, -1) if part.rows is None else part.rows for part in parts
-    ]
+    equal = (torch.arange(part.length).expand(3, -1) for part in parts)
+    rows = [one if part.rows is None else part.rows for one, part in zip(equal, parts, strict=True)]
     return torch.cat([text[None], torch.cat(rows, dim=1)])
 
 
@@ -191,8 +153,8 @@ def _concatenate(key: str, tensors: list[Tensor]) -> Tensor:
     shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
     if len(shapes) > 1:
         raise MismatchError(
-            f"encode returned {key} with different shapes {sorted(shapes)} after the first dimension;"
-            " samples of one pack must agree in it"
+            f"encode returned {key} with different shapes {sorted(shapes)} after the first"
+            " dimension: samples of one pack must agree in it"
         )
     return torch.cat(tensors)
 
@@ -205,6 +167,6 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
     mine = fingerprint()
     if mine != planned:
         raise MismatchError(
-            f"encoder fingerprint {mine} is not {planned}, with which the lengths of {index.path} were"
-            " counted; use the same processor and label policy, or estimate and plan again"
+            f"encoder fingerprint {mine} is not {planned}, with which the lengths of {index.path}"
+            " were counted: use the same processor and label policy, or estimate and plan again"
         )

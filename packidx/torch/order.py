@@ -19,8 +19,8 @@ UInt64s = npt.NDArray[np.uint64]
 # Below this many bits a handful of rounds cannot reach enough permutations (there are only 2^(k-1)
 # odd multipliers); a wider domain costs a longer cycle walk and mixes well.
 _MIN_BITS = 6
-# Four rounds passed chi-square tests of positions and neighbours (tests/test_sampler_order.py), three
-# did not at 4 and 128 elements; six for margin.
+# Four rounds passed the chi-square tests of positions and neighbours in
+# tests/test_sampler_order.py, three did not at 4 and 128 elements; six for margin.
 _ROUNDS = 6
 
 
@@ -100,7 +100,7 @@ class EpochOrder:
         self.block = max(1, min(block, num_packs))
         self.key = key
         self.full, self.tail = divmod(num_packs, self.block)
-        self.tail_at = self.block * (splitmix64(key ^ 1) % (self.full + 1)) if self.tail else num_packs
+        self.tail_at = self.block * (splitmix64(key ^ 1) % (self.full + 1))
 
     def packs(self, positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Pack numbers, int64, at the order `positions` (each in [0, num_packs))."""

@@ -38,6 +38,11 @@ class Encoded:
     def length(self) -> int:
         return self.input_ids.shape[0]
 
+    def per_token(self, key: str, fill: int) -> Tensor:
+        """One of the per-token tensors, or `fill` throughout."""
+        absent = torch.full((self.length,), fill)
+        return self.sequence.get(key, absent)
+
 
 def normalise(encoded: Mapping[str, Any]) -> Encoded:
     """What `encode` returned (tensors, arrays or lists, [T] or [1, T]) as an `Encoded`.
@@ -60,7 +65,7 @@ def normalise(encoded: Mapping[str, Any]) -> Encoded:
     }
     for key, value in values.items():
         if value.ndim == 0:
-            raise MismatchError(f"encode returned a scalar for {key}; media tensors need a dimension")
+            raise MismatchError(f"encode returned a scalar for {key}: media tensors have rows")
     return Encoded(ids.long(), labels.long(), rows, sequence, values)
 
 
@@ -139,7 +144,8 @@ def _cut_media(
 ) -> dict[str, Tensor]:
     kept: dict[str, Tensor] = {}
     for kind, number in (("image", 1), ("video", 2)):
-        tensors = {key: value for key, value in sample.media.items() if ("video" in key) == (number == 2)}
+        mine = {key: ("video" in key) == (kind == "video") for key in sample.media}
+        tensors = {key: value for key, value in sample.media.items() if mine[key]}
         if not tensors:
             continue
         is_medium = _media_tokens(sample, number, media_ids)
@@ -179,7 +185,8 @@ def _boundary(tokens: Tensor, count: int, kind: str, at: int) -> int:
     found = (tokens == count).nonzero()
     if not len(found):
         raise MismatchError(
-            f"the plan cuts this sample at token {at}, inside one of its {kind}s; estimate and plan again"
+            f"the plan cuts this sample at token {at}, inside one of its {kind}s;"
+            " estimate with this encoder and plan again"
         )
     return int(found[-1] if count else found[0])
 

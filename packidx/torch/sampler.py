@@ -23,7 +23,7 @@ class PackSampler(Sampler[int]):
 
     Step S of an epoch trains on order positions [S·G, (S+1)·G), G being the global batch. With W
     ranks, rank r's m-th pack of that step is position S·G + m·W + r. The packs after the last
-    whole step are left out of the epoch; `left_out` names them, and they differ from epoch to epoch.
+    whole step are left out of the epoch: `left_out` names them, others in every epoch.
 
     Every iteration starts at the position that was loaded last, 0 if none, until one has run to
     its end or the epoch has changed; looking at a first batch therefore loses nothing.
@@ -32,7 +32,8 @@ class PackSampler(Sampler[int]):
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
         rank: data-parallel rank, 0 ≤ rank < world_size.
         world_size: data-parallel ranks.
-        global_batch: packs per optimizer step over all ranks and accumulation; `world_size` if None.
+        global_batch: packs per optimizer step, over all ranks and accumulation; None means
+            `world_size`.
         seed: of the order.
         epoch: of the order; see `set_epoch`.
 
@@ -63,28 +64,29 @@ class PackSampler(Sampler[int]):
 
     def _check(self) -> None:
         if self.world_size < 1:
-            raise OptionError(f"world_size is {self.world_size}; it must be at least 1.")
+            raise OptionError(f"world_size is {self.world_size}; it must be at least 1")
         if not 0 <= self.rank < self.world_size:
             raise OptionError(
-                f"rank {self.rank} is outside [0, {self.world_size}) of world_size {self.world_size}."
+                f"rank {self.rank} is outside [0, {self.world_size}), the ranks of world_size"
+                f" {self.world_size}"
             )
         if self.global_batch < 1 or self.global_batch % self.world_size:
             raise OptionError(
                 f"global_batch {self.global_batch} is not a positive multiple of world_size"
-                f" {self.world_size}; every rank must train on the same number of packs per step."
+                f" {self.world_size}; every rank must train on the same number of packs per step"
             )
         if self.global_batch > self.index.num_packs:
             raise OptionError(
                 f"global_batch {self.global_batch} exceeds the {self.index.num_packs} packs of"
-                f" snapshot {self.index.id}: an epoch would have no step; lower it or plan more data."
+                f" {self.index!r}, so an epoch has no step: lower it or plan more data"
             )
         if self.seed < 0 or self.epoch < 0:
-            raise OptionError(f"seed {self.seed} and epoch {self.epoch} must not be negative.")
+            raise OptionError(f"seed {self.seed} and epoch {self.epoch} must not be negative")
 
     def _order_of(self, epoch: int) -> EpochOrder:
         block = int(self.index.manifest["result"].get("schedule_block") or 1)
         if block < 1:
-            raise FormatError(f"{self.index.path}: result.schedule_block is {block}, not positive.")
+            raise FormatError(f"{self.index.path}: result.schedule_block is {block}, not positive")
         return EpochOrder(self.index.num_packs, block, order_key(self.index.id, self.seed, epoch))
 
     @property
@@ -128,7 +130,7 @@ class PackSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Take `epoch`'s order; the cursor goes back to 0 only if that is another epoch."""
         if epoch < 0:
-            raise OptionError(f"epoch {epoch} must not be negative.")
+            raise OptionError(f"epoch {epoch} must not be negative")
         if epoch != self.epoch:
             self.epoch = epoch
             self._order = self._order_of(epoch)
@@ -142,9 +144,9 @@ class PackSampler(Sampler[int]):
         return self._state(self._position)
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """The state once `step` optimizer steps of this epoch are finished, 0 ≤ step ≤ num_steps."""
+        """The state once `step` optimizer steps of this epoch are done, 0 ≤ step ≤ num_steps."""
         if not 0 <= step <= self.num_steps:
-            raise OptionError(f"step {step} is outside [0, {self.num_steps}], the steps of an epoch.")
+            raise OptionError(f"step {step} is outside [0, {self.num_steps}], an epoch's steps")
         return self._state(step * self.global_batch)
 
     def _state(self, position: int) -> dict[str, Any]:
@@ -172,15 +174,15 @@ class PackSampler(Sampler[int]):
             raise FormatError(f"sampler state lacks {', '.join(missing)}; is it a PackSampler's?")
         if state["version"] != STATE_VERSION:
             raise FormatError(
-                f"sampler state has version {state['version']}; this packidx knows {STATE_VERSION}."
+                f"sampler state has version {state['version']}; this packidx knows {STATE_VERSION}"
             )
         for name, advice in _MUST_AGREE.items():
             mine, other = self._state(0)[name], state[name]
             if mine != other:
-                raise MismatchError(f"the state has {name} {other}, this sampler {mine}; {advice}.")
+                raise MismatchError(f"the state has {name} {other}, this sampler {mine}: {advice}")
         position = state["position"]
         if not isinstance(position, int) or not 0 <= position <= self._end:
-            raise FormatError(f"sampler state has position {position!r}, outside [0, {self._end}].")
+            raise FormatError(f"sampler state has position {position!r}, outside [0, {self._end}]")
         self.set_epoch(int(state["epoch"]))
         if position % self.global_batch % self.world_size:
             position -= position % self.global_batch
@@ -189,7 +191,7 @@ class PackSampler(Sampler[int]):
     def packs_of_step(self, step: int) -> list[int]:
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
         if not 0 <= step < self.num_steps:
-            raise OptionError(f"step {step} is outside [0, {self.num_steps}), the steps of an epoch.")
+            raise OptionError(f"step {step} is outside [0, {self.num_steps}), an epoch's steps")
         return self._packs(step * self.global_batch, (step + 1) * self.global_batch)
 
     def label_tokens_of_step(self, step: int) -> int | None:

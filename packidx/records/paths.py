@@ -1,0 +1,97 @@
+"""Where a media reference leads on this machine, and whether it may."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import os
+import re
+import urllib.parse
+
+from packidx.errors import BadRecord
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+
+
+def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
+    """Where a media reference leads.
+
+    Args:
+        ref: a path, a ``file://`` URL or a ``data:`` URI.
+        root: the folder that relative paths start from.
+        confined: a media root was stated, and nothing outside it (symbolic links followed) is read.
+            Otherwise absolute paths are allowed; a relative one stays below `root` always.
+
+    Returns:
+        A path on disk, not checked to exist, or the bytes of a ``data:`` URI.
+
+    Raises:
+        BadRecord: ``media_outside_root``, ``media_remote``, ``missing_media`` or ``broken_media``.
+    """
+    scheme = _SCHEME.match(ref)
+    if scheme is not None:
+        if scheme[1].lower() == "data":
+            return data_uri(ref)
+        if scheme[2]:
+            ref = _local_path(ref, scheme[1].lower())
+    if not ref or "\0" in ref:
+        raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
+    path = os.path.join(root, ref)
+    if confined:
+        inside = _is_inside(_real_path(path), _real_folder(root))
+    else:
+        inside = os.path.isabs(ref) or _is_inside(os.path.normpath(path), os.path.normpath(root))
+    if not inside:
+        raise BadRecord("media_outside_root", f"{shortened(ref)!r} is not inside the media root")
+    return path
+
+
+def data_uri(ref: str) -> bytes:
+    """The bytes of a ``data:`` URI.
+
+    Raises:
+        BadRecord: ``broken_media``.
+    """
+    head, comma, body = ref.partition(",")
+    if not comma:
+        raise BadRecord("broken_media", "a data: URI without a comma")
+    if not head.lower().endswith(";base64"):
+        return urllib.parse.unquote_to_bytes(body)
+    try:
+        return base64.b64decode(urllib.parse.unquote_to_bytes(body), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRecord("broken_media", "a data: URI whose base64 is broken") from None
+
+
+def _local_path(ref: str, scheme: str) -> str:
+    if scheme != "file":
+        text = f"{shortened(ref)!r} is not on this machine: download it first and refer to the file"
+        raise BadRecord("media_remote", text)
+    url = urllib.parse.urlsplit(ref)
+    if url.netloc not in ("", "localhost"):
+        raise BadRecord(
+            "media_remote", f"{shortened(ref)!r} names another machine: download it first"
+        )
+    return urllib.parse.unquote(url.path)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _real_path(path: str) -> str:
+    folder, name = os.path.split(path)
+    if name in ("", ".", "..") or os.path.islink(path):
+        return os.path.realpath(path)
+    return os.path.join(_real_folder(folder), name)
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root if root.endswith(os.sep) else root + os.sep)
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """`text`, cut where it is too long for an error's detail."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
