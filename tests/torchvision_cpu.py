@@ -6,6 +6,7 @@ declaring them is enough, since nothing here calls them. Import this before tran
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import warnings
 
@@ -25,13 +26,13 @@ def register() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            import torchvision  # noqa: F401
+            importlib.import_module("torchvision")
         except RuntimeError:
             library = torch.library.Library("torchvision", "FRAGMENT")
             for operator in _OPERATORS:
                 library.define(operator)
             _declared.append(library)
-            import torchvision  # noqa: F401
+            importlib.import_module("torchvision")
 
 
 register()

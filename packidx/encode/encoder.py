@@ -11,7 +11,7 @@ import numpy as np
 from packidx.encode.loading import files_of, import_torch, load_image_processor
 from packidx.encode.mrope import mrope_positions
 from packidx.errors import BadRecord, OptionError
-from packidx.processor.counter import Counter, encode, find_media_tokens
+from packidx.processor.counter import Counter, encode, find_media_tokens, refuse_size
 from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.labels import expand_ranges, label_ranges
 from packidx.records.conversation import Conversation, Media
@@ -37,8 +37,8 @@ class ProcessorEncoder:
     Raises:
         SourceError: the folder or model has nothing usable.
         OptionError: the processor lacks a fast tokenizer or a chat template.
-        MissingExtraError: a package is missing (on first use: torch for tensors, transformers for the
-            pixels of a processor given by name).
+        MissingExtraError: a package is missing (on first use: torch for tensors, transformers for
+            the pixels of a processor given by name).
     """
 
     def __init__(self, processor: Any) -> None:
@@ -83,12 +83,12 @@ class ProcessorEncoder:
         """One sample's tensors.
 
         Args:
-            record: a raw record of any dialect whose images are opened (`records.media.open_media`).
+            record: a raw record of any dialect, images opened (`records.media.open_media`).
 
         Returns:
-            ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, -100 where not trained on and always
-            at 0, not shifted; ``position_ids`` int64 ``[3, T]`` (mRoPE) or ``[T]``; and with images what
-            the image processor returns: ``pixel_values`` float32 ``[patches, dim]``,
+            ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, not shifted, -100 where not
+            trained on and always at 0; ``position_ids`` int64 ``[3, T]`` (mRoPE) or ``[T]``; and
+            with images the image processor's: ``pixel_values`` float32 ``[patches, dim]``,
             ``image_grid_thw`` int64 ``[n, 3]``.
 
         Raises:
@@ -109,16 +109,15 @@ class ProcessorEncoder:
         if not images or vision is None:
             return {}, np.zeros((0, 3), np.int64), []
         sizes = [(image.height, image.width) for image in images]
-        for size, grid in zip(sizes, vision.image_grids(sizes), strict=True):
-            if not grid.all():
-                height, width = size
-                raise BadRecord("aspect_ratio", f"an image of {width}x{height} pixels")
+        for size, tokens in zip(sizes, vision.num_tokens(vision.image_grids(sizes)), strict=True):
+            if (error := refuse_size(size, tokens)) is not None:
+                raise error
         if self._image_processor is None:
             self._image_processor = load_image_processor(str(self.files.folder))
         try:
             features = self._image_processor(images=images, return_tensors="pt")
-        except (OSError, SyntaxError) as error:  # PIL, on decoding a broken file
-            raise BadRecord("broken_media", f"an image cannot be decoded: {error}") from error
+        except (OSError, SyntaxError) as cause:  # PIL, on decoding a broken file
+            raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
         grids = features["image_grid_thw"].numpy()
         return dict(features), grids, vision.num_tokens(grids).tolist()
 

@@ -17,7 +17,7 @@ from packidx.processor.folder import (
     plain_tokenizer,
 )
 
-INSTALL = 'pip install "packidx[transformers]"'
+INSTALL = 'pip install "packidx[transformers,torch]"'
 
 
 def files_of(processor: Any) -> ProcessorFiles:
@@ -58,7 +58,7 @@ def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
     if video is not None:
         settings: dict[str, Any] = video.to_dict()
         return settings
-    # Without torchvision transformers has no video processor; the checkpoint has its settings still.
+    # Without torchvision transformers has no video processor; the checkpoint has its settings.
     if getattr(processor, "image_processor", None) is not None and os.path.isdir(name):
         return load_processor(name).video_settings
     return None
@@ -92,6 +92,6 @@ def import_torch() -> Any:
         import torch
     except ImportError as error:
         raise MissingExtraError(
-            f"building tensors needs torch, which is not installed: run {INSTALL}"
+            f"building tensors needs torch, which cannot be imported ({error}): run {INSTALL}"
         ) from error
     return torch

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 def mrope_positions(
     length: int, starts: Sequence[int], grids: ArrayLike, merge_size: int
 ) -> NDArray[np.int64]:
-    """Position ids of one sample, as `get_rope_index` of Qwen2-VL, 2.5-VL and 3-VL gives for images.
+    """Position ids of one sample, as `get_rope_index` of Qwen2-VL, 2.5-VL and 3-VL has for images.
 
-    Text counts on in all three rows alike. A medium's token at row i, column j of its merged grid is
-    at (start, start + i, start + j), and the text after it goes on from the grid's longer side
+    Text counts on in all three rows alike. A medium's token at row i, column j of its merged grid
+    is at (start, start + i, start + j), and the text after it goes on from the grid's longer side
     (Qwen2-VL, arXiv:2409.12191, section 2.1).
 
     Args:

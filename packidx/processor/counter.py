@@ -6,7 +6,7 @@ family's arithmetic. What cannot falls back, and says so in `method`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,7 +138,8 @@ class Counter:
         for conversation, stated in zip(conversations, sizes, strict=True):
             pairs = zip(conversation.media, stated, strict=True)
             known += [size for medium, size in pairs if _is_sized(medium, size) and size]
-        grids = tokens = iter(())  # type: Any
+        grids: Iterator[list[int]] = iter(())
+        tokens: Iterator[int] = iter(())
         if vision is not None and known:
             array = vision.image_grids(np.array(known, np.int64))
             grids, tokens = iter(array.tolist()), iter(vision.num_tokens(array).tolist())
@@ -149,7 +150,7 @@ class Counter:
                 if vision is not None and _is_sized(medium, size):
                     grid, count = next(grids), next(tokens)
                     parts.append(_medium("image", count, grid))
-                    error = error or _refuse(size, count)
+                    error = error or refuse_size(size, count)
                 elif medium.tokens is not None:
                     parts.append(_medium(medium.kind, medium.tokens))
                     method = _weaker(method, "precomputed")
@@ -178,8 +179,9 @@ def encode(files: ProcessorFiles, tokenizer: Tokenizer, texts: list[str]) -> lis
 
 
 def find_media_tokens(rendered: Rendered, encoding: Encoding) -> list[int]:
-    """Positions in `encoding` of the media placeholders; each is one token (`_check_placeholders`)."""
-    return [encoding.char_to_token(at) for at in rendered.media]
+    """Positions in `encoding` of the media placeholders, each of which is one added token."""
+    tokens = [encoding.char_to_token(at) for at in rendered.media]
+    return [token for token in tokens if token is not None]
 
 
 def _count_text(rendered: Rendered, encoding: Encoding) -> _Text:
@@ -192,7 +194,8 @@ def _is_sized(medium: Media, size: Size | None) -> bool:
     return medium.kind == "image" and size is not None
 
 
-def _refuse(size: Size | None, tokens: int) -> BadRecord | None:
+def refuse_size(size: Size | None, tokens: int) -> BadRecord | None:
+    """Why an image of this (height, width) becomes no token, if it becomes none."""
     if tokens or size is None:
         return None
     height, width = size

@@ -1,4 +1,4 @@
-"""The Jinja environment of chat templates, equal to transformers 5.23's (`utils/chat_template_utils.py`)."""
+"""The Jinja environment of chat templates: transformers 5.23's (`utils/chat_template_utils.py`)."""
 
 from __future__ import annotations
 

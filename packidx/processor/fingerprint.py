@@ -13,7 +13,7 @@ from typing import Any
 
 from packidx.files import canonical_json, digest
 
-# Settings that change tokens or pixels. Others (class names, return_metadata, num_workers …) do not.
+# Settings that change tokens or pixels. Others (class names, return_metadata …) do not.
 SETTINGS = (
     *("patch_size", "temporal_patch_size", "merge_size", "size", "image_mean", "image_std"),
     *("rescale_factor", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb", "resample"),
@@ -62,10 +62,10 @@ def _plain(value: Any) -> Any:
 def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
     """What of a tokenizer's serialisation decides ids and offsets.
 
-    Left out: padding and truncation (state that transformers changes with each call) and the decoder
-    (not used). A ``ByteLevel`` post-processor that does not trim offsets does nothing, so it equals
-    none, and so does a ``null`` or empty option equal an absent one. Merges are pairs; older files
-    write ``"a b"``.
+    Left out: padding and truncation (state that transformers changes with each call) and the
+    decoder (not used). A ``ByteLevel`` post-processor that does not trim offsets does nothing, so
+    it equals none, and so does a ``null`` or empty option equal an absent one. Merges are pairs;
+    older files write ``"a b"``.
     """
     data = json.loads(tokenizer_json)
     model = {key: value for key, value in data["model"].items() if value not in (None, "")}

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class ProcessorFiles:
     policy: LabelPolicy = DEFAULT_POLICY
     folder: str | None = None
     """Where the files lie, None for a processor that was given as an object."""
-    family: str | None = field(default=None)
+    family: str | None = None
 
     def fingerprint(self) -> str:
         """What must be equal where lengths are counted and where samples are built, as SHA-256."""
@@ -69,10 +69,13 @@ class ProcessorFiles:
         )
 
     def adds_special_tokens(self, text: str) -> bool:
-        """Whether the tokenizer may add its special tokens: not where the template wrote a BOS.
+        """Whether the tokenizer adds its special tokens to what the template wrote.
 
-        As transformers 5.23, `ProcessorMixin.apply_chat_template`.
+        As transformers 5.23: `ProcessorMixin.apply_chat_template` lets it, except where the
+        template wrote a BOS; a tokenizer alone never does.
         """
+        if self.image_settings is None:
+            return False
         return not (self.bos_token and text.startswith(self.bos_token))
 
 
@@ -103,7 +106,8 @@ def _missing(files: ProcessorFiles) -> str:
 
 
 def _fetch(name: str) -> Path:
-    if os.path.lexists(name) or not _REPOSITORY.fullmatch(name) or name in (".", ".."):
+    relative = {".", ".."} & set(name.split("/"))
+    if os.path.lexists(name) or relative or not _REPOSITORY.fullmatch(name):
         raise SourceError(f"processor folder {name} does not exist or is not a folder")
     try:
         from huggingface_hub import snapshot_download

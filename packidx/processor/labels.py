@@ -1,4 +1,4 @@
-"""Which tokens a sample is trained on: one rule, for the count in the plan and for the labels built."""
+"""Which tokens a sample is trained on: one rule, for the plan's count and the labels built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LabelPolicy:
-    """What contributes to the loss. There is one policy so far; its words go into the fingerprint."""
+    """What contributes to the loss. There is one policy so far; the fingerprint holds it."""
 
     roles: tuple[str, ...] = ("assistant",)
     """Turns that are trained on."""
@@ -30,7 +30,7 @@ DEFAULT_POLICY = LabelPolicy()
 
 
 def token_at(encoding: Encoding, char: int, num_chars: int) -> int:
-    """The first token that reaches to or beyond character `char`; the number of text tokens at the end.
+    """The first token that reaches beyond character `char`; the number of text tokens at the end.
 
     A character may belong to no token: a normaliser that composes characters (NFC) leaves the
     combining ones without. Then the next one that has a token decides.
@@ -50,11 +50,11 @@ def label_ranges(
 ) -> list[tuple[int, int]]:
     """Token ranges ``[start, end)`` that are trained on, sorted, in `encoding`'s own numbering.
 
-    A token counts iff it lies wholly in a label span, so one that begins before the span (``"\\n\\n"``
-    across the border of header and content) does not. Media placeholders never count.
+    A token counts iff it lies wholly in a label span, so one that begins before the span
+    (``"\\n\\n"`` across the border of header and content) does not. Media placeholders never count.
 
-    Only the tokens at the borders are looked up: no list of all offsets is built (building one takes
-    longer than the rest of the count). Where a character is spelled by several tokens,
+    Only the tokens at the borders are looked up: no list of all offsets is built (building one
+    takes longer than the rest of the count). Where a character is spelled by several tokens,
     ``char_to_token`` gives the first, which is right for both borders.
 
     Args:
@@ -83,14 +83,14 @@ def _starts_before(encoding: Encoding, token: int, char: int) -> bool:
 
 
 def count_labels(ranges: Sequence[tuple[int, int]]) -> int:
-    """Tokens that contribute to the loss: those in `ranges` less token 0, which nothing predicts."""
+    """Tokens that contribute to the loss: those in `ranges` but token 0, which nothing predicts."""
     return sum(end - max(start, 1) for start, end in ranges if end > 1)
 
 
 def expand_ranges(
     ranges: Sequence[tuple[int, int]], media_tokens: Sequence[int], num_tokens: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """`ranges` in the numbering where medium i's placeholder has become ``num_tokens[i]`` tokens."""
+    """`ranges` in the numbering where medium i's placeholder is ``num_tokens[i]`` tokens."""
     expanded = []
     for start, end in ranges:  # no placeholder lies in a range, so its length stays
         before = sum(n - 1 for at, n in zip(media_tokens, num_tokens, strict=True) if at < start)

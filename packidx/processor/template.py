@@ -2,18 +2,19 @@
 
 Label spans must come out of any template without knowing it, and rendering is a cost of its own
 (tens of µs a conversation), so each record is rendered **once**, plainly: what is tokenized is what
-transformers would tokenize, by construction. The spans come from a *skeleton*: a conversation of the
-same structure (roles, kinds of parts) whose texts are probes is rendered once and cut at the probes,
-which leaves the template's own words between texts. A record's texts put into the skeleton must give
-its plain rendering exactly; a string comparison proves it, record by record, and then each text's
-place is known. A template that changes text (trims it, cuts it at `</think>`), looks into it or lets
-it decide something fails the comparison and goes a slower way, down to `_prefix_spans`; what no way
-explains is an error, never a guess.
+transformers would tokenize, by construction. The spans come from a *skeleton*: a conversation of
+the same structure (roles, kinds of parts) whose texts are probes is rendered once and cut at the
+probes, which leaves the template's own words between texts. A record's texts put into the skeleton
+must give its plain rendering exactly; a string comparison proves it, record by record, and then
+each text's place is known. A template that changes text (trims it, cuts it at `</think>`), looks
+into it or lets it decide something fails the comparison and goes a slower way, down to
+`_prefix_spans`; what no way explains is an error, never a guess.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +28,12 @@ from packidx.processor.environment import chat_environment
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn, to_messages
 
-MAX_SKELETONS = 4096
+MAX_SKELETONS = 1024
 REASONING = ("reasoning_content", "thinking", "reasoning")
 SPOKEN = {"tool_calls", *REASONING}
 """Keys of an assistant's message that hold its words, besides ``content``."""
 
-# Private-use characters, which no template writes; a record that holds them is compared like any other.
+# Private-use characters, which no template writes; a record that holds them is no exception.
 _PROBE = "\ue0b0{}\ue0b1"
 _PROBES = re.compile("\ue0b0([0-9]+)\ue0b1")
 _START, _END = "\ue0b2", "\ue0b3"
@@ -130,10 +131,15 @@ class ChatTemplate:
 
         Raises:
             BadRecord: ``template`` if the template fails or hides what the assistant says;
+                ``bad_text`` if it holds half a surrogate pair;
                 ``media_token_in_text`` if a text holds a placeholder token;
                 ``media_not_rendered`` if the template leaves a medium out.
         """
         text = self._render(conversation)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadRecord("bad_text", f"the text is not valid Unicode: {error}") from error
         media = self._find_media(conversation, text)
         spans = self._label_spans(conversation, text)
         return Rendered(text, spans, media)
@@ -245,7 +251,7 @@ class ChatTemplate:
         slots = tuple(int(slot) for slot in cut[1::2])
         if len(set(slots)) != len(slots):
             return None
-        return _Skeleton(tuple(cut[0::2]), slots)
+        return _Skeleton(tuple(map(sys.intern, cut[0::2])), slots)  # mostly the same few words
 
     def _place_marked(
         self, conversation: Conversation, text: str, mark: Callable[[str], str]
@@ -281,7 +287,7 @@ class ChatTemplate:
         What follows that prefix, up to the next special token, is what the model would generate:
         reasoning and tool calls included.
         """
-        spans = []
+        spans: list[Span] = []
         for number, turn in enumerate(conversation.turns):
             if turn.role not in self.policy.roles:
                 continue

@@ -1,7 +1,7 @@
 """How many tokens an image becomes: one class per family of vision towers.
 
-A family is a `VisionFamily` and an entry in `FAMILIES`; nothing else in the package knows families by
-name. Its settings are the checkpoint's, completed by the class defaults of transformers 5.23.
+A family is a `VisionFamily` and an entry in `FAMILIES`; nothing else in the package knows families
+by name. Its settings are the checkpoint's, completed by the class defaults of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class VisionFamily(Protocol):
         ...
 
     def image_grids(self, sizes: ArrayLike) -> NDArray[np.int64]:
-        """Pixel sizes ``[n, 2]`` (height, width) → patches ``[n, 3]`` (t, h, w), 0 if impossible."""
+        """Pixels ``[n, 2]`` (height, width) → patches ``[n, 3]`` (t, h, w), 0 if impossible."""
         ...
 
     def num_tokens(self, grids: ArrayLike) -> NDArray[np.int64]:
@@ -65,7 +65,7 @@ def smart_resize(
         min_pixels, max_pixels: limits of the results' product.
 
     Returns:
-        Two int64 arrays ``[n]``; both 0 where a size is not positive or the aspect ratio exceeds 200.
+        Two int64 arrays ``[n]``; 0 where a size is not positive or the aspect ratio exceeds 200.
     """
     height = np.atleast_1d(np.asarray(heights, np.int64))
     width = np.atleast_1d(np.asarray(widths, np.int64))
@@ -89,14 +89,14 @@ def smart_resize(
 def _multiple(
     quotients: NDArray[np.float64], factor: int, chosen: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """`quotients` times `factor` where `chosen`; elsewhere they may be infinite, and are not used."""
+    """`quotients` times `factor` where `chosen`; elsewhere they may be infinite: 0."""
     whole: NDArray[np.int64] = np.where(chosen, quotients, 0).astype(np.int64)
     return whole * factor
 
 
 @dataclass(frozen=True, slots=True)
 class QwenVision:
-    """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: images keep their shape, merge_size² patches make a token."""
+    """Qwen2-VL, 2.5-VL and 3-VL: images keep their shape, merge_size² patches make a token."""
 
     patch_size: int
     temporal_patch_size: int
@@ -144,7 +144,7 @@ class QwenVision:
         """
         size = settings["size"]
         if not settings["do_resize"]:
-            raise SourceError("do_resize is false in the image processor's settings: set it to true")
+            raise SourceError("its image settings have do_resize false: set it to true")
         if not size.get("shortest_edge") or not size.get("longest_edge"):
             raise SourceError(
                 "the image processor's size needs shortest_edge and longest_edge (pixels), "
@@ -166,7 +166,7 @@ _CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
-_QWEN = {
+_QWEN: dict[str, Any] = {
     "do_resize": True,
     "do_rescale": True,
     "do_normalize": True,

@@ -36,6 +36,7 @@ _ROLES = {
     "observation": "tool",
     "function_response": "tool",
 }
+_OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value"))
 _PART_KINDS = {
     "text": "text",
@@ -60,7 +61,7 @@ def parse(record: Any) -> Conversation:
         BadRecord: ``bad_record``, ``no_messages``, ``bad_turn``, ``unknown_role``, ``bad_media``,
             ``media_mismatch``, ``bad_text_tokens`` or ``bad_meta``.
     """
-    if not isinstance(record, Mapping):
+    if not isinstance(record, _OBJECT):
         raise BadRecord("bad_record", f"the record is {_named(record)}, not an object")
     lists = _MediaLists(record)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(_raw_turns(record))]
@@ -81,7 +82,7 @@ def part_kind(part: Any) -> str | None:
     """``'text'``, ``'image'`` or ``'video'``: what a content part is, or None if unknown."""
     if isinstance(part, str):
         return "text"
-    if not isinstance(part, Mapping):
+    if not isinstance(part, _OBJECT):
         return None
     kind = part.get("type")
     if kind is None:  # {"image": …} and {"text": …}, as Qwen's first chat format had it
@@ -95,14 +96,14 @@ def reference_of(entry: Any) -> Any:
     Raises:
         BadRecord: ``bad_media``, the entry is of no known form.
     """
-    if isinstance(entry, Mapping):
+    if isinstance(entry, _OBJECT):
         for key in _REFERENCE_KEYS:
             value = entry.get(key)
             if value is None:
                 continue
             if isinstance(value, str) and key in ("bytes", "base64"):
                 return _from_base64(value)
-            if isinstance(value, Mapping):  # {"image_url": {"url": …}}
+            if isinstance(value, _OBJECT):  # {"image_url": {"url": …}}
                 value = next((value[k] for k in _REFERENCE_KEYS if value.get(k) is not None), None)
             return _plain_reference(value)
         return None
@@ -167,7 +168,7 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
-    if not isinstance(turn, Mapping):
+    if not isinstance(turn, _OBJECT):
         raise BadRecord("bad_turn", f"turn {number} is {_named(turn)}, not an object")
     stated = turn.get("role", turn.get("from"))
     role = _ROLES.get(stated) if isinstance(stated, str) else None
@@ -201,7 +202,7 @@ def _part(part: Any, number: int, lists: _MediaLists) -> Iterator[str | Media]:
         medium = _medium(kind, part)
         yield lists.next(kind) if medium.ref is None else medium
     else:
-        stated = _cut(part.get("type") if isinstance(part, Mapping) else part)
+        stated = _cut(part.get("type") if isinstance(part, _OBJECT) else part)
         raise BadRecord(
             "bad_turn", f"turn {number} has a content part of unknown type {_cut(stated)}"
         )
@@ -226,7 +227,7 @@ def _medium(kind: str, entry: Any) -> Media:
     if is_opened(ref):
         width, height = ref.size
         return Media(kind, ref, int(height), int(width))
-    if isinstance(entry, Mapping):
+    if isinstance(entry, _OBJECT):
         return Media(kind, ref, *_stated(entry, "bad_media"))
     if ref is None:
         raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
@@ -282,7 +283,7 @@ def _with_system(record: Mapping[str, Any], turns: list[Turn]) -> tuple[Turn, ..
 
 def _with_meta(conversation: Conversation, meta: Any) -> Conversation:
     """`conversation` with the sizes and token counts of NeMo's ``mm_inputs_meta``."""
-    if not isinstance(meta, Mapping):
+    if not isinstance(meta, _OBJECT):
         raise BadRecord("bad_meta", f"'mm_inputs_meta' is {_named(meta)}, not an object")
     stated = {
         kind: _meta_entries(meta.get(f"{kind}s_meta"), kind, conversation) for kind in LIST_KEYS
@@ -320,7 +321,7 @@ def _meta_entries(
 def _meta_entry(entry: Any, kind: str) -> tuple[int | None, int | None, int | None]:
     if entry is None:
         return None, None, None
-    if isinstance(entry, Mapping):
+    if isinstance(entry, _OBJECT):
         return _stated(entry, "bad_meta")
     if isinstance(entry, list | tuple) and len(entry) == 2:
         return _stated({"height": entry[0], "width": entry[1]}, "bad_meta")

@@ -36,6 +36,7 @@ _IN_MEMORY = 1 << 18  # smaller files are read at once
 _TAIL = 64
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
+_TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
 _LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
 _FORMATS = (
     "PNG",
@@ -205,7 +206,7 @@ def _size(source: str | bytes, label: str) -> tuple[int, int]:
         image = _identify(file, label)
         try:
             _load_if_cut(image, file, nbytes)
-            width, height = image.size
+            width, height = _stored_size(image)
             swapped = _orientation(image) in _SWAPPED
         except Exception as error:
             raise _broken(label, error) from None
@@ -230,7 +231,8 @@ def _open(source: str | bytes, label: str) -> tuple[IO[bytes], int]:
         except (FileNotFoundError, NotADirectoryError, ValueError):
             raise BadRecord("missing_media", f"{label} does not exist") from None
         except OSError as error:
-            raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
+            reason = "missing_media" if error.errno == errno.ENAMETOOLONG else "broken_media"
+            raise BadRecord(reason, f"{label} cannot be read: {error.strerror}") from None
     if not nbytes:
         raise BadRecord("broken_media", f"{label} is empty")
     return file, nbytes
@@ -290,6 +292,14 @@ def _orientation(image: Image.Image) -> int:
     except Exception:
         return 1
     return value if isinstance(value, int) else 1
+
+
+def _stored_size(image: Image.Image) -> tuple[int, int]:
+    """(width, height) as stored, before any orientation; TIFF's `size` has it applied already."""
+    tags = getattr(image, "tag_v2", None)
+    if image.format == "TIFF" and tags is not None:
+        return int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
+    return image.size
 
 
 def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:

@@ -1,0 +1,145 @@
+"""Train a tiny, randomly initialised Qwen2.5-VL on the packs of an index, on the CPU.
+
+    python examples/train_tiny.py --index data/index --processor data/processors/qwen2.5-vl
+
+Everything but the model's size is real: the vocabulary, the images, the loader with its worker
+processes, the packed batches. Nothing is saved. It takes about a minute on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+from packidx.encode import ProcessorEncoder
+from packidx.index import Index, open_index
+from packidx.torch import PackedDataset, PackSampler, collate
+
+LOGITS_AT_ONCE = 512  # x 152k vocabulary x 4 bytes = 0.3 GB; a whole pack's would be 5 GB
+
+
+def allow_cuda_torchvision() -> None:
+    """Let transformers import beside a torchvision whose operators were built for another torch.
+
+    The wheels on PyPI are CUDA builds: with a CPU build of torch their library cannot be loaded,
+    and the import fails for want of two operators that image processors never call. Declaring
+    them is enough. Without torchvision at all, transformers falls back to PIL by itself.
+    """
+    global _operators
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        pass
+    except RuntimeError:
+        _operators = torch.library.Library("torchvision", "FRAGMENT")  # kept: it owns them
+        for name in ("nms", "qnms"):
+            _operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def build_model(seed: int = 0) -> Any:
+    """Two language layers, one vision layer, the real vocabulary and patch size."""
+    allow_cuda_torchvision()
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text = {
+        "vocab_size": 151_936,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1_000_000.0,
+            "mrope_section": [2, 3, 3],
+        },
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "fullatt_block_indexes": [],
+    }
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision)
+    torch.manual_seed(seed)
+    return Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+
+
+def loss_of(model: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    """Summed loss over the batch's label tokens, and their number.
+
+    `model(**batch).loss` is the same divided by the number; this computes the logits where there
+    are labels only, a few at a time, because 8,192 x 152k of them do not fit small machines.
+    """
+    labels = batch.pop("labels")
+    hidden = model.model(**batch).last_hidden_state[:, :-1]
+    targets = labels[:, 1:]
+    chosen = targets != -100
+    hidden, targets = hidden[chosen], targets[chosen]
+
+    def part(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model.lm_head(states), wanted, reduction="sum")
+
+    chunks = zip(hidden.split(LOGITS_AT_ONCE), targets.split(LOGITS_AT_ONCE), strict=True)
+    losses = [checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]
+    return torch.stack(losses).sum(), len(targets)
+
+
+def train(index: Index, processor: str, steps: int, workers: int) -> list[float]:
+    """Run `steps` optimizer steps of one pack each; returns their losses per label token."""
+    model = build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    sampler = PackSampler(index)
+    dataset = PackedDataset(index, ProcessorEncoder(processor))
+    loader = DataLoader(
+        dataset, batch_size=1, sampler=sampler, num_workers=workers, collate_fn=collate
+    )
+    print(f"{len(sampler)} packs per epoch, training on {steps}; step 0 is pack", end=" ")
+    print(f"{sampler.packs_of_step(0)[0]}, a parameter count of {model.num_parameters():,}")
+    losses, begin = [], time.perf_counter()
+    for step, batch in zip(range(min(steps, sampler.num_steps)), loader, strict=False):
+        tokens, images = batch["input_ids"].numel(), len(batch.get("image_grid_thw", ()))
+        loss, count = loss_of(model, batch)
+        planned = sampler.label_tokens_of_step(step)
+        if planned not in (None, count):
+            raise SystemExit(f"step {step}: {count} label tokens, but the plan says {planned}")
+        loss = loss / max(count, 1)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+        seconds = time.perf_counter() - begin
+        print(
+            f"step {step:3d}  loss {losses[-1]:6.3f}  {tokens} tokens  {images:3d} images"
+            f"  {count} labels as planned  {seconds:5.1f} s",
+            flush=True,
+        )
+    print("next run would resume from", sampler.state_at(len(losses)))
+    return losses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--index", default="data/index", help="folder of the pack index")
+    parser.add_argument("--processor", default="data/processors/qwen2.5-vl", help="its processor")
+    parser.add_argument("--steps", type=int, default=20, help="optimizer steps of one pack each")
+    parser.add_argument("--workers", type=int, default=1, help="DataLoader worker processes")
+    args = parser.parse_args()
+    losses = train(open_index(args.index), args.processor, args.steps, args.workers)
+    half = len(losses) // 2
+    if half:
+        first, last = sum(losses[:half]) / half, sum(losses[-half:]) / half
+        print(f"mean loss of the first {half} steps {first:.3f}, of the last {half} {last:.3f}")
+        if last >= first:
+            raise SystemExit("the loss did not fall")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Media: where references lead, sizes from headers, orientation, and broken files."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from packidx.errors import BadRecord
+from packidx.records.conversation import Media
+from packidx.records.dialects import parse
+from packidx.records.media import image_size, media_size, open_image, open_media, resolve
+
+ORIENTED_FORMATS = ["PNG", "JPEG", "WEBP", "TIFF"]
+
+
+def encoded(kind: str = "PNG", size: tuple[int, int] = (36, 20), orientation: int = 0) -> bytes:
+    width, height = size
+    pixels = np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, exif=exif)
+    return buffer.getvalue()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A PNG whose header claims a size that its pixels do not have."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(100)))
+    return b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
+
+
+def refused(function: Any, *args: Any, **kwargs: Any) -> BadRecord:
+    with pytest.raises(BadRecord) as caught:
+        function(*args, **kwargs)
+    return caught.value
+
+
+@pytest.mark.parametrize("orientation", range(9))
+@pytest.mark.parametrize("kind", ORIENTED_FORMATS)
+def test_orientation_is_applied_alike(kind: str, orientation: int) -> None:
+    data = encoded(kind, orientation=orientation)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    opened = open_image(data)
+    assert image_size(data) == (opened.height, opened.width) == (expected.height, expected.width)
+    assert image_size(data) == ((36, 20) if orientation >= 5 else (20, 36))
+    assert np.array_equal(np.asarray(opened), np.asarray(expected))
+    again = ImageOps.exif_transpose(opened)  # a user's own encode may do it once more
+    assert again.size == opened.size
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", [b"eXIf", b"iTXt"])
+def test_png_orientation_before_and_after_the_pixels(kind: bytes, late: bool) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    xmp = b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="6"/>'
+    extra = chunk(kind, exif.tobytes()[6:] if kind == b"eXIf" else xmp)
+    data = encoded()
+    at = len(data) - 12 if late else 33
+    data = data[:at] + extra + data[at:]
+    assert image_size(data) == (36, 20)
+    assert open_image(data).size == (20, 36)
+
+
+def test_size_does_not_decode_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [encoded(kind, orientation=6) for kind in ("PNG", "JPEG", "WEBP")]
+    plain = encoded()
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("pixels were decoded")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
+    assert [image_size(data) for data in files] == [(36, 20)] * 3
+    assert image_size(plain) == (20, 36)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("keep", [0.02, 0.5, 0.9])
+def test_truncated_images_are_broken(kind: str, keep: float) -> None:
+    data = encoded(kind, (200, 100))
+    assert image_size(data) == (100, 200)
+    assert refused(image_size, data[: int(len(data) * keep)]).reason == "broken_media"
+
+
+def test_unusual_ends_are_not_broken() -> None:
+    assert image_size(encoded() + b"trailing bytes") == (20, 36)
+    assert image_size(encoded("JPEG") + b"trailing bytes") == (20, 36)
+    assert image_size(encoded("JPEG") + b"\0\0") == (20, 36)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "broken_media"),
+        (b"not an image", "broken_media"),
+        (png_of_size(0, 5), "broken_media"),
+        (png_of_size(5, 0), "broken_media"),
+        (png_of_size(100_000, 100_000), "media_too_large"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "broken_media"),
+    ],
+)
+def test_bad_image_bytes(data: bytes, reason: str, recwarn: pytest.WarningsRecorder) -> None:
+    assert refused(image_size, data).reason == reason
+    assert refused(open_image, data).reason == reason
+    assert not recwarn.list
+
+
+def test_large_images_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    assert image_size(png_of_size(12_000, 10_000)) == (10_000, 12_000)
+    assert not recwarn.list
+
+
+def test_files_that_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "folder.png").mkdir()
+    for name in ("pipe.png", "empty.png", "folder.png"):
+        assert refused(image_size, str(tmp_path / name)).reason == "broken_media"
+    for name in ("none.png", "empty.png/x.png", "x" * 300, "a\0b"):
+        assert refused(image_size, str(tmp_path / name)).reason == "missing_media"
+
+
+def test_details_name_no_machine_address(tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    detail = refused(media_size, Media("image", "bad.png"), str(tmp_path), confined=True).detail
+    assert "bad.png" in detail
+    assert str(tmp_path) not in detail
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A media root with an image, and a folder outside it that links lead to."""
+    root = tmp_path / "root"
+    (root / "in").mkdir(parents=True)
+    (tmp_path / "root2").mkdir()
+    for path in (root / "a.png", root / "in" / "b.png", tmp_path / "root2" / "secret.png"):
+        path.write_bytes(encoded())
+    (root / "link.png").symlink_to(tmp_path / "root2" / "secret.png")
+    (root / "linked").symlink_to(tmp_path / "root2")
+    (root / "inner.png").symlink_to(root / "in" / "b.png")
+    (root / "loop.png").symlink_to(root / "loop.png")
+    return root
+
+
+@pytest.mark.parametrize("ref", ["a.png", "in/b.png", "in/../a.png", "./a.png", "inner.png"])
+def test_paths_inside_the_root(root: Path, ref: str) -> None:
+    for confined in (True, False):
+        for spelled in (ref, f"{root}/{ref}", f"file://{root}/{ref}"):
+            path = resolve(spelled, str(root), confined=confined)
+            assert os.path.samefile(path, root / ref)
+
+
+@pytest.mark.parametrize(
+    "ref", ["../root2/secret.png", "in/../../root2/secret.png", "link.png", "linked/secret.png"]
+)
+def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
+    assert refused(resolve, ref, str(root), confined=True).reason == "media_outside_root"
+    absolute = f"{root}/{ref}"
+    assert refused(resolve, absolute, str(root), confined=True).reason == "media_outside_root"
+    if ".." in ref:
+        assert refused(resolve, ref, str(root), confined=False).reason == "media_outside_root"
+    assert os.path.exists(resolve(absolute, str(root), confined=False))
+
+
+@pytest.mark.parametrize(
+    ("ref", "reason"),
+    [
+        ("https://example.org/a.png", "media_remote"),
+        ("s3://bucket/a.png", "media_remote"),
+        ("file://elsewhere/a.png", "media_remote"),
+        ("data:image/png;base64", "broken_media"),
+        ("data:image/png;base64,%%%", "broken_media"),
+        ("", "missing_media"),
+        ("a\0b.png", "missing_media"),
+    ],
+)
+def test_references_that_lead_nowhere(root: Path, ref: str, reason: str) -> None:
+    for confined in (True, False):
+        assert refused(resolve, ref, str(root), confined=confined).reason == reason
+
+
+def test_media_size(root: Path) -> None:
+    uri = "data:image/png;base64," + base64.b64encode(encoded()).decode()
+    for ref in ("a.png", uri, encoded()):
+        assert media_size(Media("image", ref), str(root), confined=True) == (20, 36)
+    assert media_size(Media("image", "nope", 7, 8), str(root), confined=True) == (7, 8)
+    huge = Media("image", "nope", 100_000, 100_000)
+    assert refused(media_size, huge, str(root), confined=True).reason == "media_too_large"
+    video = Media("video", "none.mp4")
+    assert refused(media_size, video, str(root), confined=True).reason == "missing_media"
+    loop = Media("image", "loop.png")
+    reason = refused(media_size, loop, str(root), confined=False).reason
+    assert reason in ("broken_media", "missing_media")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"conversations": [{"from": "human", "value": "<image>?"}], "image": "a.png"},
+        {"conversations": [{"from": "human", "value": "<image>?"}], "images": [{"path": "a.png"}]},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": "a.png"}},
+                        {"type": "text", "text": "?"},
+                    ],
+                }
+            ]
+        },
+        {
+            "messages": [{"role": "user", "content": [{"type": "image"}, "?"]}],
+            "image": "a.png",
+            "mm_inputs_meta": {"images_meta": [[20, 36]]},
+        },
+    ],
+)
+def test_open_media_opens_every_image(root: Path, record: dict[str, Any]) -> None:
+    before = repr(record)
+    opened = open_media(record, str(root), True)
+    (medium,) = parse(opened).media
+    assert isinstance(medium.ref, Image.Image)
+    assert (medium.height, medium.width) == (20, 36)
+    assert [turn.role for turn in parse(opened).turns] == [t.role for t in parse(record).turns]
+    assert repr(record) == before
