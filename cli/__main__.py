@@ -1,3 +1,3 @@
-from packidx_cli.main import run
+from .main import run
 
 run()

@@ -27,7 +27,9 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: int = 0) -> None:
     """A table with a header; columns from number `right` on are right-aligned."""
     header = list(columns)
-    click.echo(format_table(header, rows, [number >= right for number in range(len(header))]), nl=False)
+    click.echo(
+        format_table(header, rows, [number >= right for number in range(len(header))]), nl=False
+    )
 
 
 def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Iterable[bool]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packidx_cli.console import count, print_facts, print_json
+from .console import count, print_facts, print_json
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary

@@ -23,7 +23,7 @@ def log(index: str, as_json: bool) -> None:
         rows.append({key: manifest.get(key) for key in _KEYS} | {"head": ident == head})
     rows.sort(key=lambda row: (row["created"] or "", row["head"]), reverse=True)
     if as_json:
-        from packidx_cli.console import print_json
+        from .console import print_json
 
         print_json(rows)
     else:
@@ -34,9 +34,19 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from packidx_cli.console import count, print_table
+    from .console import count, print_table
 
-    header = ["snapshot", "", "created (UTC)", "capacity", "seed", "packs", "fill", "gap", "dropped"]
+    header = [
+        "snapshot",
+        "",
+        "created (UTC)",
+        "capacity",
+        "seed",
+        "packs",
+        "fill",
+        "gap",
+        "dropped",
+    ]
     cells = []
     for row in rows:
         result, options = row["result"], row["options"]

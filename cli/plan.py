@@ -25,7 +25,7 @@ import click
     "--margin",
     type=float,
     metavar="X",
-    help="Leave this share of each pack free.  [default: 0; 0.02 or 0.1 where lengths are not exact]",
+    help="Leave this share of each pack free.  [default: 0; 0.02 or 0.1 for inexact lengths]",
 )
 @click.option("--packing-ratio", type=float, metavar="R", help="Plan for R x capacity: 1 - margin.")
 @click.option("--shift", is_flag=True, help="Count length - 1: labels are shifted before packing.")
@@ -40,7 +40,7 @@ def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) 
 
     summary = plan_packs(lengths, output, PlanOptions(**options))
     if as_json:
-        from packidx_cli.console import print_json
+        from .console import print_json
 
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
     else:
@@ -48,8 +48,8 @@ def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) 
 
 
 def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) -> None:
-    from packidx_cli.console import print_facts
-    from packidx_cli.stats import result_facts
+    from .console import print_facts
+    from .stats import result_facts
 
     ident = manifest["snapshot_id"]
     facts = result_facts(manifest)

@@ -26,7 +26,9 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
     help="How to print.  [default: by the name of FILE, else table]",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout.")
-@click.option("--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now.")
+@click.option(
+    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
+)
 def sql(
     index: str, query: str | None, kind: str | None, output: str | None, roots: tuple[str, ...]
 ) -> None:
@@ -35,7 +37,8 @@ def sql(
     The views are packs, samples and dropped, and lengths where that table is still there.
     """
     from packidx.index import open_index
-    from packidx_cli.roots import parse_roots
+
+    from .roots import parse_roots
 
     opened = open_index(index, parse_roots(roots))
     kind = kind or (_SUFFIXES.get(Path(output).suffix, "csv") if output else "table")
@@ -54,7 +57,9 @@ def _connect(index: Index) -> duckdb.DuckDBPyConnection:
 
     connection = duckdb.connect()
     connection.execute("SET preserve_insertion_order = true")
-    tables = {name: [str(path) for path in index.files(name)] for name in ("packs", "samples", "dropped")}
+    tables = {
+        name: [str(path) for path in index.files(name)] for name in ("packs", "samples", "dropped")
+    }
     lengths = Path(index.resolve(index.manifest["lengths"]["uri"]))
     if lengths.is_dir():
         tables["lengths"] = sorted(str(path) for path in lengths.glob("*.parquet"))
@@ -120,7 +125,7 @@ def _as_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
 
 
 def _as_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    from packidx_cli.console import format_table
+    from .console import format_table
 
     right = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
     return format_table(columns, ([_cell(value) for value in row] for row in rows), right)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from packidx_cli.console import count
+from .console import count
 
 
 @click.command()
@@ -21,12 +21,12 @@ def stats(index: str, as_json: bool) -> None:
     manifest = opened.manifest
     packs = pack_stats(opened)
     if as_json:
-        from packidx_cli.console import print_json
+        from .console import print_json
 
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
         print_json({key: manifest.get(key) for key in keys} | {"packs": packs})
         return
-    from packidx_cli.console import print_facts, print_table
+    from .console import print_facts, print_table
 
     print_facts(f"{opened.path}@{opened.id[:12]}", result_facts(manifest))
     rows = [[name, *(_number(cell[key]) for key in _QUANTILES)] for name, cell in packs.items()]
@@ -45,7 +45,7 @@ def _number(value: float | None) -> str:
 
 
 def _print_sources(sources: list[dict[str, Any]]) -> None:
-    from packidx_cli.console import print_table
+    from .console import print_table
 
     rows = [
         [one["name"], count(one.get("num_samples")), count(one.get("num_dropped"))]
@@ -58,8 +58,9 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
     """A manifest's result and options in words; the same for `plan` and `stats`."""
     result, options = manifest["result"], manifest["options"]
     reasons = ", ".join(f"{n:,} {why}" for why, n in result["dropped"].items())
+    num_in = manifest["lengths"]["num_samples"]
     facts = {
-        "samples": f"{count(manifest['lengths']['num_samples'])} in, {count(result['num_samples'])} packed",
+        "samples": f"{count(num_in)} in, {count(result['num_samples'])} packed",
         "tokens": count(result["num_tokens"]),
         "packs": f"{count(result['num_packs'])} of {count(options['capacity'])} tokens",
         "fill": f"{100 * result['fill']:.3f} %",
@@ -70,11 +71,12 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
     if result["num_pieces"] != result["num_samples"]:
         facts["pieces"] = f"{count(result['num_pieces'])} ({options['on_long']} of long samples)"
     if options["planned_capacity"] != options["capacity"]:
-        facts["margin"] = (
-            f"{100 * options['margin']:g} %: {count(options['planned_capacity'])} tokens are planned"
-        )
+        planned = count(options["planned_capacity"])
+        facts["margin"] = f"{100 * options['margin']:g} %: {planned} tokens are planned"
     encoder = manifest["lengths"].get("encoder")
-    facts["counted by"] = f"{encoder['name']}" if encoder else "no processor: lengths taken as given"
+    facts["counted by"] = (
+        f"{encoder['name']}" if encoder else "no processor: lengths taken as given"
+    )
     return facts
 
 

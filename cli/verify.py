@@ -12,7 +12,9 @@ import click
 @click.option("--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths.")
 @click.option("--sample", "num_sampled", default=0, metavar="N", help="Encode N samples for real.")
 @click.option("--seed", default=0, show_default=True, help="Which samples.")
-@click.option("--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now.")
+@click.option(
+    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(
     index: str,
@@ -30,7 +32,8 @@ def verify(
     from packidx.errors import OptionError, VerificationError
     from packidx.index import open_index
     from packidx.verify import verify as run
-    from packidx_cli.roots import parse_roots
+
+    from .roots import parse_roots
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
@@ -38,12 +41,12 @@ def verify(
     checks = list(run(opened, encoder=_encoder(processor), num_sampled=num_sampled, seed=seed))
     failed = [check for check in checks if not check.ok]
     if as_json:
-        from packidx_cli.console import print_json
+        from .console import print_json
 
         listed = [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks]
         print_json({"snapshot_id": opened.id, "ok": not failed, "checks": listed})
     else:
-        from packidx_cli.console import print_table
+        from .console import print_table
 
         rows = [["ok" if one.ok else "FAILED", one.name, one.detail] for one in checks]
         print_table(["", "check", "what was seen"], rows, right=3)

@@ -13,14 +13,13 @@ import time
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
 from packidx.index import Index, open_index
 from packidx.torch import PackedDataset, PackSampler, collate
 
-LOGITS_AT_ONCE = 512  # x 152k vocabulary x 4 bytes = 0.3 GB; a whole pack's would be 5 GB
+LOGITS = 512  # label tokens trained per step: x 152k vocabulary x 4 bytes = 0.3 GB of logits
 
 
 def allow_cuda_torchvision() -> None:
@@ -73,23 +72,18 @@ def build_model(seed: int = 0) -> Any:
 
 
 def loss_of(model: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, int]:
-    """Summed loss over the batch's label tokens, and their number.
+    """Mean loss over at most `LOGITS` label tokens of the batch, and how many label tokens it has.
 
-    `model(**batch).loss` is the same divided by the number; this computes the logits where there
-    are labels only, a few at a time, because 8,192 x 152k of them do not fit small machines.
+    `model(**batch).loss` takes all of them, but first computes the logits of all 8,192 tokens: 5 GB
+    with the real vocabulary, and most of the time on a CPU. That is why this goes step by step.
     """
     labels = batch.pop("labels")
     hidden = model.model(**batch).last_hidden_state[:, :-1]
     targets = labels[:, 1:]
-    chosen = targets != -100
-    hidden, targets = hidden[chosen], targets[chosen]
-
-    def part(states: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(model.lm_head(states), wanted, reduction="sum")
-
-    chunks = zip(hidden.split(LOGITS_AT_ONCE), targets.split(LOGITS_AT_ONCE), strict=True)
-    losses = [checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]
-    return torch.stack(losses).sum(), len(targets)
+    chosen = (targets != -100).nonzero(as_tuple=True)
+    some = tuple(axis[:LOGITS] for axis in chosen)
+    logits = model.lm_head(hidden[some])
+    return torch.nn.functional.cross_entropy(logits, targets[some]), len(chosen[0])
 
 
 def train(index: Index, processor: str, steps: int, workers: int) -> list[float]:
@@ -101,8 +95,7 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
     loader = DataLoader(
         dataset, batch_size=1, sampler=sampler, num_workers=workers, collate_fn=collate
     )
-    print(f"{len(sampler)} packs per epoch, training on {steps}; step 0 is pack", end=" ")
-    print(f"{sampler.packs_of_step(0)[0]}, a parameter count of {model.num_parameters():,}")
+    print(f"{model.num_parameters():,} parameters, {len(sampler)} packs per epoch")
     losses, begin = [], time.perf_counter()
     for step, batch in zip(range(min(steps, sampler.num_steps)), loader, strict=False):
         tokens, images = batch["input_ids"].numel(), len(batch.get("image_grid_thw", ()))
@@ -110,7 +103,6 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
         planned = sampler.label_tokens_of_step(step)
         if planned not in (None, count):
             raise SystemExit(f"step {step}: {count} label tokens, but the plan says {planned}")
-        loss = loss / max(count, 1)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -121,7 +113,7 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
             f"  {count} labels as planned  {seconds:5.1f} s",
             flush=True,
         )
-    print("next run would resume from", sampler.state_at(len(losses)))
+    print("a checkpoint taken now would hold", sampler.state_at(len(losses)))
     return losses
 
 

@@ -123,7 +123,7 @@ def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
         compression="zstd",
         compression_level=1,
         use_dictionary=[field.name for field in flat if field.name in repeated],
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in integers},
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         write_statistics=True,
         store_schema=True,
     )

@@ -46,8 +46,13 @@ def _check_lengths(index: Index) -> Iterator[Check]:
         return
     found = json.loads(path.read_bytes()).get("fingerprint")
     same = found == planned["fingerprint"]
-    detail = f"{path.parent} is the table that was planned" if same else (
-        f"{path.parent} has fingerprint {found}, planned was {planned['fingerprint']}: plan again"
+    detail = (
+        f"{path.parent} is the table that was planned"
+        if same
+        else (
+            f"{path.parent} has fingerprint {found}, "
+            f"planned was {planned['fingerprint']}: plan again"
+        )
     )
     yield Check("lengths table", same, detail)
 
@@ -75,9 +80,13 @@ def _check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
         return
     given = encoder.fingerprint()
     same = given == counted["fingerprint"]
-    detail = "the encoder is the one that counted" if same else (
-        f"the encoder has fingerprint {given}, the lengths were counted by {counted['fingerprint']} "
-        f"({counted['name']}): use that one, or estimate and plan again"
+    detail = (
+        "the encoder is the one that counted"
+        if same
+        else (
+            f"the encoder has fingerprint {given}, the lengths were counted by "
+            f"{counted['fingerprint']} ({counted['name']}): use that one, or estimate and plan again"
+        )
     )
     yield Check("encoder", same, detail)
 
@@ -96,13 +105,18 @@ def _check_samples(
         except PackidxError as error:
             wrong.append(f"sample {sample.sample_id} ({sample.key}): {error}")
             continue
-        if sample.piece or sample.token_start or length > index.manifest["options"]["planned_capacity"]:
+        if (
+            sample.piece
+            or sample.token_start
+            or length > index.manifest["options"]["planned_capacity"]
+        ):
             cut += 1  # a piece: the whole sample must reach at least to its end
             if length < sample.token_start + sample.length:
                 wrong.append(f"sample {sample.sample_id} ({sample.key}) is too short for its piece")
         elif length != sample.length:
             wrong.append(
-                f"sample {sample.sample_id} ({sample.key}) has {length} tokens, planned were {sample.length}"
+                f"sample {sample.sample_id} ({sample.key}) has {length} tokens, "
+                f"planned were {sample.length}"
             )
     shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
     done = f"{len(rows)} samples encoded, 0 differences" + (f" ({cut} pieces)" if cut else "")

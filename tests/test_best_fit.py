@@ -91,9 +91,11 @@ def test_records_place_every_sample_within_capacity(problem: tuple[list[int], in
     assert used.max() <= capacity
 
 
-@given(st.integers(1, 20).flatmap(
-    lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=9), st.just(c))
-))
+@given(
+    st.integers(1, 20).flatmap(
+        lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=9), st.just(c))
+    )
+)
 def test_bounds_never_exceed_the_optimum(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))

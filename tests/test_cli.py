@@ -13,7 +13,6 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from packidx_cli.main import cli, main
 
 
@@ -32,17 +31,22 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     return status, out, err
 
 
-def test_plan_prints_what_users_ask_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(pa.table({"length": [5, 6, 7, 8, 99]}), tmp_path / "l.parquet")
     command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
     status, out, err = run(capsys, *command)
     assert (status, err) == (0, "")
-    for words in ("5 in, 4 packed", "26", "2 of 16 tokens", "81.250 %", "2 packs", "1 (1 too_long)"):
+    for words in (
+        "5 in, 4 packed",
+        "26",
+        "2 of 16 tokens",
+        "81.250 %",
+        "2 packs",
+        "1 (1 too_long)",
+    ):
         assert words in out
     line = next(line for line in out.splitlines() if "packidx sql" in line)
-    assert f"packidx sql {tmp_path / 'i'} \"SELECT" in line  # unbroken, to be copied
+    assert f'packidx sql {tmp_path / "i"} "SELECT' in line  # unbroken, to be copied
     assert "exists already" in run(capsys, *command)[1]
     [_, out, _] = run(capsys, *command, "--json")
     assert json.loads(out)["existed"] is True
@@ -72,7 +76,9 @@ def test_log_lists_snapshots_newest_first(
 
 
 def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    query = "SELECT pack_id, sum(length) AS tokens, count(*) AS n FROM samples GROUP BY 1 ORDER BY 1"
+    query = (
+        "SELECT pack_id, sum(length) AS tokens, count(*) AS n FROM samples GROUP BY 1 ORDER BY 1"
+    )
     status, out, _ = run(capsys, "sql", index, query, "--format", "json")
     want = json.loads(out)
     assert status == 0
@@ -103,7 +109,8 @@ def test_sql_sees_all_views_and_lengths_while_it_lasts(
 
 
 def test_sql_values_survive_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:
-    query = "SELECT NULL AS n, 'ü\"' AS s, 1.5 AS f, [1, 2] AS l, sum(length) AS big, 0.1::DECIMAL(3,1) AS d FROM packs"
+    values = "NULL AS n, 'ü\"' AS s, 1.5 AS f, [1, 2] AS l, 0.1::DECIMAL(3,1) AS d"
+    query = f"SELECT {values}, sum(length) AS big FROM packs"
     [row] = json.loads(run(capsys, "sql", index, query, "--format", "json")[1])
     assert row == {"n": None, "s": 'ü"', "f": 1.5, "l": [1, 2], "big": 26, "d": 0.1}
 
@@ -154,7 +161,9 @@ def test_mistakes_get_one_sentence_and_no_traceback(
     }
     for name, place in places.items():
         args = [arg.replace(name, place) for arg in args]
-    done = subprocess.run([sys.executable, "-m", "packidx_cli", *args], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "packidx_cli", *args], capture_output=True, text=True
+    )
     assert done.returncode in statuses
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -166,7 +175,9 @@ def test_mistakes_get_one_sentence_and_no_traceback(
 def loaded_by(code: str) -> set[str]:
     """Top-level modules in a fresh process after `code`."""
     script = f"import sys\n{code}\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
     return set(done.stdout.splitlines()[-1].split())
 
 

@@ -47,7 +47,11 @@ def hugging_face_messages(record: dict[str, Any], root: Path) -> list[dict[str, 
     """The corpus's records as a trainer would write them for transformers; none of our code."""
     if "conversations" in record:
         names = {"human": "user", "gpt": "assistant"}
-        images = record.get("images") or [record["image"]] if "image" in record or "images" in record else []
+        images = (
+            record.get("images") or [record["image"]]
+            if "image" in record or "images" in record
+            else []
+        )
         left = [opened(root / image) for image in images]
         messages = []
         for turn in record["conversations"]:
@@ -135,11 +139,19 @@ def test_packs_materialise_as_planned(
     assert {"lengths table", "shards", "encoder", "samples"} <= {check.name for check in checks}
 
 
-def test_another_processor_is_refused(counted: tuple[Path, Path], processors: Path, tmp_path: Path) -> None:
+def test_another_processor_is_refused(
+    counted: tuple[Path, Path], processors: Path, tmp_path: Path
+) -> None:
     lengths, folder = counted
     other = next(processors / name for name in FAMILIES if name != folder.name)
     plan_packs(lengths, tmp_path / "index", capacity=2048)
     with pytest.raises(MismatchError, match="fingerprint"):
         PackedDataset(tmp_path / "index", ProcessorEncoder(other))
-    failed = {c.name for c in verify(open_index(tmp_path / "index"), encoder=ProcessorEncoder(other), num_sampled=20) if not c.ok}
+    failed = {
+        c.name
+        for c in verify(
+            open_index(tmp_path / "index"), encoder=ProcessorEncoder(other), num_sampled=20
+        )
+        if not c.ok
+    }
     assert failed == {"encoder", "samples"}

@@ -35,9 +35,7 @@ def test_packs_by_number_equal_the_tables(index: Index) -> None:
     for number in [0, 1, len(packs) // 2, len(packs) - 1]:
         pack = index.pack(number)
         assert pack.stats == packs[number]
-        assert [s._asdict() for s in pack.samples] == [
-            s for s in samples if s["pack_id"] == number
-        ]
+        assert [s._asdict() for s in pack.samples] == [s for s in samples if s["pack_id"] == number]
     for number in (-1, len(packs)):
         with pytest.raises(IndexError, match=f"packs 0 to {len(packs) - 1}"):
             index.pack(number)
@@ -155,7 +153,9 @@ def replaced(column: str, row: int, value: int) -> Any:
         values = table[column].to_pylist()
         values[row] = value
         at = table.column_names.index(column)
-        return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+        return table.set_column(
+            at, table.schema.field(at), pa.array(values, table.schema.field(at).type)
+        )
 
     return change
 
@@ -174,7 +174,9 @@ def replaced(column: str, row: int, value: int) -> Any:
         ("packs", lambda t: t.slice(1), None),
     ],
 )
-def test_verify_finds_damage(index: Index, name: str, change: Any, failing: set[str] | None) -> None:
+def test_verify_finds_damage(
+    index: Index, name: str, change: Any, failing: set[str] | None
+) -> None:
     assert all(check.ok for check in verify_snapshot(index))
     rewrite(index, name, change)
     found = {c.name for c in verify_snapshot(open_index(index.path)) if not c.ok}

@@ -129,7 +129,9 @@ def test_order_of_packs_does_not_follow_their_content(tmp_path: Path) -> None:
     assert abs(neighbours) < 0.1
 
 
-@pytest.mark.parametrize("columns", [("length",), ("length", "sample_id", "source", "label_tokens")])
+@pytest.mark.parametrize(
+    "columns", [("length",), ("length", "sample_id", "source", "label_tokens")]
+)
 def test_row_order_parts_and_integer_types_do_not_matter(
     tmp_path: Path, columns: tuple[str, ...]
 ) -> None:
@@ -165,7 +167,9 @@ def test_threads_do_not_change_a_byte(tmp_path: Path) -> None:
     for threads in ("1", "2"):
         command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "-o", threads]
         env = os.environ | {
-            "POLARS_MAX_THREADS": threads, "OMP_NUM_THREADS": threads, "ARROW_IO_THREADS": threads
+            "POLARS_MAX_THREADS": threads,
+            "OMP_NUM_THREADS": threads,
+            "ARROW_IO_THREADS": threads,
         }
         subprocess.run(
             [*command, "--capacity", "8192"], cwd=tmp_path, env=env, check=True, capture_output=True
@@ -214,7 +218,11 @@ def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
     samples = sorted(index.samples().to_pylist(), key=lambda s: (s["sample_id"], s["piece"]))
     found = [(s["sample_id"], s["piece"], s["token_start"], s["length"]) for s in samples]
     assert found == [
-        *((i, piece, start, n) for i in (0, 1) for piece, start, n in [(0, 0, 10), (1, 10, 10), (2, 20, 5)])
+        *(
+            (i, piece, start, n)
+            for i in (0, 1)
+            for piece, start, n in [(0, 0, 10), (1, 10, 10), (2, 20, 5)]
+        )
     ]
     assert {s["label_tokens"] for s in samples} == {None}
     dropped = [(d["sample_id"], d["reason"]) for d in index.dropped().to_pylist()]
@@ -229,7 +237,11 @@ def test_rejected_rows_are_dropped_with_their_reason(tmp_path: Path) -> None:
     full_table(tmp_path / "l.parquet", [{"length": 3}, bad])
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10)
     [row] = open_index(tmp_path / "i").dropped().to_pylist()
-    assert (row["sample_id"], row["reason"], row["detail"]) == (1, "rejected", "bad_json: at byte 7")
+    assert (row["sample_id"], row["reason"], row["detail"]) == (
+        1,
+        "rejected",
+        "bad_json: at byte 7",
+    )
 
 
 @pytest.mark.parametrize(
@@ -308,7 +320,12 @@ class Crash(BaseException):
 
 
 def crash_points() -> Iterator[tuple[str, int]]:
-    for name, calls in {"open_writer": 3, "fsync_path": 4, "write_json": 1, "write_atomic": 1}.items():
+    for name, calls in {
+        "open_writer": 3,
+        "fsync_path": 4,
+        "write_json": 1,
+        "write_atomic": 1,
+    }.items():
         for call in range(calls):
             yield name, call
 
@@ -350,7 +367,7 @@ def test_several_planners_at_once_publish_whole_snapshots(tmp_path: Path) -> Non
         for s in seeds
     ]
     assert [run.wait() for run in runs] == [0] * 4
-    folders = [p for p in (tmp_path / "i" / "snapshots").iterdir()]
+    folders = list((tmp_path / "i" / "snapshots").iterdir())
     assert len(folders) == 3
     for folder in folders:
         assert all(c.ok for c in verify_snapshot(open_index(f"{tmp_path / 'i'}@{folder.name}")))
@@ -360,7 +377,10 @@ def test_manifest_of_lengths_is_held_against_its_parts(tmp_path: Path) -> None:
     folder = tmp_path / "lengths"
     folder.mkdir()
     bare(folder / "part-00000.parquet", [5])
-    manifest = '{"format": "packidx-lengths", "version": %d, "fingerprint": "f", "files": [%s]}'
+    manifest = (
+        '{"format": "packidx-lengths", "version": %d, "fingerprint": "f", "num_samples": 1, '
+        '"files": [%s]}'
+    )
     cases = {
         manifest % (1, '{"path": "part-00000.parquet", "bytes": 3}'): (MismatchError, "3"),
         manifest % (1, '{"path": "part-00001.parquet", "bytes": 3}'): (MismatchError, "missing"),

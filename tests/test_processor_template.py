@@ -96,10 +96,16 @@ def test_template_that_decides_by_the_text() -> None:
     assert "SHORT yes" in rendered.text
 
 
-def test_template_that_hides_the_assistant_is_refused() -> None:
-    source = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
+def test_template_that_changes_the_text() -> None:
+    source = HEAD + "{{ m.content | upper }}" + TAIL
+    assert trained(template(source).render(chat("q", "straße"))) == ["STRASSE" + END]
+
+
+@pytest.mark.parametrize("content", ["m.content | length", "m.content | reverse", "'same'"])
+def test_template_that_hides_the_assistant_is_refused(content: str) -> None:
+    source = "{% for m in messages %}{{ " + content + " }}{% endfor %}"
     with pytest.raises(BadRecord) as caught:
-        template(source).render(chat("q", "straße"))
+        template(source).render(chat("q", "answer"))
     assert caught.value.reason == "template"
     assert "does not show" in caught.value.detail
 

@@ -1,4 +1,4 @@
-"""The README's and FORMAT's words against the program: every block is run, every column is named."""
+"""README and FORMAT against the program: every block is run, every column is named."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(language: str) -> list[str]:
-    return [text for kind, text in BLOCK.findall((REPO / "README.md").read_text()) if kind == language]
+    return [
+        text for kind, text in BLOCK.findall((REPO / "README.md").read_text()) if kind == language
+    ]
 
 
 @pytest.fixture(scope="module")
-def workplace(
-    corpus: Path, processors: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def workplace(corpus: Path, processors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks as `make plan` leaves it, but for lengths and index."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "data").mkdir()
@@ -33,8 +33,17 @@ def workplace(
 
 
 def test_every_block_runs_as_it_stands(workplace: Path) -> None:
-    shell = [line for text in blocks("sh") for line in text.splitlines() if line.startswith("packidx")]
-    assert {line.split()[1] for line in shell} == {"estimate", "plan", "stats", "log", "sql", "verify"}
+    shell = [
+        line for text in blocks("sh") for line in text.splitlines() if line.startswith("packidx")
+    ]
+    assert {line.split()[1] for line in shell} == {
+        "estimate",
+        "plan",
+        "stats",
+        "log",
+        "sql",
+        "verify",
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in shell:
         done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -14,15 +13,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, NotFoundInIndex
+from packidx.errors import NotFoundInIndex
 from packidx.index.snapshot import read_head
-from packidx.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES
+from packidx.manifest import load_manifest
+from packidx.schema import DROPPED, INDEX_FORMAT, PACKS, SAMPLES
 
 _TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
+_KEYS = ("snapshot_id", "lengths", "options", "result", "sources", "shards", "files")
 
 
 class Sample(NamedTuple):
-    """One row of the samples table (FORMAT.md): a piece of a sample in a pack, and where it lies."""
+    """One row of the samples table (FORMAT.md): a piece in a pack, and where its record lies."""
 
     pack_id: int
     position: int
@@ -171,7 +172,7 @@ class Index:
         """`uri` with the longest matching prefix of `roots` exchanged."""
         for old in sorted(self.roots, key=len, reverse=True):
             prefix = old.rstrip("/")
-            if uri == prefix or uri.startswith(prefix + "/") or uri == old:
+            if uri in (prefix, old) or uri.startswith(prefix + "/"):
                 rest = uri[len(prefix) :].lstrip("/")
                 new = self.roots[old].rstrip("/") or "/"
                 return f"{new.rstrip('/')}/{rest}" if rest else new
@@ -196,13 +197,13 @@ class Index:
         wanted = list(columns) if columns is not None else schema.names
         unknown = [name for name in wanted if name not in schema.names]
         if unknown:
-            raise NotFoundInIndex(f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}")
+            raise NotFoundInIndex(
+                f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
+            )
         return pa.concat_tables([pq.read_table(path, columns=wanted) for path in self.files(table)])
 
 
-def open_index(
-    path: str | Path | Index, roots: Mapping[str, str] | None = None
-) -> Index:
+def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
     """Open the newest snapshot of an index, or ``path@ID`` (a unique beginning of the id serves).
 
     Raises:
@@ -248,19 +249,4 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         FormatError: not JSON, not ours, or written by a newer packidx.
     """
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_bytes())
-        found, version = manifest["format"], manifest["version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{path} is no index manifest ({error!r}): plan again") from None
-    if found != INDEX_FORMAT:
-        raise FormatError(f"{path} has format {found!r}, not {INDEX_FORMAT!r}: give a pack index")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FormatError(
-            f"{path} has version {version}; this packidx knows up to {FORMAT_VERSION}: upgrade packidx"
-        )
-    missing = {"snapshot_id", "options", "result", "sources", "shards", "files"} - manifest.keys()
-    if missing:
-        raise FormatError(f"{path} lacks {', '.join(sorted(missing))}: plan again")
-    return dict(manifest)
+    return load_manifest(folder / "manifest.json", INDEX_FORMAT, _KEYS, "plan again")

@@ -34,7 +34,7 @@ _ASSIGNMENT = ("pack_id", "position", "sample_id", "copy", "piece", "token_start
 
 
 def snapshot_id(body: dict[str, Any], tables: dict[str, pa.Table]) -> str:
-    """Hex digest of a plan's logical content: lengths, options and assignment; no paths or dates."""
+    """Hex digest of a plan's logical content: lengths, options, assignment; no paths or dates."""
     head = {
         "format": INDEX_FORMAT,
         "version": FORMAT_VERSION,

@@ -19,7 +19,7 @@ _COLUMNS = (
 
 
 def pack_stats(index: Index) -> dict[str, dict[str, float]]:
-    """Minimum, median, 95th percentile, maximum and mean per pack, of every column that is known."""
+    """Minimum, median, 95th percentile, maximum and mean per pack, of every known column."""
     table = index.packs(_COLUMNS)
     out = {}
     for name in _COLUMNS:

@@ -52,17 +52,23 @@ def check_files(index: Index) -> Check:
         if not path.is_file():
             wrong.append(f"{path} is missing")
         elif path.stat().st_size != part["bytes"]:
-            wrong.append(f"{path} has {path.stat().st_size} bytes, the manifest says {part['bytes']}")
+            wrong.append(
+                f"{path} has {path.stat().st_size} bytes, the manifest says {part['bytes']}"
+            )
         elif file_digest(path) != part["sha256"]:
             wrong.append(f"{path} has other content than the manifest's sha256")
         elif pq.read_metadata(path).num_rows != part["rows"]:
             wrong.append(f"{path} has other rows than the manifest's {part['rows']}")
-    return _verdict("files", wrong, f"{len(index.manifest['files'])} files as the manifest has them")
+    return _verdict(
+        "files", wrong, f"{len(index.manifest['files'])} files as the manifest has them"
+    )
 
 
 def _check_id(index: Index, tables: dict[str, pa.Table]) -> Check:
     found = snapshot_id(index.manifest, tables)
-    wrong = [] if found == index.id else [f"the content gives id {found}, the folder says {index.id}"]
+    wrong = (
+        [] if found == index.id else [f"the content gives id {found}, the folder says {index.id}"]
+    )
     return _verdict("id", wrong, "the id is the digest of the content")
 
 
@@ -98,7 +104,9 @@ def _check_sums(index: Index, tables: dict[str, pa.Table]) -> Check:
         total = np.add.reduceat(_ints(samples, name), first)
         bad = np.flatnonzero(total != _ints(packs, name))
         if len(bad):
-            wrong.append(f"pack {bad[0]}: {name} is not the sum over its samples ({len(bad)} packs)")
+            wrong.append(
+                f"pack {bad[0]}: {name} is not the sum over its samples ({len(bad)} packs)"
+            )
     squares = np.add.reduceat(_ints(samples, "length") ** 2, first)
     if not np.array_equal(squares, _ints(packs, "attention_cost")):
         wrong.append("attention_cost is not the sum of squared lengths")
@@ -109,7 +117,11 @@ def _check_capacity(index: Index, tables: dict[str, pa.Table]) -> Check:
     planned = index.manifest["options"]["planned_capacity"]
     padded = _ints(tables["packs"], "padded_length")
     over = np.flatnonzero(padded > planned)
-    wrong = [f"pack {over[0]} has {padded[over[0]]} tokens > {planned} ({len(over)} packs)"] if len(over) else []
+    wrong = (
+        [f"pack {over[0]} has {padded[over[0]]} tokens > {planned} ({len(over)} packs)"]
+        if len(over)
+        else []
+    )
     return _verdict("capacity", wrong, f"no pack holds more than {planned} tokens")
 
 
@@ -142,7 +154,9 @@ def _check_result(index: Index, tables: dict[str, pa.Table]) -> Check:
         "num_dropped": tables["dropped"].num_rows,
         "num_samples": len(np.unique(_ints(tables["samples"], "sample_id"))),
     }
-    wrong = [f"{k} is {v}, the manifest says {result[k]}" for k, v in found.items() if v != result[k]]
+    wrong = [
+        f"{k} is {v}, the manifest says {result[k]}" for k, v in found.items() if v != result[k]
+    ]
     if result["lower_bound"] > packs.num_rows:
         wrong.append(f"lower bound {result['lower_bound']} is above {packs.num_rows} packs")
     return _verdict("result", wrong, "the manifest's result is what the tables hold")

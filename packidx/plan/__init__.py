@@ -66,7 +66,9 @@ def plan_packs(
     resolved = asked.resolve(table.weakest_method)
     items, dropped = make_items(table, resolved)
     if not len(items.row):
-        raise SourceError(f"{lengths} holds no usable sample ({dropped.num_rows} rows): nothing to pack")
+        raise SourceError(
+            f"{lengths} holds no usable sample ({dropped.num_rows} rows): nothing to pack"
+        )
     placement = place(items.length, resolved.planned_capacity, resolved.seed)
     tables = {
         "packs": packs_table(table, items, placement),
@@ -108,7 +110,9 @@ def _result(
         "num_pieces": samples.num_rows,
         "num_tokens": num_tokens,
         "num_dropped": dropped.num_rows,
-        "dropped": {one["values"]: one["counts"] for one in sorted(reasons, key=lambda r: r["values"])},
+        "dropped": {
+            one["values"]: one["counts"] for one in sorted(reasons, key=lambda r: r["values"])
+        },
         "fill": num_tokens / (packs.num_rows * options.capacity),
         "lower_bound": bound[0],
         "bound": bound[1],
@@ -120,7 +124,7 @@ def _result(
 
 
 def _sources(lengths: Lengths, dropped: pa.Table) -> list[dict[str, Any]]:
-    """The manifest's sources in the order of the lengths table, with what became of their samples."""
+    """The sources in the order of the lengths table, with what became of their samples."""
     known = {one["name"]: dict(one) for one in (lengths.manifest or {}).get("sources", [])}
     if not known and "source" in lengths.frame.columns:
         names = lengths.frame.get_column("source").drop_nulls().unique().sort().to_list()

@@ -79,7 +79,10 @@ def best_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
     Raises:
         ValueError: a length is above the capacity or not positive.
     """
-    if len(histogram.lengths) and not 0 < histogram.lengths.min() <= histogram.lengths[0] <= capacity:
+    if (
+        len(histogram.lengths)
+        and not 0 < histogram.lengths.min() <= histogram.lengths[0] <= capacity
+    ):
         raise ValueError("every length must lie in 1..capacity")
     shortest = int(histogram.lengths[-1]) if len(histogram.lengths) else 1
     open_packs = _OpenPacks(shortest)

@@ -38,6 +38,9 @@ def martello_toth_l2(histogram: Histogram, capacity: int) -> int:
 
 def lower_bound(histogram: Histogram, capacity: int) -> tuple[int, str]:
     """The best bound known and its name, ``'volume'`` (⌈Σ/C⌉) or ``'L2'``."""
-    bounds = {"volume": volume_bound(histogram, capacity), "L2": martello_toth_l2(histogram, capacity)}
+    bounds = {
+        "volume": volume_bound(histogram, capacity),
+        "L2": martello_toth_l2(histogram, capacity),
+    }
     name = max(bounds, key=lambda bound: bounds[bound])  # the first, simpler one wins a tie
     return bounds[name], name

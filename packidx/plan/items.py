@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -45,7 +44,9 @@ class Items:
     token_start: Int64s | None = None
     cut: dict[str, tuple[Int64s, Int64s, NDArray[np.bool_]]] | None = None
 
-    def column(self, lengths: Lengths, name: str, items: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+    def column(
+        self, lengths: Lengths, name: str, items: Int64s
+    ) -> tuple[Int64s, NDArray[np.bool_]]:
         """Counter `name` for `items` (in that order), and where it is unknown."""
         values, null = lengths.ints(name, self.row)
         if self.cut is not None:
@@ -86,8 +87,8 @@ def _complain(lengths: Lengths, long: Int64s, weight: Int64s, options: ResolvedO
     key = lengths.take("key", np.array([worst]))[0].as_py()
     name = f"sample {lengths.frame['sample_id'][worst]}" + (f" ({key})" if key else "")
     raise OptionError(
-        f"{len(long)} samples are longer than {options.planned_capacity} tokens, the longest is {name} "
-        f"with {int(weight[worst])}: raise --capacity or choose --on-long drop, split or truncate"
+        f"{len(long)} samples are longer than {options.planned_capacity} tokens, the longest is "
+        f"{name} with {int(weight[worst])}: raise --capacity or choose --on-long drop, split or truncate"
     )
 
 
@@ -141,12 +142,12 @@ def _with_pieces(
             end = min(start + capacity, last)
             pieces.append((row, number, start, end - start))
             sums.append(_sums_between(spans, start, end))
-    row, piece, start, length = np.array(pieces, np.int64).reshape(-1, 4).T
+    rows, piece, starts_at, length = np.array(pieces, np.int64).reshape(-1, 4).T
     items = Items(
-        np.concatenate([whole.row, row]),
+        np.concatenate([whole.row, rows]),
         np.concatenate([whole.length, length]),
         np.concatenate([np.zeros_like(whole.row), piece]),
-        np.concatenate([np.zeros_like(whole.row), start]),
+        np.concatenate([np.zeros_like(whole.row), starts_at]),
     )
     numbers = np.arange(len(whole.row), len(items.row))
     items.cut = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,13 @@ from numpy.typing import NDArray
 
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.files import array_digest, canonical_json, digest
-from packidx.schema import FORMAT_VERSION, LENGTHS, LENGTHS_FORMAT
+from packidx.manifest import load_manifest
+from packidx.schema import LENGTHS, LENGTHS_FORMAT
 
 _METHODS = ("exact", "precomputed", "heuristic")  # strongest first
-_HELP = "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
+_HELP = (
+    "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
+)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,14 @@ class Lengths:
         used = set(usable.get_column("method").drop_nulls().unique().to_list())
         unknown = used - set(_METHODS)
         if unknown:
-            raise FormatError(f"{self.uri}: method is {sorted(unknown)[0]!r}, not one of {_METHODS}")
+            raise FormatError(
+                f"{self.uri}: method is {sorted(unknown)[0]!r}, not one of {_METHODS}"
+            )
         return max(used, key=_METHODS.index, default="exact")
 
-    def ints(self, name: str, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def ints(
+        self, name: str, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Column `name` at `rows` as int64 with 0 for null, and where it is null."""
         if name not in self.frame.columns:
             return np.zeros(len(rows), np.int64), np.ones(len(rows), bool)
@@ -115,29 +121,23 @@ def _find(uri: str) -> tuple[dict[str, Any] | None, list[Path]]:
         return _read_manifest(path)
     files = sorted(path.glob("*.parquet"))
     if not files:
-        raise SourceError(f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {_HELP}")
+        raise SourceError(
+            f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {_HELP}"
+        )
     return None, files
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
     path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_bytes())
-        found, version = manifest["format"], manifest["version"]
-        parts = [(folder / part["path"], part["bytes"]) for part in manifest["files"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{path} is no lengths manifest ({error!r}); {_HELP}") from None
-    if found != LENGTHS_FORMAT:
-        raise FormatError(f"{path} has format {found!r}, not {LENGTHS_FORMAT!r}: give a lengths table")
-    if version > FORMAT_VERSION:
-        raise FormatError(
-            f"{path} has version {version}; this packidx knows up to {FORMAT_VERSION}: upgrade packidx"
-        )
+    manifest = load_manifest(path, LENGTHS_FORMAT, ("fingerprint", "files", "num_samples"), _HELP)
+    parts = [(folder / part["path"], part["bytes"]) for part in manifest["files"]]
     for part, size in parts:
         actual = part.stat().st_size if part.is_file() else None
         if actual != size:
             state = "is missing" if actual is None else f"has {actual} bytes"
-            raise MismatchError(f"{part} {state}, its manifest says {size}: run `packidx estimate` again")
+            raise MismatchError(
+                f"{part} {state}, its manifest says {size}: run `packidx estimate` again"
+            )
     return manifest, [part for part, _ in parts]
 
 
@@ -157,7 +157,9 @@ def _checked(frame: pl.DataFrame, uri: str) -> pl.DataFrame:
         return frame.with_columns(sample_id=pl.int_range(frame.height, dtype=pl.Int64))
     ids = frame.get_column("sample_id").cast(pl.Int64)
     if ids.null_count():
-        raise FormatError(f"{uri}: {ids.null_count()} sample_id are null: give every sample its own")
+        raise FormatError(
+            f"{uri}: {ids.null_count()} sample_id are null: give every sample its own"
+        )
     frame = frame.with_columns(ids)
     if not ids.is_sorted():
         frame = frame.sort("sample_id")

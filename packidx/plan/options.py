@@ -16,7 +16,11 @@ MAX_CAPACITY = 1 << 30
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of
 # chars // 3 and 500 per image missed by 9-27 % of samples; counts precomputed elsewhere miss little
 # but template tokens.
-DEFAULT_MARGINS = {"exact": Fraction(0), "precomputed": Fraction(2, 100), "heuristic": Fraction(1, 10)}
+DEFAULT_MARGINS = {
+    "exact": Fraction(0),
+    "precomputed": Fraction(2, 100),
+    "heuristic": Fraction(1, 10),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class PlanOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.capacity <= MAX_CAPACITY:
             raise OptionError(
-                f"capacity is {self.capacity}: choose the tokens a pack may hold, 1 to {MAX_CAPACITY}"
+                f"capacity is {self.capacity}: choose how many tokens a pack may hold, "
+                f"1 to {MAX_CAPACITY}"
             )
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("on-long", self.on_long, ON_LONG)

@@ -279,7 +279,9 @@ class ChatTemplate:
         ends = [at - 2 * i - 1 for i, at in enumerate(_positions(rendering, _END))]
         if not len(starts) == len(ends) == len(trained):
             return None
-        return dict(zip(trained, zip(starts, ends, strict=True), strict=True))
+        spans = list(zip(starts, ends, strict=True))
+        borders = [border for span in spans for border in span]
+        return dict(zip(trained, spans, strict=True)) if borders == sorted(borders) else None
 
     def _prefix_spans(self, conversation: Conversation, text: str) -> tuple[Span, ...]:
         """Spans from rendering the turns before each trained one with the generation prompt.

@@ -36,8 +36,8 @@ def collate(
       ``cu_seq_lens_k`` int32, ``max_length_q`` and ``max_length_k`` state where the samples are, so
       that no layer has to derive it.
 
-    Packs of a plan made with ``--shift`` carry shifted labels; they are returned as ``shift_labels``
-    as well, by which transformers' causal loss knows not to shift them again.
+    Packs of a plan made with ``--shift`` carry shifted labels, returned as ``shift_labels`` as well:
+    by these transformers' causal loss knows not to shift them again.
 
     Raises:
         OptionError: an unknown or not yet available `attention`.

@@ -1,0 +1,135 @@
+"""Counts where not everything is known, and the ways a sample is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processors import qwen_folders
+
+from packidx.errors import BadRecord
+from packidx.processor import Counted, Counter, load_processor
+from packidx.records.conversation import Conversation, Media, Turn
+
+IMAGE, VIDEO = Media("image"), Media("video")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+
+
+def chat(*parts: str | Media, answer: str = "Yes.", **more: Any) -> Conversation:
+    return Conversation((Turn("user", parts), Turn("assistant", (answer,))), **more)
+
+
+def count(
+    counter: Counter, conversation: Conversation, *sizes: tuple[int, int] | None
+) -> Counted | BadRecord:
+    return counter.count([conversation], [sizes])[0]
+
+
+def test_an_exact_row(folders: dict[str, Path]) -> None:
+    counter = Counter(load_processor(folders["qwen2.5-vl"]))
+    row = count(counter, chat("hi ", IMAGE, "what?", IMAGE), (300, 400), (56, 56))
+    assert isinstance(row, Counted)
+    assert row.method == "exact"
+    assert row.media == [
+        {"kind": "image", "tokens": 154, "patches": 616, "t": 1, "h": 22, "w": 28, "at": 17},
+        {"kind": "image", "tokens": 4, "patches": 16, "t": 1, "h": 4, "w": 4, "at": 175},
+    ]
+    assert (row.vision_patches, row.vision_cost) == (632, 616**2 + 16**2)
+    assert (row.image_tokens, row.video_tokens, row.audio_tokens) == (158, 0, 0)
+    assert row.length == row.text_tokens + 158
+    assert row.label_tokens == 3  # Yes . <|im_end|>
+
+
+def test_a_batch_is_its_samples(folders: dict[str, Path]) -> None:
+    counter = Counter(load_processor(folders["qwen3-vl"]))
+    samples = [
+        (chat("a", IMAGE), [(100, 100)]),
+        (chat("b <|image_pad|>"), []),
+        (chat("c", IMAGE, IMAGE), [(1, 201), (50, 60)]),
+        (chat("d"), []),
+        (chat(IMAGE, "e"), [(640, 480)]),
+    ]
+    together = counter.count([c for c, _ in samples], [s for _, s in samples])
+    alone = [count(counter, c, *s) for c, s in samples]
+    assert [repr(row) for row in together] == [repr(row) for row in alone]
+    kinds = [row.reason if isinstance(row, BadRecord) else row.method for row in together]
+    assert kinds == ["exact", "media_token_in_text", "aspect_ratio", "exact", "exact"]
+    assert counter.count([], []) == []
+
+
+def test_unknown_sizes_weaken_the_method(folders: dict[str, Path]) -> None:
+    counter = Counter(load_processor(folders["qwen3-vl"]))
+    exact = count(counter, chat("x", IMAGE), (320, 320))
+    assert isinstance(exact, Counted)
+    stated = count(counter, chat("x", Media("image", tokens=77)), None)
+    assert isinstance(stated, Counted)
+    assert (stated.method, stated.image_tokens) == ("precomputed", 77)
+    assert stated.text_tokens == exact.text_tokens
+    assert (stated.vision_patches, stated.vision_cost) == (None, None)
+    assert stated.media[0]["at"] is None and stated.media[0]["h"] is None
+    guessed = count(counter, chat("x", Media("image", tokens=77), IMAGE), None, None)
+    assert isinstance(guessed, Counted)
+    assert (guessed.method, guessed.image_tokens) == ("heuristic", 577)
+    video = count(counter, chat("x", VIDEO), None)
+    assert isinstance(video, Counted)
+    assert (video.method, video.video_tokens) == ("heuristic", 500)
+    assert video.label_tokens == exact.label_tokens == 3
+
+
+def test_without_a_processor() -> None:
+    counter = Counter(None)
+    assert counter.fingerprint() is None
+    guess = count(counter, chat("12345678", IMAGE, answer="9"), None)
+    assert isinstance(guess, Counted)
+    assert (guess.method, guess.text_tokens, guess.length) == ("heuristic", 3, 503)
+    assert (guess.label_tokens, guess.vision_patches) == (None, None)
+    stated = count(counter, chat("12345678", text_tokens=40))
+    assert isinstance(stated, Counted)
+    assert (stated.method, stated.length, stated.vision_patches) == ("precomputed", 40, 0)
+    both = count(counter, chat("1", Media("image", tokens=9), text_tokens=40), (8, 8))
+    assert isinstance(both, Counted)
+    assert (both.method, both.length) == ("precomputed", 49)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+@pytest.mark.parametrize("system", [False, True])
+def test_precomputed_text_equals_exact(
+    folders: dict[str, Path], tmp_path: Path, name: str, system: bool
+) -> None:
+    """A record's own token count plus the family's template is the real length."""
+    exact = Counter(load_processor(folders[name]))
+    settings = shutil.copy(folders[name] / "preprocessor_config.json", tmp_path)
+    assert json.loads(Path(settings).read_text())["processor_class"]
+    sized = Counter(load_processor(tmp_path))
+    assert sized.fingerprint() is None
+    turns = chat("Look at this", IMAGE, " and that", IMAGE, answer="A cat").turns
+    turns = (Turn("system", ("Be brief",)), *turns) if system else turns
+    tokenizer = exact.files.tokenizer if exact.files else None
+    assert tokenizer is not None
+    texts = [part for turn in turns for part in turn.parts if isinstance(part, str)]
+    own = sum(len(tokenizer.encode(text)) for text in texts)
+    real = count(exact, Conversation(turns), (64, 64), (90, 300))
+    stated = count(sized, Conversation(turns, text_tokens=own), (64, 64), (90, 300))
+    assert isinstance(real, Counted) and isinstance(stated, Counted)
+    assert (real.method, stated.method) == ("exact", "precomputed")
+    assert stated.length == real.length
+    assert stated.vision_cost == real.vision_cost
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"), [((1, 201), "aspect_ratio"), ((0, 5), "broken_media"), ((1, 200), None)]
+)
+def test_impossible_sizes(
+    folders: dict[str, Path], size: tuple[int, int], reason: str | None
+) -> None:
+    row = count(Counter(load_processor(folders["qwen3-vl"])), chat("x", IMAGE), size)
+    assert (row.reason if isinstance(row, BadRecord) else None) == reason
+    if isinstance(row, BadRecord):
+        assert f"{size[1]}x{size[0]}" in row.detail

@@ -1,0 +1,214 @@
+"""Processor folders: what is read, what is refused, and one fingerprint however it was saved."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processors import qwen_folders
+
+from packidx.errors import SourceError
+from packidx.processor import load_processor
+from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
+from packidx.processor.vision import QwenVision
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+
+
+@pytest.fixture
+def folder(folders: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy to change, its tokenizer a link to the original."""
+    copy = tmp_path / "processor"
+    copy.mkdir()
+    for path in folders["qwen2.5-vl"].iterdir():
+        if path.name == "tokenizer.json":
+            (copy / path.name).symlink_to(path)
+        else:
+            shutil.copy(path, copy)
+    return copy
+
+
+def edit(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_what_a_folder_holds(folders: dict[str, Path]) -> None:
+    files = load_processor(folders["qwen3-vl"])
+    assert files.vision == QwenVision(16, 2, 2, 65_536, 16_777_216, "qwen3_vl")
+    assert files.tokenizer is not None and files.tokenizer.get_vocab_size() == 151_669
+    assert files.template is not None and "<|im_end|>" in files.template.control_tokens
+    assert "<tool_call>" not in files.template.control_tokens
+    assert files.video_settings is not None and files.video_settings["fps"] == 2
+    copy = pickle.loads(pickle.dumps(files))
+    assert copy.fingerprint() == files.fingerprint()
+
+
+def test_each_family_and_setting_has_its_own_fingerprint(
+    folders: dict[str, Path], folder: Path
+) -> None:
+    seen = {load_processor(path).fingerprint() for path in folders.values()}
+    assert len(seen) == 2  # Qwen2-VL and 2.5-VL differ in class only here: same tokens and pixels
+    edit(folder / "preprocessor_config.json", max_pixels=1_003_520)
+    seen.add(load_processor(folder).fingerprint())
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("helpful", "kind"))
+    seen.add(load_processor(folder).fingerprint())
+    (folder / "tokenizer.json").unlink()
+    seen.add(load_processor(folder).fingerprint())
+    assert len(seen) == 5
+
+
+def test_spellings_of_one_processor(folder: Path) -> None:
+    before = load_processor(folder).fingerprint()
+    template = folder / "chat_template.jinja"
+    text = template.read_text()
+
+    template.unlink()  # legacy: in JSON
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": text}))
+    assert load_processor(folder).fingerprint() == before
+    (folder / "chat_template.json").unlink()  # oldest: in the tokenizer's configuration, by name
+    named = [{"name": "tools", "template": "x"}, {"name": "default", "template": text}]
+    edit(folder / "tokenizer_config.json", chat_template=named)
+    assert load_processor(folder).fingerprint() == before
+
+    image = folder / "preprocessor_config.json"  # pixel limits as `size`
+    settings = json.loads(image.read_text())
+    low, high = settings.pop("min_pixels"), settings.pop("max_pixels")
+    settings["size"] = {"shortest_edge": float(low), "longest_edge": high}
+    image.write_text(json.dumps(settings))
+    assert load_processor(folder).fingerprint() == before
+    nested = {"image_processor": settings, "processor_class": "Qwen2_5_VLProcessor"}
+    (folder / "processor_config.json").write_text(json.dumps(nested))  # the newest, nested
+    image.unlink()
+    assert load_processor(folder).fingerprint() == before
+
+
+def test_state_and_spelling_of_a_tokenizer_do_not_count(folders: dict[str, Path]) -> None:
+    path = folders["qwen3-vl"] / "tokenizer.json"
+    data = json.loads(path.read_text())
+    want = normalise_tokenizer(path.read_text())
+    data["padding"] = {"strategy": "BatchLongest"}
+    data["truncation"] = {"max_length": 5}
+    data["post_processor"] = None
+    data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
+    data["model"]["unk_token"] = ""
+    assert normalise_tokenizer(json.dumps(data)) == want
+    data["post_processor"] = {"type": "ByteLevel", "trim_offsets": True}
+    assert normalise_tokenizer(json.dumps(data)) != want  # it moves offsets, hence labels
+    data["post_processor"] = None
+    data["model"]["merges"].reverse()
+    assert normalise_tokenizer(json.dumps(data)) != want
+
+
+def test_settings_are_completed() -> None:
+    given = {"size": {"shortest_edge": 1, "longest_edge": 2}, "max_pixels": 9.0, "fps": None}
+    assert complete_settings(given, {"fps": 2.0, "resample": 3, "other": 1}) == {
+        "size": {"shortest_edge": 1, "longest_edge": 9},
+        "fps": 2,
+        "resample": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "chat_template.json"],
+)
+def test_broken_files_are_named(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).write_text('{"a": ')
+    with pytest.raises(SourceError, match=name):
+        load_processor(folder)
+    (folder / name).write_text("[]")
+    with pytest.raises(SourceError, match=name):
+        load_processor(folder)
+
+
+def test_broken_templates_are_named(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{% if %}")
+    with pytest.raises(SourceError, match="not valid Jinja"):
+        load_processor(folder)
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(SourceError, match=r"chat_template\.jinja is not readable text"):
+        load_processor(folder)
+
+
+def test_parts_may_be_missing_but_not_all(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    files = load_processor(folder)
+    assert files.template is None and files.vision is not None
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(SourceError, match=r"no chat template .* no image settings"):
+        load_processor(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(SourceError, match=r"no tokenizer\.json, no chat template"):
+        load_processor(folder)
+
+
+@pytest.mark.parametrize("name", ["./missing", "missing/deeper/still", "/no/such/folder", ".."])
+def test_missing_folders(name: str, tmp_path: Path) -> None:
+    if name == "..":
+        name = str(tmp_path / "file")
+        Path(name).write_text("")
+    with pytest.raises(SourceError, match="does not exist or is not a folder"):
+        load_processor(name)
+
+
+def test_unknown_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def offline(*args: Any, **kwargs: Any) -> str:
+        raise OSError("no network\nsecond line")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(SourceError, match=r"someone/model is neither .* \(no network\): give"):
+        load_processor("someone/model")
+
+
+def test_a_models_files_are_fetched(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    asked: list[Any] = []
+
+    def fetch(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(folders["qwen3-vl"])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    files = load_processor("Qwen/Qwen3-VL-2B-Instruct")
+    assert files.fingerprint() == load_processor(folders["qwen3-vl"]).fingerprint()
+    (name, patterns) = asked[0]
+    assert name == files.name == "Qwen/Qwen3-VL-2B-Instruct"
+    assert "tokenizer.json" in patterns and not any("safetensors" in p for p in patterns)
+
+
+def test_placeholders_must_be_plain_added_tokens(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text())
+    path.unlink()
+    for token in data["added_tokens"]:
+        if token["content"] == "<|image_pad|>":
+            token["lstrip"] = True
+    path.write_text(json.dumps(data))
+    with pytest.raises(SourceError, match=r"no plain added token <\|image_pad\|>"):
+        load_processor(folder)
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, packidx.processor, packidx.encode\n"
+        "from packidx.processor import Counter, load_processor\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
