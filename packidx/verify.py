@@ -85,7 +85,7 @@ def _check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
         if same
         else (
             f"the encoder has fingerprint {given}, the lengths were counted by "
-            f"{counted['fingerprint']} ({counted['name']}): use that one, or estimate and plan again"
+            f"{counted['fingerprint']} ({counted['name']}): use that one, or estimate again"
         )
     )
     yield Check("encoder", same, detail)

@@ -25,8 +25,11 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.mrope import mrope_positions
 
 TEXT = {
-    **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 32},
-    **{"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8},
+    **dict.fromkeys(("hidden_size", "intermediate_size"), 16),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 2),
+    "num_hidden_layers": 1,
+    "vocab_size": 32,
+    "head_dim": 8,
     "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e4},
 }
 VISION = {"depth": 1, "num_heads": 2, "spatial_merge_size": 2}

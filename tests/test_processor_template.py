@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from pathlib import Path
 
 import pytest
 from processors import qwen_folders
@@ -116,17 +115,15 @@ def test_no_special_token_follows() -> None:
 
 
 def test_parts_are_labelled_one_by_one(tmp_path_factory: pytest.TempPathFactory) -> None:
-    files = load_processor(_folders(tmp_path_factory)["qwen2.5-vl"])
-    assert files.template is not None
+    qwen = _template(tmp_path_factory, "qwen2.5-vl")
     turn = Turn("assistant", ("see ", Media("image"), "there"))
-    rendered = files.template.render(Conversation((Turn("user", ("draw",)), turn)))
+    rendered = qwen.render(Conversation((Turn("user", ("draw",)), turn)))
     assert trained(rendered) == ["see ", "there" + END]
     assert rendered.text[rendered.media[0] :].startswith("<|image_pad|><|vision_end|>there")
 
 
 def test_tool_calls_are_the_assistants_words(tmp_path_factory: pytest.TempPathFactory) -> None:
-    files = load_processor(_folders(tmp_path_factory)["qwen3-vl"])
-    assert files.template is not None
+    qwen = _template(tmp_path_factory, "qwen3-vl")
     call = {"function": {"name": "f", "arguments": {"x": 1}}}
     turns = (
         Turn("user", ("do",)),
@@ -135,22 +132,21 @@ def test_tool_calls_are_the_assistants_words(tmp_path_factory: pytest.TempPathFa
         Turn("assistant", ("good",)),
     )
     tools = [{"type": "function", "function": {"name": "f"}}]
-    rendered = files.template.render(Conversation(turns, tools=tools))
+    rendered = qwen.render(Conversation(turns, tools=tools))
     spoken = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>' + END
     assert trained(rendered) == [spoken, "good" + END]
 
 
 def test_media_tokens_in_text(tmp_path_factory: pytest.TempPathFactory) -> None:
-    files = load_processor(_folders(tmp_path_factory)["qwen3-vl"])
-    assert files.template is not None
+    qwen = _template(tmp_path_factory, "qwen3-vl")
     for text in ("a <|image_pad|>", "<|video_pad|>"):
         with pytest.raises(BadRecord) as caught:
-            files.template.render(chat(text, "b"))
+            qwen.render(chat(text, "b"))
         assert caught.value.reason == "media_token_in_text"
         assert text.split()[-1] in caught.value.detail
     hidden = Conversation((Turn("user", ("x",)), Turn("assistant", (Media("image"), "y"))))
     with pytest.raises(BadRecord) as caught:
-        files.template.render(hidden)
+        qwen.render(hidden)
     assert caught.value.reason == "media_not_rendered"
 
 
@@ -188,12 +184,11 @@ def test_sandbox_holds() -> None:
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
 def test_random_conversations(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is rendered is what transformers renders, and every trained text is found in order."""
-    files = load_processor(_folders(tmp_path_factory)[name])
-    assert files.template is not None
+    qwen = _template(tmp_path_factory, name)
     for seed in range(300):
         conversation = parse(record(random.Random(seed)))
-        rendered = files.template.render(conversation)
-        assert rendered.text == reference(files.template.source, conversation)
+        rendered = qwen.render(conversation)
+        assert rendered.text == reference(qwen.source, conversation)
         turns = [turn for turn in conversation.turns if turn.role == "assistant"]
         assert trained(rendered) == ["".join(map(str, turn.parts)) + END for turn in turns]
         assert list(rendered.label_spans) == sorted(rendered.label_spans)
@@ -209,5 +204,8 @@ def test_skeletons_are_bounded_and_not_pickled(monkeypatch: pytest.MonkeyPatch) 
     assert copy.render(chat("q", "a")) == made.render(chat("q", "a"))
 
 
-def _folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+def _template(tmp_path_factory: pytest.TempPathFactory, name: str) -> ChatTemplate:
+    folders = qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+    found = load_processor(folders[name]).template
+    assert found is not None
+    return found

@@ -192,7 +192,9 @@ _json = st.recursive(
                 + ["images_meta", "height", "width", "n_tokens", "_text_tokens", "tools", "videos"]
             ),
             inner
-            | st.sampled_from(["user", "human", "gpt", "<image>", "text", "image", "tool", "system"]),
+            | st.sampled_from(
+                ["user", "human", "gpt", "<image>", "text", "image", "tool", "system"]
+            ),
             max_size=5,
         )
     ),

@@ -19,6 +19,7 @@ from torch_packs import IMAGE, SyntheticEncode, bare_index, length_of, make_inde
 from packidx.errors import MismatchError, PackidxError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
+from packidx.torch.pieces import cut, normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -239,7 +240,7 @@ LONG = [record(7, [30, (2, 4), 10, (4, 4), 20]), record(8, [9])]
 def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None:
     encode = SyntheticEncode(types=types)
     if not types:
-        encode.media_token_ids = [IMAGE]  # type: ignore[attr-defined]
+        encode.media_token_ids = {"image": IMAGE}  # type: ignore[attr-defined]
     index = make_index(tmp_path, {"all": LONG}, capacity=40, on_long="split")
     dataset = PackedDataset(index, encode)
     whole = encode(LONG[0])
@@ -274,6 +275,37 @@ def test_split_pieces_make_the_sample_again(tmp_path: Path, types: bool) -> None
         assert rows[1:, 0].tolist() == [0, 0, 0]
     relative = whole["position_ids"][:, 40:]
     assert torch.equal(pieces[1][1][1:], relative - relative[:, :1])
+
+
+def test_cutting_images_and_videos_apart() -> None:
+    """Tokens: 2 text, image of 1, video of 2, two images of 1, video of 1, 1 text."""
+    sample = normalise(
+        {
+            "input_ids": [5, 6, 92, 93, 93, 92, 92, 93, 7],
+            "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2], [1, 2, 2]]),
+            "video_grid_thw": torch.tensor([[2, 2, 2], [1, 2, 2]]),
+            "pixel_values": torch.arange(12)[:, None],
+            "pixel_values_videos": torch.arange(12)[:, None],
+            "second_per_grid_ts": torch.tensor([0.5, 0.25]),
+            "video_names": torch.tensor([[1], [2]]),
+        }
+    )
+    ids = {"image": 92, "video": 93}
+    first, rest = cut(sample, 0, 5, ids).media, cut(sample, 5, 9, ids).media
+    assert first["image_grid_thw"].tolist() == [[1, 2, 2]] and len(first["pixel_values"]) == 4
+    assert rest["pixel_values"].flatten().tolist() == list(range(4, 12))
+    assert first["video_grid_thw"].tolist() == [[2, 2, 2]]
+    assert rest["pixel_values_videos"].flatten().tolist() == list(range(8, 12))
+    assert rest["video_names"].tolist() == [[2]] and rest["second_per_grid_ts"].tolist() == [0.25]
+    assert cut(sample, 0, 2, ids).media == {} == cut(sample, 8, 9, ids).media
+    with pytest.raises(MismatchError, match="token 4, inside one of its videos"):
+        cut(sample, 0, 4, ids)
+    sample.media["pixel_values"] = torch.zeros(5, 1)
+    with pytest.raises(MismatchError, match="pixel_values has 5 rows"):
+        cut(sample, 0, 5, ids)
+    del sample.media["image_grid_thw"]
+    with pytest.raises(MismatchError, match="no image_grid_thw"):
+        cut(sample, 0, 5, ids)
 
 
 def test_a_cut_needs_to_know_where_media_are(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
 from torch_packs import (
     IMAGE,
     VIDEO,
@@ -17,12 +18,10 @@ from torch_packs import (
     SyntheticEncode,
     make_index,
     record,
-    torchvision_without_operators,
 )
 
 from packidx.torch import PackedDataset, collate
 
-torchvision_without_operators()
 transformers = pytest.importorskip("transformers")
 
 RECORDS = [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +18,6 @@ from packidx.schema import LENGTHS, LENGTHS_FORMAT, conform
 VISION_START, VISION_END, IMAGE, VIDEO = 90, 91, 92, 93
 VOCABULARY = 96
 MERGE = 2
-
-_LIBRARY: list[Any] = []  # operators live as long as their library object
-
-
-def torchvision_without_operators() -> None:
-    """Let transformers import where torchvision is built for CUDA and torch for the CPU.
-
-    Such a torchvision fails to import for want of two operators, which no test here calls.
-    """
-    with contextlib.suppress(ImportError):
-        try:
-            import torchvision  # noqa: F401
-        except RuntimeError:
-            boxes = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            _LIBRARY.append(torch.library.Library("torchvision", "FRAGMENT"))
-            for name in ("nms", "qnms"):
-                _LIBRARY[0].define(name + boxes)
-            for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-                del sys.modules[name]
-
 
 Parts = list[int | tuple[int, int]]  # runs of text tokens and images (h, w) in patches
 

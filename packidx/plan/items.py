@@ -88,7 +88,7 @@ def _complain(lengths: Lengths, long: Int64s, weight: Int64s, options: ResolvedO
     name = f"sample {lengths.frame['sample_id'][worst]}" + (f" ({key})" if key else "")
     raise OptionError(
         f"{len(long)} samples are longer than {options.planned_capacity} tokens, the longest is "
-        f"{name} with {int(weight[worst])}: raise --capacity or choose --on-long drop, split or truncate"
+        f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
     )
 
 

@@ -7,9 +7,10 @@ spellings of one processor differ in without any effect is taken out here.
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping
 from typing import Any
+
+import orjson
 
 from packidx.files import canonical_json, digest
 
@@ -67,13 +68,13 @@ def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
     it equals none, and so does a ``null`` or empty option equal an absent one. Merges are pairs;
     older files write ``"a b"``.
     """
-    data = json.loads(tokenizer_json)
+    data = orjson.loads(tokenizer_json)
     model = {key: value for key, value in data["model"].items() if value not in (None, "")}
     if isinstance(model.get("merges"), list):
         merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-        model["merges"] = digest(*(merge.encode() for merge in merges))
+        model["merges"] = digest("\n".join(merges).encode())
     if isinstance(model.get("vocab"), dict):
-        model["vocab"] = digest(canonical_json(model["vocab"]))
+        model["vocab"] = digest(orjson.dumps(model["vocab"], option=orjson.OPT_SORT_KEYS))
     post = data.get("post_processor")
     if post and post.get("type") == "ByteLevel" and post.get("trim_offsets") is False:
         post = None

@@ -139,6 +139,8 @@ class _MediaLists:
         for kind in LIST_KEYS:
             entries = media_entries(record, kind)[1]
             self._listed[kind] = [_medium(kind, entry) for entry in entries]
+            if any(medium.ref is None for medium in self._listed[kind]):
+                raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
         self._used = dict.fromkeys(LIST_KEYS, 0)
 
     def next(self, kind: str) -> Media:
@@ -229,8 +231,6 @@ def _medium(kind: str, entry: Any) -> Media:
         return Media(kind, ref, int(height), int(width))
     if isinstance(entry, _OBJECT):
         return Media(kind, ref, *_stated(entry, "bad_media"))
-    if ref is None:
-        raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
     return Media(kind, ref)
 
 

@@ -36,7 +36,7 @@ def collate(
       ``cu_seq_lens_k`` int32, ``max_length_q`` and ``max_length_k`` state where the samples are, so
       that no layer has to derive it.
 
-    Packs of a plan made with ``--shift`` carry shifted labels, returned as ``shift_labels`` as well:
+    Packs of a plan made with ``--shift`` carry shifted labels, returned as ``shift_labels`` too:
     by these transformers' causal loss knows not to shift them again.
 
     Raises:

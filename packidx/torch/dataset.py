@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -41,7 +41,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
         encode: record, its images opened, -> one sample's tensors, ``input_ids`` [T] or [1, T] at
             least. Labels default to the ids. With a ``fingerprint()`` it is checked against the
-            plan. ``media_token_ids`` (a collection of ids) is used for samples that a plan cut.
+            plan. An attribute ``media_token_ids`` (``{"image": id}``) tells where the media of a
+            sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as well.
         roots: old prefix -> new prefix of shard and media paths.
 
     Raises:
@@ -112,7 +113,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
                 f"encoded to {found} tokens{after} but planned as {sample.length}{piece};"
                 " estimate with this encoder and plan again"
             )
-        media_ids: Collection[int] | None = getattr(self.encode, "media_token_ids", None)
+        media_ids: Mapping[str, int] | None = getattr(self.encode, "media_token_ids", None)
         part = cut(encoded, start, start + sample.length, media_ids)
         if not self._shift:
             part.labels[:1] = IGNORE  # its predictor is in another piece

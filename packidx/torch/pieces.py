@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ IGNORE = -100  # label of positions that do not contribute to the loss, as in tr
 # Per-token inputs beside ids, labels and positions, and what stands for a sample without them.
 # A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
 SEQUENCE_FILL = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 0}
+
+_TYPES = {"image": 1, "video": 2}  # values of transformers' mm_token_type_ids
 
 
 @dataclass
@@ -106,10 +108,14 @@ def _mrope_rows(positions: Tensor | None, length: int) -> Tensor | None:
     return None
 
 
-def cut(sample: Encoded, start: int, stop: int, media_ids: Collection[int] | None) -> Encoded:
+def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None) -> Encoded:
     """Tokens [start, stop) of `sample` with the media that stand wholly inside.
 
-    Positions start again at the piece and its first label is masked.
+    Positions start again at the piece.
+
+    Args:
+        media_ids: token id of each kind of medium, ``{"image": 151655}``; not needed where the
+            sample has ``mm_token_type_ids``.
 
     Raises:
         MismatchError: a medium would be cut, or where the media stand is unknown.
@@ -117,11 +123,10 @@ def cut(sample: Encoded, start: int, stop: int, media_ids: Collection[int] | Non
     rows = sample.rows
     if rows is not None:
         rows = rows[:, start:stop]
-        rows = rows - rows[:, :1].min() if rows.numel() else rows
-    labels = sample.labels[start:stop].clone()
+        rows = rows - rows[:, :1].min()
     return Encoded(
         sample.input_ids[start:stop],
-        labels,
+        sample.labels[start:stop].clone(),
         rows,
         {key: value[start:stop] for key, value in sample.sequence.items()},
         _cut_media(sample, start, stop, media_ids),
@@ -140,22 +145,21 @@ def shift(sample: Encoded) -> Encoded:
 
 
 def _cut_media(
-    sample: Encoded, start: int, stop: int, media_ids: Collection[int] | None
+    sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None
 ) -> dict[str, Tensor]:
     kept: dict[str, Tensor] = {}
-    for kind, number in (("image", 1), ("video", 2)):
-        mine = {key: ("video" in key) == (kind == "video") for key in sample.media}
-        tensors = {key: value for key, value in sample.media.items() if mine[key]}
+    for kind in _TYPES:
+        tensors = {key: value for key, value in sample.media.items() if _kind_of(key) == kind}
         if not tensors:
             continue
-        is_medium = _media_tokens(sample, number, media_ids)
+        is_medium = _media_tokens(sample, kind, media_ids)
         before, inside = int(is_medium[:start].sum()), int(is_medium[start:stop].sum())
         total = int(is_medium.sum())
         grid = tensors.get(f"{kind}_grid_thw")
         if grid is None:
             raise MismatchError(
                 f"the plan cuts this sample and encode returned no {kind}_grid_thw, so where its"
-                " media end is unknown; plan with --on-long drop"
+                " media end is unknown: plan with --on-long drop"
             )
         patches = grid.prod(dim=-1)
         # tokens = patches / merge², whatever the model's merge size
@@ -169,14 +173,18 @@ def _cut_media(
     return kept
 
 
-def _media_tokens(sample: Encoded, number: int, media_ids: Collection[int] | None) -> Tensor:
+def _kind_of(key: str) -> str:
+    return "video" if "video" in key or key == "second_per_grid_ts" else "image"
+
+
+def _media_tokens(sample: Encoded, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
     types = sample.sequence.get("mm_token_type_ids")
     if types is not None:
-        return types == number
-    if media_ids is not None:
-        return torch.isin(sample.input_ids, torch.tensor(sorted(media_ids)))
+        return types == _TYPES[kind]
+    if media_ids is not None and kind in media_ids:
+        return sample.input_ids == media_ids[kind]
     raise MismatchError(
-        "the plan cuts this sample and encode does not say which tokens are media; let it return"
+        "the plan cuts this sample and encode does not say which tokens are media: let it return"
         " mm_token_type_ids or have an attribute media_token_ids, or plan with --on-long drop"
     )
 

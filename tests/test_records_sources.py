@@ -1,0 +1,167 @@
+"""Shards: finding them, scanning them, and reading lines and single records back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packidx.errors import BadRecord, SourceError
+from packidx.records import sources
+from packidx.records.sources import expand_sources, read_lines, read_record, scan, short_names
+
+BOM = b"\xef\xbb\xbf"
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b'{"messages": []}\n')
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["train-00003-of-00010.jsonl"], [("train-00003-of-00010.jsonl", "train")]),
+        (["a_7.jsonl"], [("a_7.jsonl", "a")]),
+        (["mine=a_7.jsonl"], [("a_7.jsonl", "mine")]),
+        (["d=1/x.jsonl"], [("d=1/x.jsonl", "x")]),
+        (["n=d=1/x.jsonl"], [("d=1/x.jsonl", "n")]),
+        (["f"], [("f/sub/train-1.jsonl", "sub/train"), ("f/z.jsonl", "z")]),
+        (["f/*.jsonl", "a_*.jsonl"], [("f/z.jsonl", "z"), ("a_7.jsonl", "a")]),
+        (["n/00001.jsonl"], [("n/00001.jsonl", "n")]),
+    ],
+)
+def test_expand(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: list[str],
+    expected: list[tuple[str, str]],
+) -> None:
+    touch(tmp_path, "train-00003-of-00010.jsonl", "a_7.jsonl", "d=1/x.jsonl", "n/00001.jsonl")
+    touch(
+        tmp_path, "f/z.jsonl", "f/sub/train-1.jsonl", "f/.hidden.jsonl", "f/.h/x.jsonl", "f/a.txt"
+    )
+    (tmp_path / "f" / "sub" / "up").symlink_to(tmp_path / "f")
+    monkeypatch.chdir(tmp_path)
+    assert [(shard.uri, shard.source) for shard in expand_sources(args)] == expected
+    url = [f"file://{tmp_path}/{args[0]}"] if "=" not in args[0] and len(args) == 1 else args
+    assert [shard.source for shard in expand_sources(url)] == [name for _, name in expected]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "no source given"),
+        (["none.jsonl"], "no such file"),
+        (["none*.jsonl"], "no such file"),
+        (["x=none.jsonl"], "no such file"),
+        (["empty"], "no .jsonl file in it"),
+        (["a.txt"], "unknown kind"),
+        (["a.jsonl", "./a.jsonl"], "same file"),
+        (["a.jsonl", "link.jsonl"], "same file"),
+        (["dir.jsonl"], "no .jsonl file in it"),
+        (["pipe.jsonl"], "not a regular file"),
+        (["dangling.jsonl"], "No such file"),
+        (["s3://bucket/a.jsonl"], "s3:// is not supported"),
+    ],
+)
+def test_bad_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], words: str
+) -> None:
+    touch(tmp_path, "a.jsonl", "a.txt")
+    for name in ("empty", "dir.jsonl"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "dangling.jsonl").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=words):
+        expand_sources(args)
+
+
+def test_short_names() -> None:
+    paths = ["/a/x/t.jsonl", "/b/x/t.jsonl", "/b/y/t.jsonl", "/b/u.jsonl"]
+    assert short_names(paths) == ["a/x/t.jsonl", "b/x/t.jsonl", "y/t.jsonl", "u.jsonl"]
+
+
+_line = st.binary(max_size=6) | st.sampled_from([b"", b" ", b"\t\r", b"{}", b' {"a": 1}', b"\0"])
+
+
+@given(
+    lines=st.lists(_line, max_size=12),
+    end=st.sampled_from([b"\n", b"\r\n"]),
+    bom=st.booleans(),
+    closed=st.booleans(),
+    block=st.sampled_from([1, 2, 3, 5, 64]),
+    cut=st.sampled_from([1, 4, 10, 1000]),
+)
+def test_scan_agrees_with_lines(
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[bytes],
+    end: bytes,
+    bom: bool,
+    closed: bool,
+    block: int,
+    cut: int,
+) -> None:
+    data = BOM * bom + end.join(lines) + end * closed
+    path = str(tmp_path_factory.getbasetemp() / "scan.jsonl")
+    Path(path).write_bytes(data)
+    text = data.removeprefix(BOM)
+    expected = [line for line in text.split(b"\n") if line.strip(b" \t\r\v\f")]
+    with pytest.MonkeyPatch.context() as patch:
+        # a read of fewer bytes than the mark has is only possible with a block this small
+        patch.setattr(sources, "_BLOCK", max(block, len(BOM)))
+        patch.setattr(sources, "TASK_BYTES", cut)
+        result = scan(path)
+    assert (result.nbytes, result.num_records) == (len(data), len(expected))
+    assert result.sha256 == hashlib.sha256(data).hexdigest()
+    found = []
+    for part in result.ranges:
+        assert part.first_row == len(found)
+        inside = list(read_lines(path, part.start, part.end))
+        assert len(inside) == part.num_records
+        found += inside
+    assert found == list(read_lines(path))
+    assert [line for _, line in found] == [line.removesuffix(b"\r") for line in expected]
+    assert all(data[at : at + len(line)] == line for at, line in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"messages": [', "bad_json"),
+        (b'{"a": NaN}', "bad_json"),
+        (b"\0", "bad_json"),
+        (b'{"a": "\xff"}', "bad_utf8"),
+        (b'{"a": "\\ud800"}', "bad_json"),
+        (b"[" * 3000, "bad_json"),
+        (b"[1, 2]", "bad_record"),
+        (b"7", "bad_record"),
+        (b'"text"', "bad_record"),
+        (b"null", "bad_record"),
+    ],
+)
+def test_read_bad_record(tmp_path: Path, line: bytes, reason: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}\n" + line + b'\n{"good": 1}\n')
+    with pytest.raises(BadRecord) as caught:
+        read_record(str(path), 3, len(line))
+    assert caught.value.reason == reason
+    assert str(path) in caught.value.detail
+    assert "3" in caught.value.detail
+    assert read_record(str(path), 4 + len(line), 11) == {"good": 1}
+
+
+def test_read_record_of_a_missing_or_short_shard(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(SourceError, match=r"a\.jsonl"):
+        read_record(str(path), 0, 2)
+    path.write_bytes(b"{}")
+    with pytest.raises(SourceError, match="only 1 of the 9 bytes"):
+        read_record(str(path), 1, 9)
