@@ -16,33 +16,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
+from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.index import Index, open_index
 from packidx.torch import PackedDataset, PackSampler, collate
 
 LOGITS = 512  # label tokens trained per step: x 152k vocabulary x 4 bytes = 0.3 GB of logits
 
 
-def allow_cuda_torchvision() -> None:
-    """Let transformers import beside a torchvision whose operators were built for another torch.
-
-    The wheels on PyPI are CUDA builds: with a CPU build of torch their library cannot be loaded,
-    and the import fails for want of two operators that image processors never call. Declaring
-    them is enough. Without torchvision at all, transformers falls back to PIL by itself.
-    """
-    global _operators
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        pass
-    except RuntimeError:
-        _operators = torch.library.Library("torchvision", "FRAGMENT")  # kept: it owns them
-        for name in ("nms", "qnms"):
-            _operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
 def build_model(seed: int = 0) -> Any:
     """Two language layers, one vision layer, the real vocabulary and patch size."""
-    allow_cuda_torchvision()
+    allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of torchvision
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     text = {

@@ -88,7 +88,7 @@ def test_every_record_is_a_row(data: Path, tmp_path: Path, processors: Path) -> 
     assert found[12]["key"] == "b/train.jsonl#2"  # its own key is a boolean
     assert {row["source"] for row in found} == {"a/train", "b/train"}
     good, bad = found[2], found[5]
-    assert (good["status"], good["method"], good["image_tokens"]) == ("ok", "exact", 4)
+    assert (good["status"], good["method"], good["image_tokens"]) == ("ok", "exact", 6)
     assert good["length"] == good["text_tokens"] + good["image_tokens"]
     assert (good["num_turns"], good["num_images"], good["num_videos"]) == (2, 1, 0)
     assert (bad["status"], bad["length"], bad["text_tokens"]) == ("rejected", 0, None)

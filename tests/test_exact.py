@@ -155,3 +155,21 @@ def test_another_processor_is_refused(
         if not c.ok
     }
     assert failed == {"encoder", "samples"}
+
+
+def test_cut_samples_materialise_as_planned(counted: tuple[Path, Path], tmp_path: Path) -> None:
+    lengths, folder = counted
+    plan_packs(lengths, tmp_path / "index", capacity=700, on_long="split")
+    index = open_index(tmp_path / "index")
+    samples = index.samples(["pack_id", "piece", "sample_id"]).to_pylist()
+    media = index.packs(["num_images"])["num_images"].to_pylist()
+    cut = [s["pack_id"] for s in samples if s["piece"] == 1 and media[s["pack_id"]]]
+    dataset = PackedDataset(index, ProcessorEncoder(folder))
+    chosen = sorted({*random.Random(2).sample(range(len(dataset)), 5), *cut[:5]})
+    assert any(number in cut for number in chosen)
+    for number in chosen:
+        pack, stats = dataset[number], index.pack(number).stats
+        assert len(pack["input_ids"]) == stats["length"]
+        if stats["num_images"]:
+            assert pack["image_grid_thw"].shape[0] == stats["num_images"]
+            assert pack["pixel_values"].shape[0] == stats["vision_patches"]

@@ -58,6 +58,18 @@ def test_exact_quotients_ties_and_limits(limits: tuple[int, int, int]) -> None:
     check(np.array([1, 1, 200, 201, 400, 401]), np.array([200, 201, 1, 1, 2, 2]), limits)
 
 
+@pytest.mark.parametrize("limits", LIMITS[:3])
+def test_quotients_that_are_whole(limits: tuple[int, int, int]) -> None:
+    """Shapes whose shrunk sides are exact multiples: another order of operations fails."""
+    factor, _, max_pixels = limits
+    cells = max_pixels // factor**2
+    times = np.arange(1, 1200)
+    for rows in (n for n in range(1, cells + 1) if cells % n == 0):
+        columns = cells // rows
+        if max(rows, columns) <= 200 * min(rows, columns):
+            check(rows * times, columns * times, limits)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-1, 10**6), st.integers(-1, 10**6)), min_size=1),

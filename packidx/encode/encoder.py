@@ -58,6 +58,17 @@ class ProcessorEncoder:
             )
         self._counter = Counter(self.files)
 
+    @property
+    def media_token_ids(self) -> dict[str, int]:
+        """Token id of each kind of medium, ``{"image": 151655}``: where a cut sample's media are."""
+        if self.files.vision is None or self.files.tokenizer is None:
+            return {}
+        ids = {
+            kind: self.files.tokenizer.token_to_id(token)
+            for kind, token in self.files.vision.media_tokens.items()
+        }
+        return {kind: ident for kind, ident in ids.items() if ident is not None}
+
     def fingerprint(self) -> str:
         """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
         return self.files.fingerprint()

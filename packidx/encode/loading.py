@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.errors import MissingExtraError, OptionError
 from packidx.processor.folder import (
     ProcessorFiles,
@@ -73,8 +74,9 @@ def load_image_processor(folder: str) -> Any:
         MissingExtraError: transformers is not installed or cannot be used.
     """
     try:
+        allow_cuda_torchvision()
         from transformers import AutoImageProcessor
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
         cause = error.__cause__ or error
         raise MissingExtraError(
             f"transformers cannot be imported ({cause}): run {INSTALL}"

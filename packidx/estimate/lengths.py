@@ -21,6 +21,7 @@ from packidx.estimate.progress import Progress, silent
 from packidx.estimate.rows import ShardInfo, media_root
 from packidx.processor.counter import Counter
 from packidx.processor.folder import load_processor
+from packidx.records.media import forget_sizes
 from packidx.records.sources import Shard, ShardScan, expand_sources, scan, short_names
 
 _DISTRIBUTIONS = ("numpy", "pyarrow", "orjson", "pillow", "tokenizers", "jinja2")
@@ -100,6 +101,7 @@ def estimate_lengths(
     fingerprint = counter.fingerprint()
     encoder = None if fingerprint is None else {"fingerprint": fingerprint, "name": name or ""}
     options = {"processor": name, "media_root": root}
+    forget_sizes()
     job = _Job(shards, _scan(shards, workers, progress), encoder, options)
     if existing is not None and place.is_complete(output, existing) and _is_same(job, existing):
         return _summary(output, existing, True, begun)

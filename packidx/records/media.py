@@ -27,9 +27,9 @@ from packidx.records.dialects import (
     part_kind,
     reference_of,
 )
-from packidx.records.paths import data_uri, resolve, shortened
+from packidx.records.paths import data_uri, real_folder, resolve, shortened
 
-__all__ = ["image_size", "media_size", "open_image", "open_media", "resolve"]
+__all__ = ["forget_sizes", "image_size", "media_size", "open_image", "open_media", "resolve"]
 
 _MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _IN_MEMORY = 1 << 18  # smaller files are read at once
@@ -74,7 +74,7 @@ def image_size(source: str | bytes) -> tuple[int, int]:
 def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | None:
     """(height, width) of one medium: stated, else from its image's header; None for a video.
 
-    Answers about paths are remembered for the life of the process.
+    Answers about paths are remembered until `forget_sizes`.
 
     Raises:
         BadRecord: as `resolve` and `image_size`; ``bad_media`` where there is nothing to look at.
@@ -97,6 +97,12 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
     if isinstance(answer, tuple):
         return answer
     raise BadRecord(answer.reason, answer.detail)
+
+
+def forget_sizes() -> None:
+    """Forget what `media_size` remembers: files may have changed since."""
+    for remembered in (_remembered_size, _exists, real_folder):
+        remembered.cache_clear()
 
 
 def open_image(source: Any) -> Image.Image:

@@ -39,7 +39,7 @@ def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
         raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
     path = os.path.join(root, ref)
     if confined:
-        inside = _is_inside(_real_path(path), _real_folder(root))
+        inside = _is_inside(_real_path(path), real_folder(root))
     else:
         inside = os.path.isabs(ref) or _is_inside(os.path.normpath(path), os.path.normpath(root))
     if not inside:
@@ -77,7 +77,8 @@ def _local_path(ref: str, scheme: str) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _real_folder(path: str) -> str:
+def real_folder(path: str) -> str:
+    """`os.path.realpath` of a folder, remembered."""
     return os.path.realpath(path)
 
 
@@ -85,7 +86,7 @@ def _real_path(path: str) -> str:
     folder, name = os.path.split(path)
     if name in ("", ".", "..") or os.path.islink(path):
         return os.path.realpath(path)
-    return os.path.join(_real_folder(folder), name)
+    return os.path.join(real_folder(folder), name)
 
 
 def _is_inside(path: str, root: str) -> bool:

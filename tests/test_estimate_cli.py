@@ -1,0 +1,71 @@
+"""`packidx estimate`: results on stdout, warnings on stderr, errors in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from packidx_cli.main import main
+
+GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    (tmp_path / "a.jsonl").write_text(GOOD + '{"cut\n' + GOOD)
+    return str(tmp_path / "a.jsonl")
+
+
+def test_people_see_counts_and_a_warning(
+    shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["estimate", shard, "-o", str(tmp_path / "out")]) == 0
+    out, err = capsys.readouterr()
+    words = out.split()
+    assert words[words.index("samples") + 1] == "3"
+    assert words[words.index("heuristic") + 1] == "2"
+    assert words[words.index("bad_json") + 1] == "1"
+    assert str(tmp_path / "out") in out
+    assert err.count("\n") == 1
+    assert "no --processor" in err
+
+
+def test_json_is_one_object(
+    shard: str, tmp_path: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["estimate", f"mine={shard}", "-o", str(tmp_path / "out"), "--json", "--quiet"]
+    command += ["--processor", str(processors / "qwen2.5-vl"), "--workers", "1"]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert (result["num_samples"], result["rejected"]) == (3, {"bad_json": 1})
+    assert (result["methods"], result["existed"]) == ({"exact": 2}, False)
+    assert err == ""
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["existed"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.jsonl", "-o", "out"], "no such file"),
+        (["a.jsonl", "-o", "a.jsonl"], "is a file"),
+        (["a.jsonl", "-o", "."], "no lengths table"),
+        (["a.jsonl", "-o", "out", "--media-root", "none"], "not a folder"),
+    ],
+)
+def test_errors_are_one_sentence(
+    shard: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["estimate", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
