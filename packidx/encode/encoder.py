@@ -60,7 +60,7 @@ class ProcessorEncoder:
 
     @property
     def media_token_ids(self) -> dict[str, int]:
-        """Token id of each kind of medium, ``{"image": 151655}``: where a cut sample's media are."""
+        """Token id of each kind of medium, ``{"image": 151655}``: finds a cut sample's media."""
         if self.files.vision is None or self.files.tokenizer is None:
             return {}
         ids = {

@@ -7,7 +7,8 @@ that no image processor calls. Declaring those is enough.
 
 from __future__ import annotations
 
-import importlib.util
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 _OPERATORS = (
@@ -25,18 +26,16 @@ def allow_cuda_torchvision() -> bool:
     Returns:
         whether they had to be declared, now or earlier.
     """
-    if _declared or importlib.util.find_spec("torchvision") is None:
+    if _declared or find_spec("torchvision") is None:
         return bool(_declared)
     try:
-        import torchvision  # noqa: F401
+        import_module("torchvision")
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        import torch
-
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library: Any = import_module("torch").library.Library("torchvision", "FRAGMENT")
         for operator in _OPERATORS:
             library.define(operator)
         _declared.append(library)
-        import torchvision  # noqa: F401
+        import_module("torchvision")
     return bool(_declared)

@@ -83,6 +83,8 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
         if media.kind == "image" and media.height * media.width > _MAX_PIXELS:
             size = f"{media.height} x {media.width}"
             raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
+        if isinstance(media.ref, str) and not media.ref.startswith("data:"):
+            resolve(media.ref, root, confined=confined)  # the reader will refuse what is outside
         return media.height, media.width
     if media.kind != "image":
         _check_exists(media.ref, root, confined)

@@ -27,7 +27,7 @@ _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\v\f"
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_SHARD_NUMBER = re.compile(r"(^|[-_.])\d+([-_]of[-_]\d+)?$")
+_SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
 
 
 @dataclass(frozen=True, slots=True)
