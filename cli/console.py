@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -50,6 +51,18 @@ def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Itera
     Console(file=buffer, width=width, force_terminal=terminal, highlight=False).print(table)
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     return "".join(f"{line}\n" for line in lines if line)
+
+
+@contextlib.contextmanager
+def status(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being done; silent with `quiet` or without a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda doing: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as line:
+        yield line.update
 
 
 def count(value: int | None) -> str:

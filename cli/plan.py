@@ -38,10 +38,11 @@ def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) 
     """
     from packidx.plan import PlanOptions, plan_packs
 
-    summary = plan_packs(lengths, output, PlanOptions(**options))
-    if as_json:
-        from .console import print_json
+    from .console import print_json, status
 
+    with status(quiet) as doing:
+        summary = plan_packs(lengths, output, PlanOptions(**options), progress=doing)
+    if as_json:
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
     else:
         _show(summary.manifest, output, summary.existed, summary.seconds)

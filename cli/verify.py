@@ -15,6 +15,7 @@ import click
 @click.option(
     "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
 )
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(
     index: str,
@@ -22,6 +23,7 @@ def verify(
     num_sampled: int,
     seed: int,
     roots: tuple[str, ...],
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
@@ -33,21 +35,22 @@ def verify(
     from packidx.index import open_index
     from packidx.verify import verify as run
 
+    from .console import print_json, print_table, status
     from .roots import parse_roots
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
     opened = open_index(index, parse_roots(roots))
-    checks = list(run(opened, encoder=_encoder(processor), num_sampled=num_sampled, seed=seed))
+    checks = []
+    with status(quiet) as doing:
+        for check in run(opened, encoder=_encoder(processor), num_sampled=num_sampled, seed=seed):
+            checks.append(check)
+            doing(f"{len(checks)} checks done, {check.name} last")
     failed = [check for check in checks if not check.ok]
     if as_json:
-        from .console import print_json
-
         listed = [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks]
         print_json({"snapshot_id": opened.id, "ok": not failed, "checks": listed})
     else:
-        from .console import print_table
-
         rows = [["ok" if one.ok else "FAILED", one.name, one.detail] for one in checks]
         print_table(["", "check", "what was seen"], rows, right=3)
     if failed:

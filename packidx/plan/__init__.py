@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,12 @@ class PlanSummary:
 
 
 def plan_packs(
-    lengths: str | Path, output: str | Path, options: PlanOptions | None = None, **changes: Any
+    lengths: str | Path,
+    output: str | Path,
+    options: PlanOptions | None = None,
+    *,
+    progress: Callable[[str], None] = lambda doing: None,
+    **changes: Any,
 ) -> PlanSummary:
     """Assign every sample of `lengths` to a pack and publish the plan as a snapshot of `output`.
 
@@ -55,6 +61,7 @@ def plan_packs(
         lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
         output: folder of the index; made if it is not there.
         options: what to plan; or name its fields, ``plan_packs(a, b, capacity=8192, seed=1)``.
+        progress: told what is being done, a few words at a time.
 
     Raises:
         OptionError: an option has no meaning for these lengths.
@@ -62,6 +69,7 @@ def plan_packs(
     """
     begin = time.perf_counter()
     asked = options or PlanOptions(**changes)
+    progress("reading lengths")
     table = read_lengths(str(lengths))
     resolved = asked.resolve(table.weakest_method)
     items, dropped = make_items(table, resolved)
@@ -69,6 +77,7 @@ def plan_packs(
         raise SourceError(
             f"{lengths} holds no usable sample ({dropped.num_rows} rows): nothing to pack"
         )
+    progress(f"packing {len(items.row):,} samples")
     placement = place(items.length, resolved.planned_capacity, resolved.seed)
     tables = {
         "packs": packs_table(table, items, placement),
@@ -89,6 +98,7 @@ def plan_packs(
         "sources": _sources(table, tables["dropped"]),
         "shards": (table.manifest or {}).get("shards", []),
     }
+    progress(f"writing {placement.num_packs:,} packs")
     manifest, existed = publish(Path(output), body, tables)
     return PlanSummary(
         manifest["snapshot_id"], str(output), existed, manifest, time.perf_counter() - begin
