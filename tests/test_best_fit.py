@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.best_fit import Records, best_fit_decreasing
 from packidx.plan.bounds import lower_bound, martello_toth_l2, volume_bound
 from packidx.plan.histogram import Histogram
 
@@ -25,19 +25,26 @@ def problems() -> st.SearchStrategy[tuple[list[int], int]]:
     )
 
 
-def item_level_packs(lengths: list[int], capacity: int) -> int:
-    """Best fit decreasing as the textbook has it: one sample at a time."""
+def item_level_rooms(lengths: list[int], capacity: int) -> list[int]:
+    """What best fit decreasing as the textbook has it leaves free in each pack, sorted."""
     rooms: list[int] = []
-    packs = 0
     for length in sorted(lengths, reverse=True):
         at = bisect_left(rooms, length)
-        if at == len(rooms):
-            packs += 1
-            room = capacity
-        else:
-            room = rooms.pop(at)
-        insort(rooms, room - length)
-    return packs
+        insort(rooms, (capacity if at == len(rooms) else rooms.pop(at)) - length)
+    return rooms
+
+
+def rooms_of(records: Records, histogram: Histogram, capacity: int) -> list[int]:
+    """The same out of a plan on counts."""
+    rooms = np.full(records.total_packs, capacity)
+    dealt = np.repeat(histogram.lengths, histogram.counts)
+    at = 0
+    columns = (records.first_pack, records.num_packs, records.per_pack)
+    for first, packs, each in zip(*columns, strict=True):
+        used = dealt[at : at + packs * each].reshape(packs, each).sum(axis=1)
+        rooms[first : first + packs] -= used
+        at += packs * each
+    return sorted(rooms.tolist())
 
 
 def optimum(lengths: list[int], capacity: int) -> int:
@@ -58,17 +65,19 @@ def optimum(lengths: list[int], capacity: int) -> int:
 
 
 @given(problems())
-def test_counts_need_as_many_packs_as_items(problem: tuple[list[int], int]) -> None:
+def test_counts_fill_packs_exactly_as_items_do(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
-    records = best_fit_decreasing(Histogram.of(np.array(lengths)), capacity)
-    assert records.total_packs == item_level_packs(lengths, capacity)
+    histogram = Histogram.of(np.array(lengths))
+    records = best_fit_decreasing(histogram, capacity)
+    assert rooms_of(records, histogram, capacity) == item_level_rooms(lengths, capacity)
 
 
-def test_counts_need_as_many_packs_as_items_at_scale() -> None:
+def test_counts_fill_packs_exactly_as_items_do_at_scale() -> None:
     rng = np.random.default_rng(0)
     lengths = np.clip(np.exp(rng.normal(np.log(800), 1, 20_000)), 16, 8192).astype(np.int64)
-    records = best_fit_decreasing(Histogram.of(lengths), 8192)
-    assert records.total_packs == item_level_packs(lengths.tolist(), 8192)
+    histogram = Histogram.of(lengths)
+    records = best_fit_decreasing(histogram, 8192)
+    assert rooms_of(records, histogram, 8192) == item_level_rooms(lengths.tolist(), 8192)
 
 
 @given(problems())

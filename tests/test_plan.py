@@ -112,6 +112,21 @@ def test_head_parent_and_existing_snapshots(tmp_path: Path) -> None:
     assert parquet_bytes(tmp_path / "i") == before
 
 
+def test_options_are_part_of_the_id(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", [5, 6])
+    ids = {plan_packs(lengths, tmp_path / "i", capacity=c).snapshot_id for c in (12, 13, 13)}
+    assert len(ids) == 2  # though both put the two samples into one pack
+
+
+def test_a_folder_without_manifest_is_no_snapshot_and_is_replaced(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", [5, 6])
+    first = plan_packs(lengths, tmp_path / "i", capacity=12)
+    (open_index(tmp_path / "i").folder / "manifest.json").unlink()
+    again = plan_packs(lengths, tmp_path / "i", capacity=12)
+    assert (again.snapshot_id, again.existed) == (first.snapshot_id, False)
+    assert_sound(tmp_path / "i")
+
+
 def test_seed_decides_who_meets_whom_and_the_order(tmp_path: Path) -> None:
     lengths = bare(tmp_path / "l.parquet", np.full(1000, 100))
     packs = []
@@ -210,6 +225,7 @@ def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
         {"length": 25, "media": [image(4, 6)], "num_images": 1, "image_tokens": 6},
         {"length": 25, "media": [image(6, 6)], "num_images": 1, "image_tokens": 6},
         {"length": 25, "media": None, "num_images": 1, "image_tokens": 6},
+        {"length": 25, "media": [image(10, 10)], "num_images": 1, "image_tokens": 10},
     ]
     full_table(tmp_path / "l.parquet", rows)
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
@@ -220,7 +236,7 @@ def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
     assert found == [
         *(
             (i, piece, start, n)
-            for i in (0, 1)
+            for i in (0, 1, 4)
             for piece, start, n in [(0, 0, 10), (1, 10, 10), (2, 20, 5)]
         )
     ]
@@ -228,8 +244,8 @@ def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
     dropped = [(d["sample_id"], d["reason"]) for d in index.dropped().to_pylist()]
     assert dropped == [(2, "too_long"), (3, "too_long")]
     packs = index.packs()
-    assert sum(packs["image_tokens"].to_pylist()) == 6
-    assert sum(packs["vision_patches"].to_pylist()) == 24
+    assert sum(packs["image_tokens"].to_pylist()) == 6 + 10
+    assert sum(packs["vision_patches"].to_pylist()) == 4 * (6 + 10)
 
 
 def test_rejected_rows_are_dropped_with_their_reason(tmp_path: Path) -> None:
