@@ -65,6 +65,9 @@ $(DATA)/corpus/.done: examples/make_corpus.py | $(VENV)/.base
 	@$(BIN)/python examples/make_corpus.py $(DATA)/corpus
 	@touch $@
 
-$(DATA)/lengths/manifest.json: $(DATA)/processors/.done $(DATA)/corpus/.done
+COUNTING := $(wildcard packidx/records/*.py packidx/processor/*.py packidx/estimate/*.py)
+
+$(DATA)/lengths/manifest.json: $(DATA)/processors/.done $(DATA)/corpus/.done $(COUNTING)
 	@$(BIN)/packidx estimate $(DATA)/corpus -o $(DATA)/lengths \
 	    --processor $(DATA)/processors/$(MODEL) --media-root $(DATA)/corpus
+	@touch $@

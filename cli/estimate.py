@@ -102,11 +102,18 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
 
 def _print(summary: LengthsSummary) -> None:
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
-    facts = {"samples": count(summary.num_samples), "tokens": count(summary.num_tokens)}
-    facts |= {f"  {name}": count(number) for name, number in summary.methods.items()}
-    facts["rejected"] = count(summary.num_rejected)
-    facts |= {f"  {name}": count(number) for name, number in summary.rejected.items()}
-    print_facts(f"{summary.path}  ({state})", facts)
+    facts = {"samples": _with_parts(summary.num_samples, summary.methods)}
+    facts["tokens"] = count(summary.num_tokens)
+    facts["rejected"] = _with_parts(summary.num_rejected, summary.rejected)
+    if summary.num_rejected:
+        facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
+    facts["table"] = f"{summary.path} ({state})"
+    print_facts("Lengths", facts)
+
+
+def _with_parts(total: int, parts: dict[str, int]) -> str:
+    listed = ", ".join(f"{count(number)} {name}" for name, number in parts.items())
+    return f"{count(total)} ({listed})" if listed else count(total)
 
 
 def _warn(summary: LengthsSummary, processor: str | None) -> None:

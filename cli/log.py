@@ -10,16 +10,22 @@ import click
 
 @click.command()
 @click.argument("index")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-def log(index: str, as_json: bool) -> None:
+def log(index: str, quiet: bool, as_json: bool) -> None:
     """List the snapshots of INDEX, newest first."""
+    from packidx.errors import FormatError
     from packidx.index import open_index, read_head, snapshot_ids
 
     newest = open_index(index)
     head = read_head(Path(newest.path))
     rows = []
     for ident in snapshot_ids(newest.path):
-        manifest = open_index(f"{newest.path}@{ident}").manifest
+        try:
+            manifest = open_index(f"{newest.path}@{ident}").manifest
+        except FormatError as error:
+            click.echo(f"warning: left out: {error}", err=True)
+            continue
         rows.append({key: manifest.get(key) for key in _KEYS} | {"head": ident == head})
     rows.sort(key=lambda row: (row["created"] or "", row["head"]), reverse=True)
     if as_json:

@@ -76,6 +76,16 @@ def main(args: list[str] | None = None) -> Any:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"packidx: {where}{error.strerror or error}", err=True)
         return 1
+    except Exception as error:
+        if os.environ.get("PACKIDX_TRACEBACK"):
+            raise
+        words = " ".join(str(error).split())[:300]
+        click.echo(
+            f"packidx: unexpected {type(error).__name__}: {words}; this is a defect of packidx,"
+            " please report it with what PACKIDX_TRACEBACK=1 shows",
+            err=True,
+        )
+        return 1
 
 
 def run() -> None:

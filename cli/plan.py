@@ -46,6 +46,13 @@ def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) 
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
     else:
         _show(summary.manifest, output, summary.existed, summary.seconds)
+    if summary.moved:
+        old, new = next(iter(summary.moved.items()))
+        click.echo(
+            f"note: this very plan was made earlier, when {old} stood for {new}; its paths stay as "
+            f"they were: read it with --root OLD=NEW or roots={{old: new}}",
+            err=True,
+        )
 
 
 def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) -> None:

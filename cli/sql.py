@@ -29,116 +29,146 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 @click.option(
     "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
 )
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def sql(
-    index: str, query: str | None, kind: str | None, output: str | None, roots: tuple[str, ...]
+    index: str,
+    query: str | None,
+    kind: str | None,
+    output: str | None,
+    roots: tuple[str, ...],
+    quiet: bool,
 ) -> None:
-    """Run QUERY over INDEX or INDEX@ID; without QUERY, read it from stdin or list the views.
+    """Run QUERY over INDEX or INDEX@ID; "-" reads it from stdin, without QUERY list the columns.
 
     The views are packs, samples and dropped, and lengths where that table is still there.
     """
     from packidx.index import open_index
 
+    from .console import status
     from .roots import parse_roots
 
-    opened = open_index(index, parse_roots(roots))
-    kind = kind or (_SUFFIXES.get(Path(output).suffix, "csv") if output else "table")
+    kind = kind or _kind_of(output)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
-    connection = _connect(opened)
-    if query is None and not sys.stdin.isatty():
-        query = sys.stdin.read()
-    if not query or not query.strip():
+    opened = open_index(index, parse_roots(roots))
+    if query is None or not query.strip():
         query = "SELECT table_name AS view, column_name, data_type FROM information_schema.columns"
-    _run(connection, query, kind, output)
+    elif query == "-":
+        query = sys.stdin.read()
+    with status(quiet) as doing:
+        doing("running the query")
+        text = _run(opened, query, kind, output)
+    if text is not None:
+        _hand_out(text, output)
 
 
-def _connect(index: Index) -> duckdb.DuckDBPyConnection:
-    import duckdb
+def _kind_of(output: str | None) -> str:
+    from packidx.errors import OptionError
 
-    connection = duckdb.connect()
-    connection.execute("SET preserve_insertion_order = true")
-    tables = {
-        name: [str(path) for path in index.files(name)] for name in ("packs", "samples", "dropped")
-    }
-    lengths = Path(index.resolve(index.manifest["lengths"]["uri"]))
-    if lengths.is_dir():
-        tables["lengths"] = sorted(str(path) for path in lengths.glob("*.parquet"))
-    elif lengths.is_file():
-        tables["lengths"] = [str(lengths)]
-    for name, files in tables.items():
-        if files:
-            listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
-    return connection
+    if output is None:
+        return "table"
+    suffix = Path(output).suffix.lower()
+    if suffix not in _SUFFIXES:
+        known = ", ".join(_SUFFIXES)
+        raise OptionError(f"-o {output}: say what to write with --format, or end it in {known}")
+    return _SUFFIXES[suffix]
 
 
-def _run(connection: duckdb.DuckDBPyConnection, query: str, kind: str, output: str | None) -> None:
+def _run(index: Index, query: str, kind: str, output: str | None) -> str | None:
+    """The result as text; None where it went into a Parquet file."""
     import duckdb
 
     from packidx.errors import OptionError
 
+    from .formats import FORMATS
+
+    absent = ""
     try:
+        connection = duckdb.connect()
+        absent = _make_views(connection, index)
         relation = connection.sql(query)
         if relation is None:  # a statement without rows
-            return
+            return "[]\n" if kind == "json" else ""
         if output and kind == "parquet":
             relation.write_parquet(output, compression="zstd")
-            return
-        columns, rows = relation.columns, relation.fetchall()
+            return None
+        columns, rows = relation.columns, _rows(relation)
     except duckdb.Error as error:
         first = " ".join(str(error).split("\n\n")[0].split())
+        if absent and "name lengths does not exist" in first:
+            first = absent
         raise OptionError(f"the query failed: {first}") from None
-    text = _FORMATS[kind](columns, rows)
-    if output:
-        from packidx.files import write_atomic
+    return FORMATS[kind](columns, rows)
 
-        write_atomic(output, text.encode())
+
+def _rows(relation: duckdb.DuckDBPyRelation) -> list[tuple[Any, ...]]:
+    """All rows as Python values; times with a zone as text, which else need one more package."""
+    zoned = [
+        f'"{name}"::VARCHAR AS "{name}"' if "TIME ZONE" in str(kind).upper() else f'"{name}"'
+        for name, kind in zip(relation.columns, relation.types, strict=True)
+        if '"' not in name
+    ]
+    has_zones = any("::VARCHAR" in column for column in zoned)
+    rows: list[tuple[Any, ...]] = (
+        relation.project(", ".join(zoned)) if has_zones else relation
+    ).fetchall()
+    return rows
+
+
+def _make_views(connection: duckdb.DuckDBPyConnection, index: Index) -> str:
+    """Create the views; returns why there is no view `lengths`, or an empty string."""
+    tables = {name: index.files(name) for name in ("packs", "samples", "dropped")}
+    lengths, absent = _lengths_files(index)
+    if lengths:
+        tables["lengths"] = lengths
+    for name, files in tables.items():
+        listed = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
+    return absent
+
+
+def _lengths_files(index: Index) -> tuple[list[Path], str]:
+    """The planned lengths table's files, or none and the reason."""
+    from packidx.errors import FormatError
+    from packidx.manifest import load_manifest
+    from packidx.schema import LENGTHS_FORMAT
+
+    planned = index.manifest["lengths"]
+    path = Path(index.resolve(planned["uri"]))
+    if (path / "manifest.json").is_file():
+        keys = {"fingerprint": str, "files": list}
+        try:
+            manifest = load_manifest(path / "manifest.json", LENGTHS_FORMAT, keys, "estimate again")
+        except FormatError as error:
+            return [], f"there is no view lengths: {error}"
+        if manifest["fingerprint"] != planned["fingerprint"]:
+            return [], f"there is no view lengths: {path} is not the table that was planned"
+        return [path / part["path"] for part in manifest["files"]], ""
+    if path.is_dir():
+        files = sorted(path.glob("*.parquet"))
+    elif path.is_file():
+        files = [path]
     else:
+        files = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    if not files:
+        return [], f"there is no view lengths: {path} is gone, say where with --root OLD=NEW"
+    return files, ""
+
+
+def _hand_out(text: str, output: str | None) -> None:
+    """To stdout, into a file as a whole, or into what else `output` names (a pipe, a device)."""
+    if output is None:
         click.echo(text, nl=False)
+        return
+    from packidx.files import write_atomic
 
+    target = Path(output).resolve()
+    if target.exists() and not target.is_file():
+        with open(target, "w") as file:
+            file.write(text)
+    elif not target.parent.is_dir():
+        from packidx.errors import OptionError
 
-def _as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    import json
-
-    objects = [dict(zip(columns, row, strict=True)) for row in rows]
-    return json.dumps(objects, ensure_ascii=False, default=_plain, indent=None) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no type for: DECIMAL and HUGEINT as numbers, everything else as text."""
-    import decimal
-
-    if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    return str(value)
-
-
-def _as_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    import csv
-    import io
-
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
-def _as_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    from .console import format_table
-
-    right = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
-    return format_table(columns, ([_cell(value) for value in row] for row in rows), right)
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-_FORMATS = {"json": _as_json, "csv": _as_csv, "table": _as_table}
+        raise OptionError(f"-o {output}: the folder {target.parent} does not exist")
+    else:
+        write_atomic(target, text.encode())

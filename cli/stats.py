@@ -11,8 +11,9 @@ from .console import count
 
 @click.command()
 @click.argument("index")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def stats(index: str, as_json: bool) -> None:
+def stats(index: str, quiet: bool, as_json: bool) -> None:
     """Show how good the plan of INDEX or INDEX@ID is."""
     from packidx.index import open_index
     from packidx.index.stats import pack_stats
@@ -69,14 +70,19 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
         "dropped": f"{count(result['num_dropped'])}" + (f" ({reasons})" if reasons else ""),
     }
     if result["num_pieces"] != result["num_samples"]:
-        facts["pieces"] = f"{count(result['num_pieces'])} ({options['on_long']} of long samples)"
+        facts["pieces"] = f"{count(result['num_pieces'])}: long samples were split"
+    if result["num_tokens_cut"]:
+        facts["cut off"] = f"{count(result['num_tokens_cut'])} tokens of long samples"
+    methods = manifest["lengths"]["methods"]
     if options["planned_capacity"] != options["capacity"]:
         planned = count(options["planned_capacity"])
+        inexact = ", ".join(f"{n:,} {name}" for name, n in methods.items() if name != "exact")
         facts["margin"] = f"{100 * options['margin']:g} %: {planned} tokens are planned"
+        facts["margin"] += f" ({inexact} lengths)" if inexact else ""
     encoder = manifest["lengths"].get("encoder")
-    facts["counted by"] = (
-        f"{encoder['name']}" if encoder else "no processor: lengths taken as given"
-    )
+    how = ", ".join(f"{n:,} {name}" for name, n in methods.items())
+    by = f", by {encoder['name']}" if encoder else ""
+    facts["lengths"] = f"{how}{by}" if how else "taken as given"
     return facts
 
 

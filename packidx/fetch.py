@@ -36,9 +36,9 @@ class Fetcher:
         path = self._shard(sample.shard)
         record = read_record(path, sample.offset, sample.nbytes)
         root = self._media_roots.get(sample.source or "")
-        if root is None:
-            return open_media(record, os.path.dirname(path) or ".", confined=False)
-        return open_media(record, self.index.resolve(root), confined=True)
+        confined = root is not None
+        folder = self.index.resolve(root) if root is not None else os.path.dirname(path) or "."
+        return open_media(record, folder, confined, self.index.resolve)
 
     def _shard(self, number: int) -> str:
         """Path of a shard; its size is compared with the plan's once per process."""
@@ -49,8 +49,8 @@ class Fetcher:
                 size = os.stat(path).st_size
             except OSError as error:
                 raise SourceError(
-                    f"shard {path}: {error.strerror}; say where it is now with roots={{old: new}}"
-                    " or --root OLD=NEW"
+                    f"shard {path}: {error.strerror} (seen from {os.getcwd()});"
+                    " say where it is now with roots={old: new} or --root OLD=NEW"
                 ) from error
             if size != shard["bytes"]:
                 raise MismatchError(

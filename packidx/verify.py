@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packidx.errors import OptionError, PackidxError
+from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.fetch import Fetcher
 from packidx.files import file_digest
 from packidx.index import Index, Sample
 from packidx.index.verify import Check, verify_snapshot
+from packidx.manifest import load_manifest
 from packidx.mix import derive_key, permutation
+from packidx.schema import LENGTHS_FORMAT
 
 
 def verify(
@@ -29,6 +30,11 @@ def verify(
     """
     if num_sampled and encoder is None:
         raise OptionError("--sample needs an encoder: give --processor DIR_OR_NAME as well")
+    if num_sampled and not index.manifest["shards"]:
+        raise OptionError(
+            f"{index.path} was planned from bare lengths and does not say where its samples are: "
+            "leave --sample out"
+        )
     yield from verify_snapshot(index)
     yield from _check_lengths(index)
     yield from _check_shards(index)
@@ -44,7 +50,13 @@ def _check_lengths(index: Index) -> Iterator[Check]:
     path = Path(index.resolve(planned["uri"])) / "manifest.json"
     if not path.is_file():
         return
-    found = json.loads(path.read_bytes()).get("fingerprint")
+    try:
+        found = load_manifest(path, LENGTHS_FORMAT, {"fingerprint": str}, "estimate again")[
+            "fingerprint"
+        ]
+    except FormatError as error:
+        yield Check("lengths table", False, str(error))
+        return
     same = found == planned["fingerprint"]
     detail = (
         f"{path.parent} is the table that was planned"
@@ -76,7 +88,11 @@ def _check_shards(index: Index) -> Iterator[Check]:
 
 def _check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
     counted = index.manifest["lengths"].get("encoder")
-    if counted is None or not hasattr(encoder, "fingerprint"):
+    if not hasattr(encoder, "fingerprint"):
+        return
+    if counted is None:
+        detail = "nothing to compare: the lengths are not a processor's, see their column method"
+        yield Check("encoder", True, detail)
         return
     given = encoder.fingerprint()
     same = given == counted["fingerprint"]

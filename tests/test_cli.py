@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -220,3 +222,85 @@ def test_every_command_and_option_has_help_and_is_in_the_readme(command: click.C
             assert parameter.help, f"{command.name} {parameter.name} has no help"
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     assert f"packidx {command.name}" in readme
+
+
+def test_sql_output_goes_where_it_is_sent(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through a link into its target, into a pipe or device as it is; never in their place."""
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    reader = subprocess.Popen(["cat", str(tmp_path / "pipe.csv")], stdout=subprocess.PIPE)
+    for name in ("link.csv", "pipe.csv"):
+        assert run(capsys, "sql", index, "SELECT 7 AS n", "-o", str(tmp_path / name))[0] == 0
+    assert reader.communicate()[0] == b"n\n7\n"
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text() == "n\n7\n"
+    assert stat.S_ISFIFO((tmp_path / "pipe.csv").stat().st_mode)
+    for wrong in ("no/such/folder.csv", "table.xlsx"):
+        status, _, err = run(capsys, "sql", index, "SELECT 7", "-o", str(tmp_path / wrong))
+        assert status == 1 and wrong.split("/")[-1].split(".")[0] in err
+
+
+def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:
+    query = (
+        "SELECT 'nan'::DOUBLE AS a, '-inf'::FLOAT AS b, 'x'::BLOB AS c, [NULL, 'inf'::FLOAT] AS d,"
+        " TIMESTAMPTZ '2026-01-02 03:04:05+00' AS e, {'k': 1.5::DECIMAL(3, 1)} AS f"
+    )
+    [row] = json.loads(run(capsys, "sql", index, query, "--format", "json")[1])
+    assert row["e"].startswith("2026-01-0")
+    del row["e"]
+    assert row == {"a": None, "b": None, "c": "78", "d": [None, None], "f": {"k": 1.5}}
+    assert run(capsys, "sql", index, "SELECT 1 AS a, 2 AS a", "--format", "json")[0] == 1
+    empty = run(capsys, "sql", index, "SELECT 1 AS a WHERE false", "--format", "json")
+    assert json.loads(empty[1]) == []
+
+
+def test_sql_without_a_query_lists_the_columns_and_waits_for_nobody(index: str) -> None:
+    command = [sys.executable, "-m", "packidx_cli", "sql", index]
+    process = subprocess.Popen(
+        [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )  # stdin stays open
+    assert process.stdout is not None
+    assert "attention_cost" in process.stdout.read()
+    assert process.wait() == 0
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdout.close()
+    query = "SELECT 41 + 1 AS n"
+    done = subprocess.run([*command, "-"], input=query, capture_output=True, text=True, check=True)
+    assert "42" in done.stdout
+
+
+@pytest.mark.parametrize("damage", ["delete", "empty", "garbage"])
+@pytest.mark.parametrize("table", ["packs", "samples", "dropped"])
+def test_damaged_tables_get_one_sentence_and_plan_mends_them(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, damage: str
+) -> None:
+    [path] = Path(index).glob(f"snapshots/*/{table}-*.parquet")
+    path.unlink() if damage == "delete" else path.write_bytes(
+        b"junk" if damage == "garbage" else b""
+    )
+    assert run(capsys, "verify", index)[0] == 3
+    commands = [["sql", index, f"SELECT * FROM {table}"]]
+    commands += [["stats", index]] if table == "packs" else []
+    for command in commands:
+        status, _, err = run(capsys, *command)
+        assert status == 1 and err.count("\n") == 1 and "unexpected" not in err
+    plan = ["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "16"]
+    assert run(capsys, *plan)[0] == 0
+    assert run(capsys, "verify", index)[0] == 0
+
+
+def test_a_bad_snapshot_does_not_hide_the_others(
+    index: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(index) / "snapshots" / ("0" * 32)
+    other.mkdir()
+    (other / "manifest.json").write_text("[" * 100_000)
+    status, out, err = run(capsys, "log", index, "--json")
+    assert status == 0 and len(json.loads(out)) == 1
+    assert err.count("\n") == 1 and str(other) in err
+    (Path(index) / "HEAD").write_bytes(b"\xff\xfe")
+    assert run(capsys, "stats", index)[0] == 1

@@ -22,10 +22,11 @@ def test_people_see_counts_and_a_warning(
 ) -> None:
     assert main(["estimate", shard, "-o", str(tmp_path / "out")]) == 0
     out, err = capsys.readouterr()
-    words = out.split()
-    assert words[words.index("samples") + 1] == "3"
-    assert words[words.index("heuristic") + 1] == "2"
-    assert words[words.index("bad_json") + 1] == "1"
+    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert ["samples", "3 (2 heuristic)"] in lines
+    assert any(
+        line[0] == "rejected" and line[1].startswith("1 (1 bad_json): see") for line in lines
+    )
     assert str(tmp_path / "out") in out
     assert err.count("\n") == 1
     assert "no --processor" in err

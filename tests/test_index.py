@@ -98,7 +98,9 @@ def test_newer_and_foreign_manifests_are_refused_by_name(index: Index) -> None:
     good = json.loads(path.read_text())
     cases: list[tuple[dict[str, Any], str]] = [
         ({"version": 2}, "version 2; this packidx knows up to 1"),
-        ({"version": "1"}, "version 1"),
+        ({"version": "1"}, "version '1', which is none"),
+        ({"shards": None}, "shards = None, no list"),
+        ({"result": {}}, "lacks num_packs"),
         ({"format": "iceberg"}, "format 'iceberg'"),
     ]
     for change, says in cases:

@@ -230,8 +230,8 @@ BAD_OPTIONS: list[tuple[dict[str, int], str]] = [
     ({"global_batch": 0}, "global_batch 0 is not a positive multiple"),
     ({"global_batch": 21}, "global_batch 21 exceeds the 20 packs"),
     ({"world_size": 21}, "global_batch 21 exceeds the 20 packs"),
-    ({"seed": -1}, "seed -1"),
-    ({"epoch": -1}, "epoch -1"),
+    ({"seed": -1}, "seed is -1"),
+    ({"epoch": -1}, "epoch is -1"),
 ]
 
 

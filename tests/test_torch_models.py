@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
+import transformers
 from torch_packs import (
     IMAGE,
     VIDEO,
@@ -21,8 +22,6 @@ from torch_packs import (
 )
 
 from packidx.torch import PackedDataset, collate
-
-transformers = pytest.importorskip("transformers")
 
 RECORDS = [
     record(1, [5, (4, 6), 7, (8, 4), 6]),

@@ -191,7 +191,9 @@ def _is_same(job: _Job, manifest: dict[str, Any]) -> bool:
     software = manifest.get("software")
     if not isinstance(software, dict) or software.get("packidx") != packidx.__version__:
         return False  # another version may count differently
-    # Media are not part of the fingerprint: whoever repaired them wants them looked at again.
+    # Media files are not part of the fingerprint: they may have been repaired or exchanged since.
+    if manifest.get("num_media") != 0:
+        return False
     return _MEDIA_REASONS.isdisjoint(manifest.get("rejected", _MEDIA_REASONS))
 
 
@@ -214,6 +216,7 @@ def _manifest(job: _Job, parts: Sequence[work.Part]) -> dict[str, Any]:
         ],
         "methods": _total(part.methods for part in parts),
         "rejected": rejected,
+        "num_media": sum(part.num_media for part in parts),
         "software": _software(),
     }
 

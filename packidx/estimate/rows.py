@@ -13,9 +13,9 @@ from packidx import schema
 from packidx.errors import BadRecord
 from packidx.processor.counter import Counted, Counter
 from packidx.records import sources
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, Media
 from packidx.records.dialects import parse
-from packidx.records.media import media_size
+from packidx.records.media import check_place, media_size
 
 BATCH = 512
 """Records that are tokenised together."""
@@ -116,12 +116,7 @@ def _parse(line: bytes, shard: ShardInfo) -> _Parsed:
         record = sources.decode(line)
         item.key = _key(record)
         conversation = parse(record)
-        item.sizes = tuple(
-            None
-            if medium.tokens is not None and not shard.sized
-            else media_size(medium, shard.root, confined=shard.confined)
-            for medium in conversation.media
-        )
+        item.sizes = tuple(_size(medium, shard) for medium in conversation.media)
         item.conversation = conversation
     except BadRecord as error:
         item.result = error
@@ -130,11 +125,21 @@ def _parse(line: bytes, shard: ShardInfo) -> _Parsed:
     return item
 
 
+def _size(medium: Media, shard: ShardInfo) -> tuple[int, int] | None:
+    if medium.tokens is not None and not shard.sized:
+        check_place(medium, shard.root, confined=shard.confined)
+        return None
+    return media_size(medium, shard.root, confined=shard.confined)
+
+
 def _key(record: dict[str, Any]) -> str | None:
-    """The record's own id as text; None where it has none that is text or a number."""
+    """The record's own id as text; None where it has none that is text or an integer.
+
+    No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
+    """
     for name in _KEYS:
         value = record.get(name)
-        if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return str(value)
     return None
 

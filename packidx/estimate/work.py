@@ -56,6 +56,7 @@ class Part:
     """`files.array_digest` of each column, in the schema's order."""
     methods: dict[str, int]
     rejected: dict[str, int]
+    num_media: int
     sources: dict[str, tuple[int, int, int]]
     """Per source: samples, rejected samples, tokens."""
 
@@ -106,6 +107,7 @@ def run_task(
         digests=tuple(files.array_digest(column) for column in table.columns),
         methods=_frequencies(table, "method"),
         rejected=_frequencies(table, "reason"),
+        num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
     )
 

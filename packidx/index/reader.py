@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +13,32 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import NotFoundInIndex
+from packidx.errors import FormatError, NotFoundInIndex
 from packidx.index.snapshot import read_head
-from packidx.manifest import load_manifest
+from packidx.manifest import check_keys, load_manifest
 from packidx.schema import DROPPED, INDEX_FORMAT, PACKS, SAMPLES
 
 _TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
-_KEYS = ("snapshot_id", "lengths", "options", "result", "sources", "shards", "files")
+_KEYS = {
+    "snapshot_id": str,
+    "lengths": dict,
+    "options": dict,
+    "result": dict,
+    "sources": list,
+    "shards": list,
+    "files": list,
+}
+_OPTIONS = {"capacity": int, "planned_capacity": int, "seed": int}
+_RESULT = {
+    **dict.fromkeys(("num_packs", "num_samples", "num_pieces", "num_tokens", "num_dropped"), int),
+    "dropped": dict,
+    "fill": float,
+    "lower_bound": int,
+    "bound": str,
+    "gap": int,
+}
+_LENGTHS = {"uri": str, "fingerprint": str, "num_samples": int}
+_FILE = {"path": str, "rows": int, "bytes": int, "sha256": str}
 
 
 class Sample(NamedTuple):
@@ -82,20 +101,32 @@ class RowGroups:
         if key in self._cache:
             self._cache.move_to_end(key)
         else:
-            self._cache[key] = file.read_row_group(at, use_threads=False)
+            path = self._paths[number]
+            self._cache[key] = _readable(path, lambda _: file.read_row_group(at, use_threads=False))
             if len(self._cache) > self._cached:
                 self._cache.popitem(last=False)
         return self._cache[key], self._file_starts[number] + starts[at]
 
     def _file(self, number: int) -> tuple[pq.ParquetFile, list[int]]:
         if number not in self._open:
-            file = pq.ParquetFile(self._paths[number], memory_map=True)
+            file = _readable(self._paths[number], pq.ParquetFile, memory_map=True)
             starts, total = [], 0
             for group in range(file.metadata.num_row_groups):
                 starts.append(total)
                 total += file.metadata.row_group(group).num_rows
             self._open[number] = file, starts
         return self._open[number]
+
+
+def _readable(path: Path, read: Callable[..., Any], **options: Any) -> Any:
+    """``read(path)``, its errors as a FormatError that names the file."""
+    try:
+        return read(path, **options)
+    except (pa.ArrowException, OSError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise FormatError(
+            f"{path} is damaged or missing ({words}): `packidx verify` tells more; plan again"
+        ) from None
 
 
 class Index:
@@ -195,12 +226,13 @@ class Index:
     def _table(self, table: str, columns: Sequence[str] | None) -> pa.Table:
         schema = _TABLES[table]
         wanted = list(columns) if columns is not None else schema.names
+        paths = self.files(table)
         unknown = [name for name in wanted if name not in schema.names]
         if unknown:
             raise NotFoundInIndex(
                 f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
             )
-        return pa.concat_tables([pq.read_table(path, columns=wanted) for path in self.files(table)])
+        return pa.concat_tables([_readable(path, pq.read_table, columns=wanted) for path in paths])
 
 
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
@@ -249,4 +281,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         FormatError: not JSON, not ours, or written by a newer packidx.
     """
-    return load_manifest(folder / "manifest.json", INDEX_FORMAT, _KEYS, "plan again")
+    path = folder / "manifest.json"
+    manifest = load_manifest(path, INDEX_FORMAT, _KEYS, "plan again")
+    check_keys(path, manifest["options"], _OPTIONS, "plan again")
+    check_keys(path, manifest["result"], _RESULT, "plan again")
+    check_keys(path, manifest["lengths"], _LENGTHS, "plan again")
+    for part in manifest["files"]:
+        check_keys(path, part, _FILE, "plan again")
+    return manifest

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from packidx.errors import OptionError
+from packidx.errors import FormatError, OptionError
 from packidx.files import (
     array_digest,
     canonical_json,
@@ -49,7 +49,7 @@ def snapshot_id(body: dict[str, Any], tables: dict[str, pa.Table]) -> str:
 def read_head(index: Path) -> str | None:
     """The id that HEAD names, None where there is no HEAD."""
     try:
-        return (index / "HEAD").read_text().strip() or None
+        return (index / "HEAD").read_bytes().decode("utf-8", "replace").strip() or None
     except FileNotFoundError:
         return None
 
@@ -74,9 +74,9 @@ def publish(
     with locked(index):
         for leftover in (index / "snapshots").glob(".tmp-*"):
             remove_tree(leftover)  # we hold the lock: its writer is dead
-        existed = (final / "manifest.json").is_file()
+        existed = _is_whole(final)
         if not existed:
-            remove_tree(final)  # a folder without manifest is no snapshot
+            remove_tree(final)  # what is left of a damaged one serves nobody
             staging = index / "snapshots" / f".tmp-{ident}"
             staging.mkdir()
             _write(staging, ident, read_head(index), body, tables)
@@ -87,6 +87,17 @@ def publish(
     from packidx.index.reader import read_manifest
 
     return read_manifest(final), existed
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a snapshot is there with a sound manifest and every file in its size."""
+    from packidx.index.reader import read_manifest
+
+    try:
+        files = read_manifest(folder)["files"]
+        return all((folder / part["path"]).stat().st_size == part["bytes"] for part in files)
+    except (FormatError, OSError):
+        return False
 
 
 def _claim(index: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +16,7 @@ from packidx.errors import SourceError
 from packidx.index.snapshot import publish
 from packidx.plan.bounds import lower_bound
 from packidx.plan.histogram import Histogram
-from packidx.plan.items import make_items
+from packidx.plan.items import Items, make_items
 from packidx.plan.lengths import Lengths, read_lengths
 from packidx.plan.options import PlanOptions, ResolvedOptions
 from packidx.plan.place import place
@@ -36,6 +37,7 @@ class PlanSummary:
         snapshot_id: id of the snapshot, which HEAD now names.
         path: folder of the index.
         existed: the same plan was there already; nothing was written but HEAD.
+        moved: ``{old: new}`` paths that the snapshot, planned earlier, has otherwise.
         manifest: the snapshot's manifest.
         seconds: wall time.
     """
@@ -43,6 +45,7 @@ class PlanSummary:
     snapshot_id: str
     path: str
     existed: bool
+    moved: dict[str, str]
     manifest: dict[str, Any]
     seconds: float
 
@@ -86,12 +89,14 @@ def plan_packs(
     }
     histogram = Histogram.of(items.length)
     result = _result(tables, lower_bound(histogram, resolved.planned_capacity), resolved)
+    result["num_tokens_cut"] = _tokens_cut(table, items, result["num_tokens"], resolved)
     body = {
         "lengths": {
             "uri": str(lengths),
             "fingerprint": table.fingerprint,
             "num_samples": table.num_samples,
             "encoder": (table.manifest or {}).get("encoder"),
+            "methods": table.methods,
         },
         "options": resolved.to_json(),
         "result": result,
@@ -101,8 +106,25 @@ def plan_packs(
     progress(f"writing {placement.num_packs:,} packs")
     manifest, existed = publish(Path(output), body, tables)
     return PlanSummary(
-        manifest["snapshot_id"], str(output), existed, manifest, time.perf_counter() - begin
+        snapshot_id=manifest["snapshot_id"],
+        path=str(output),
+        existed=existed,
+        moved=_moved(manifest, body),
+        manifest=manifest,
+        seconds=time.perf_counter() - begin,
     )
+
+
+def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
+    """Paths of the published manifest -> those this plan would have named, where they differ."""
+    pairs = [
+        *((a.get("uri"), b.get("uri")) for a, b in zip(old["shards"], new["shards"], strict=False)),
+        *(
+            (a.get("media_root"), b.get("media_root"))
+            for a, b in zip(old["sources"], new["sources"], strict=False)
+        ),
+    ]
+    return {a: b for a, b in pairs if a is not None and b is not None and a != b}
 
 
 def _result(
@@ -131,6 +153,12 @@ def _result(
         "schedule": "random",
         "schedule_block": SCHEDULE_BLOCK,
     }
+
+
+def _tokens_cut(table: Lengths, items: Items, packed: int, options: ResolvedOptions) -> int:
+    """Tokens of packed samples that `truncate` left out."""
+    rows = np.unique(items.row)
+    return int(table.length[rows].sum()) - options.shift * len(rows) - packed
 
 
 def _sources(lengths: Lengths, dropped: pa.Table) -> list[dict[str, Any]]:

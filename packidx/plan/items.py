@@ -87,7 +87,7 @@ def _complain(lengths: Lengths, long: Int64s, weight: Int64s, options: ResolvedO
     key = lengths.take("key", np.array([worst]))[0].as_py()
     name = f"sample {lengths.frame['sample_id'][worst]}" + (f" ({key})" if key else "")
     raise OptionError(
-        f"{len(long)} samples are longer than {options.planned_capacity} tokens, the longest is "
+        f"samples longer than {options.planned_capacity} tokens: {len(long)}, the longest is "
         f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
     )
 
@@ -104,8 +104,14 @@ def _dropped(
     reason[long] = "too_long"
     detail[long] = [f"{int(tokens)} tokens > {kept}{cuts}" for tokens in weight[long]]
     empty = np.flatnonzero(ok & (weight <= 0))
-    reason[empty] = "empty"
-    detail[empty] = "no token is left to train on" + (" after the shift" if options.shift else "")
+    stated, unknown = lengths.ints("length", empty)
+    invalid = unknown | (stated < 0)
+    reason[empty] = np.where(invalid, "invalid_length", "empty")
+    words = "no token is left to train on" + (" after the shift" if options.shift else "")
+    detail[empty] = [
+        "length is null" if null else f"length is {value}" if value < 0 else words
+        for value, null in zip(stated.tolist(), unknown.tolist(), strict=True)
+    ]
     bad = np.flatnonzero(~ok)
     reason[bad] = "rejected"
     if len(bad):
@@ -163,14 +169,17 @@ def _media_of(lengths: Lengths, rows: Int64s) -> list[list[dict[str, int]] | Non
     if "media" in lengths.frame.columns:
         lists = lengths.frame.get_column("media").gather(rows.astype(np.uint32)).to_list()
         return [
-            None if spans is None or any(span["at"] is None for span in spans) else spans
-            for spans in lists
+            None if spans is None or not all(map(_is_placed, spans)) else spans for spans in lists
         ]
     if any(name in lengths.frame.columns for name in ("num_images", "num_videos")):
         images, _ = lengths.ints("num_images", rows)
         videos, _ = lengths.ints("num_videos", rows)
         return [None if count else [] for count in (images + videos).tolist()]
     return [[] for _ in rows]  # a bare table knows of no media
+
+
+def _is_placed(span: dict[str, int] | None) -> bool:
+    return span is not None and None not in (span["kind"], span["at"], span["tokens"])
 
 
 def _inside(cut: int, span: dict[str, int]) -> bool:

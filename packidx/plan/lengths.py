@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, MismatchError, SourceError
@@ -17,6 +19,7 @@ from packidx.manifest import load_manifest
 from packidx.schema import LENGTHS, LENGTHS_FORMAT
 
 _METHODS = ("exact", "precomputed", "heuristic")  # strongest first
+_KEYS = {"fingerprint": str, "files": list, "num_samples": int}
 _HELP = (
     "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
 )
@@ -44,19 +47,22 @@ class Lengths:
     def num_samples(self) -> int:
         return self.frame.height
 
+    @cached_property
+    def methods(self) -> dict[str, int]:
+        """Usable rows by the method that counted them, strongest first; empty if nobody says."""
+        if "method" not in self.frame.columns:
+            return {}
+        usable = self.frame.select("method", ok=_usable(self.frame)).filter("ok")
+        found = dict(usable.get_column("method").drop_nulls().value_counts().rows())
+        unknown = sorted(found.keys() - set(_METHODS))
+        if unknown:
+            raise FormatError(f"{self.uri}: method is {unknown[0]!r}, not one of {_METHODS}")
+        return {name: found[name] for name in _METHODS if name in found}
+
     @property
     def weakest_method(self) -> str:
         """The least exact of the methods that counted the usable rows."""
-        if "method" not in self.frame.columns:
-            return "exact"
-        usable = self.frame.select("method", ok=_usable(self.frame)).filter("ok")
-        used = set(usable.get_column("method").drop_nulls().unique().to_list())
-        unknown = used - set(_METHODS)
-        if unknown:
-            raise FormatError(
-                f"{self.uri}: method is {sorted(unknown)[0]!r}, not one of {_METHODS}"
-            )
-        return max(used, key=_METHODS.index, default="exact")
+        return max(self.methods, key=_METHODS.index, default="exact")
 
     def ints(
         self, name: str, rows: NDArray[np.int64]
@@ -95,7 +101,7 @@ def read_lengths(uri: str) -> Lengths:
     try:
         frames = [_read_part(path) for path in files]
         frame = pl.concat(frames, how="diagonal_relaxed") if len(frames) > 1 else frames[0]
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {_HELP}") from None
     frame = _checked(frame, uri)
@@ -129,7 +135,7 @@ def _find(uri: str) -> tuple[dict[str, Any] | None, list[Path]]:
 
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
     path = folder / "manifest.json"
-    manifest = load_manifest(path, LENGTHS_FORMAT, ("fingerprint", "files", "num_samples"), _HELP)
+    manifest = load_manifest(path, LENGTHS_FORMAT, _KEYS, _HELP)
     parts = [(folder / part["path"], part["bytes"]) for part in manifest["files"]]
     for part, size in parts:
         actual = part.stat().st_size if part.is_file() else None
@@ -142,17 +148,15 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
 
 
 def _read_part(path: Path) -> pl.DataFrame:
-    names = pl.read_parquet_schema(path)
-    return pl.read_parquet(path, columns=[name for name in LENGTHS.names if name in names])
+    present = set(pq.read_schema(path).names)
+    wanted = [name for name in LENGTHS.names if name in present]
+    return pl.read_parquet(path, columns=wanted, glob=False)
 
 
 def _checked(frame: pl.DataFrame, uri: str) -> pl.DataFrame:
     if "length" not in frame.columns:
         raise FormatError(f"{uri} has no column `length`; {_HELP}")
-    for name in frame.columns:
-        kind, want = frame.schema[name], LENGTHS.field(name).type
-        if pa.types.is_integer(want) and not (kind.is_integer() or kind == pl.Null):
-            raise FormatError(f"{uri}: column `{name}` is {kind}, not integer: cast it first")
+    frame = frame.with_columns(_typed(frame.get_column(name), uri) for name in frame.columns)
     if "sample_id" not in frame.columns:
         return frame.with_columns(sample_id=pl.int_range(frame.height, dtype=pl.Int64))
     ids = frame.get_column("sample_id").cast(pl.Int64)
@@ -171,6 +175,34 @@ def _checked(frame: pl.DataFrame, uri: str) -> pl.DataFrame:
     return frame
 
 
+def _typed(column: pl.Series, uri: str) -> pl.Series:
+    """`column` if it is what the schema says, else an error that names it."""
+    want = LENGTHS.field(column.name).type
+    where = f"{uri}: column `{column.name}`"
+    if pa.types.is_integer(want):
+        if not (column.dtype.is_integer() or column.dtype == pl.Null):
+            raise FormatError(f"{where} is {column.dtype}, not integer: cast it first")
+        limit = 1 << (want.bit_width - 1)
+        low, high = column.min(), column.max()
+        for value in (low, high):
+            if isinstance(value, int) and not -limit <= value < limit:
+                raise FormatError(f"{where} holds {value}, which does not fit {want}: correct it")
+        return column.cast(pl.Int64)
+    if pa.types.is_string(want):
+        if column.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+            raise FormatError(f"{where} is {column.dtype}, not text: cast it first")
+        return column.cast(pl.String)
+    if column.dtype == pl.Null:
+        return column
+    names = {field.name for field in want.value_type}
+    inner = column.dtype.inner if isinstance(column.dtype, pl.List) else None
+    if not isinstance(inner, pl.Struct) or {field.name for field in inner.fields} != names:
+        raise FormatError(
+            f"{where} is {column.dtype}, not a list of structs as FORMAT.md has it: leave it out"
+        )
+    return column
+
+
 def _fingerprint(frame: pl.DataFrame) -> str:
     """Digest of a bare table's known columns, sorted by sample_id, in the schema's types."""
     parts = []
@@ -178,7 +210,7 @@ def _fingerprint(frame: pl.DataFrame) -> str:
         if name in frame.columns:
             column = frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
             kind = LENGTHS.field(name).type
-            # int64 for every integer: a table stays the same when its writer narrows a type
+            # int64 for every integer: a table stays the same when its writer narrows a type.
             column = column.cast(pa.int64() if pa.types.is_integer(kind) else kind)
             parts += [name, array_digest(column)]
     return digest(canonical_json(parts))

@@ -118,15 +118,15 @@ class Counter:
         ]
 
     def _guess_text(self, conversation: Conversation) -> _Text:
-        overhead = 0
-        if self.files is not None and self.files.vision is not None:
-            roles = [turn.role for turn in conversation.turns]
-            overhead = self.files.vision.text_overhead(roles, len(conversation.media))
         if conversation.text_tokens is not None:
+            overhead = 0
+            if self.files is not None and self.files.vision is not None:
+                roles = [turn.role for turn in conversation.turns]
+                overhead = self.files.vision.text_overhead(roles, len(conversation.media))
             return _Text(conversation.text_tokens + overhead, "precomputed")
         parts = (part for turn in conversation.turns for part in turn.parts)
         characters = sum(len(part) for part in parts if isinstance(part, str))
-        return _Text(characters // CHARS_PER_TOKEN + overhead, "heuristic")
+        return _Text(characters // CHARS_PER_TOKEN, "heuristic")
 
     # -- media -------------------------------------------------------------------------------------
 

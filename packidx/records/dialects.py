@@ -63,6 +63,8 @@ def parse(record: Any) -> Conversation:
     """
     if not isinstance(record, _OBJECT):
         raise BadRecord("bad_record", f"the record is {_named(record)}, not an object")
+    if record.get("audio") or record.get("audios"):
+        raise BadRecord("unsupported_media", "the record has audio, which cannot be counted yet")
     lists = _MediaLists(record)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(_raw_turns(record))]
     lists.check()

@@ -12,8 +12,9 @@ import io
 import os
 import re
 import stat
+import urllib.parse
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -30,6 +31,8 @@ from packidx.records.dialects import (
 from packidx.records.paths import data_uri, real_folder, resolve, shortened
 
 __all__ = ["forget_sizes", "image_size", "media_size", "open_image", "open_media", "resolve"]
+
+Moved = Callable[[str], str]
 
 _MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _IN_MEMORY = 1 << 18  # smaller files are read at once
@@ -83,8 +86,7 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
         if media.kind == "image" and media.height * media.width > _MAX_PIXELS:
             size = f"{media.height} x {media.width}"
             raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
-        if isinstance(media.ref, str) and not media.ref.startswith("data:"):
-            resolve(media.ref, root, confined=confined)  # the reader will refuse what is outside
+        check_place(media, root, confined=confined)
         return media.height, media.width
     if media.kind != "image":
         _check_exists(media.ref, root, confined)
@@ -99,6 +101,16 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
     if isinstance(answer, tuple):
         return answer
     raise BadRecord(answer.reason, answer.detail)
+
+
+def check_place(media: Media, root: str, *, confined: bool) -> None:
+    """Refuse a reference that the reader will refuse, without looking at the file.
+
+    Raises:
+        BadRecord: as `resolve`.
+    """
+    if isinstance(media.ref, str) and not media.ref.startswith("data:"):
+        resolve(media.ref, root, confined=confined)
 
 
 def forget_sizes() -> None:
@@ -137,12 +149,20 @@ def _opened_file(source: str | bytes, label: str) -> Image.Image:
     return image
 
 
-def open_media(record: Mapping[str, Any], root: str, confined: bool) -> dict[str, Any]:
+def open_media(
+    record: Mapping[str, Any], root: str, confined: bool, moved: Moved = str
+) -> dict[str, Any]:
     """A shallow copy of a raw record in which every image is opened and upright.
 
     The record keeps its dialect: entries of its own image list become PIL images, and content
     parts that name an image become ``{"type": "image", "image": <PIL image>}``. Videos stay as
     they are. `dialects.parse` accepts the result.
+
+    Args:
+        record: the raw record, as it stands in its shard.
+        root: the folder that relative paths start from.
+        confined: whether nothing outside `root` may be read.
+        moved: old absolute path -> where it is now.
 
     Raises:
         BadRecord: as `resolve` and `open_image`, or the record is no object.
@@ -150,25 +170,26 @@ def open_media(record: Mapping[str, Any], root: str, confined: bool) -> dict[str
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
     opened = dict(record)
+    opened_at = functools.partial(_opened, root=root, confined=confined, moved=moved)
     key, entries = media_entries(record, "image")
     if key is not None:
-        images = [_opened(reference_of(entry), root, confined) for entry in entries]
+        images = [opened_at(reference_of(entry)) for entry in entries]
         opened[key] = images if isinstance(record[key], list | tuple) else images[0]
     for key in TURN_KEYS:
         if isinstance(record.get(key), list | tuple):
-            opened[key] = [_opened_turn(turn, root, confined) for turn in record[key]]
+            opened[key] = [_opened_turn(turn, opened_at) for turn in record[key]]
     return opened
 
 
-def _opened_turn(turn: Any, root: str, confined: bool) -> Any:
+def _opened_turn(turn: Any, opened_at: Callable[[Any], Image.Image]) -> Any:
     content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
     if not isinstance(content, list | tuple):
         return turn
     name = "content" if "content" in turn else "value"
-    return {**turn, name: [_opened_part(part, root, confined) for part in content]}
+    return {**turn, name: [_opened_part(part, opened_at) for part in content]}
 
 
-def _opened_part(part: Any, root: str, confined: bool) -> Any:
+def _opened_part(part: Any, opened_at: Callable[[Any], Image.Image]) -> Any:
     if isinstance(part, str) or part_kind(part) != "image":
         return part
     ref = reference_of(part)
@@ -177,12 +198,15 @@ def _opened_part(part: Any, root: str, confined: bool) -> Any:
     kept = {
         k: v for k, v in part.items() if k not in ("image_url", "url", "path", "bytes", "base64")
     }
-    return {**kept, "type": "image", "image": _opened(ref, root, confined)}
+    return {**kept, "type": "image", "image": opened_at(ref)}
 
 
-def _opened(ref: Any, root: str, confined: bool) -> Image.Image:
+def _opened(ref: Any, root: str, confined: bool, moved: Moved) -> Image.Image:
     if not isinstance(ref, str):
         return open_image(ref)
+    path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
+    if os.path.isabs(path):
+        ref = moved(path)
     return open_image(resolve(ref, root, confined=confined))
 
 

@@ -163,7 +163,11 @@ def _concatenate(key: str, tensors: list[Tensor]) -> Tensor:
 def _check_fingerprint(index: Index, encode: Encode) -> None:
     planned = (index.manifest["lengths"].get("encoder") or {}).get("fingerprint")
     fingerprint = getattr(encode, "fingerprint", None)
-    if planned is None or not callable(fingerprint):
+    if fingerprint is not None and not callable(fingerprint):
+        raise MismatchError(
+            f"encode.fingerprint is {fingerprint!r}, not a method that returns it: make it one"
+        )
+    if planned is None or fingerprint is None:
         return
     mine = fingerprint()
     if mine != planned:

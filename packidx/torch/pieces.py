@@ -46,12 +46,16 @@ class Encoded:
         return self.sequence.get(key, absent)
 
 
-def normalise(encoded: Mapping[str, Any]) -> Encoded:
+def normalise(encoded: Any) -> Encoded:
     """What `encode` returned (tensors, arrays or lists, [T] or [1, T]) as an `Encoded`.
 
     Raises:
         MismatchError: a key is missing or its shape does not fit `input_ids`.
     """
+    if not isinstance(encoded, Mapping):
+        raise MismatchError(
+            f"encode returned {type(encoded).__name__}, not a dict of tensors with input_ids"
+        )
     values = {key: _tensor(key, value) for key, value in encoded.items() if value is not None}
     if "input_ids" not in values:
         raise MismatchError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from packidx.index import Index, open_index
 from packidx.torch.order import EpochOrder, order_key
 
 STATE_VERSION = 1
+_SEEDS = 1 << 63
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
 
@@ -53,9 +55,10 @@ class PackSampler(Sampler[int]):
     ) -> None:
         super().__init__()
         self.index = open_index(index)
-        self.rank, self.world_size = rank, world_size
-        self.global_batch = world_size if global_batch is None else global_batch
-        self.seed, self.epoch = seed, epoch
+        self.rank, self.world_size = _whole("rank", rank), _whole("world_size", world_size)
+        given = world_size if global_batch is None else global_batch
+        self.global_batch = _whole("global_batch", given)
+        self.seed, self.epoch = _whole("seed", seed), _whole("epoch", epoch)
         self._check()
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
@@ -80,8 +83,9 @@ class PackSampler(Sampler[int]):
                 f"global_batch {self.global_batch} exceeds the {self.index.num_packs} packs of"
                 f" {self.index!r}, so an epoch has no step: lower it or plan more data"
             )
-        if self.seed < 0 or self.epoch < 0:
-            raise OptionError(f"seed {self.seed} and epoch {self.epoch} must not be negative")
+        for name, value in (("seed", self.seed), ("epoch", self.epoch)):
+            if not 0 <= value < _SEEDS:
+                raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
 
     def _order_of(self, epoch: int) -> EpochOrder:
         block = int(self.index.manifest["result"].get("schedule_block") or 1)
@@ -129,8 +133,9 @@ class PackSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Take `epoch`'s order; the cursor goes back to 0 only if that is another epoch."""
-        if epoch < 0:
-            raise OptionError(f"epoch {epoch} must not be negative")
+        epoch = _whole("epoch", epoch)
+        if not 0 <= epoch < _SEEDS:
+            raise OptionError(f"epoch is {epoch}: it must be at least 0 and below 2^63")
         if epoch != self.epoch:
             self.epoch = epoch
             self._order = self._order_of(epoch)
@@ -145,6 +150,7 @@ class PackSampler(Sampler[int]):
 
     def state_at(self, step: int) -> dict[str, Any]:
         """The state once `step` optimizer steps of this epoch are done, 0 ≤ step ≤ num_steps."""
+        step = _whole("step", step)
         if not 0 <= step <= self.num_steps:
             raise OptionError(f"step {step} is outside [0, {self.num_steps}], an epoch's steps")
         return self._state(step * self.global_batch)
@@ -169,6 +175,10 @@ class PackSampler(Sampler[int]):
             MismatchError: the state is of another snapshot, seed or global batch.
             FormatError: it is not a state of this class or version.
         """
+        if not isinstance(state, Mapping):
+            raise FormatError(
+                f"sampler state is {type(state).__name__}, not what state_dict() gave"
+            )
         missing = sorted(self._state(0).keys() - state.keys())
         if missing:
             raise FormatError(f"sampler state lacks {', '.join(missing)}; is it a PackSampler's?")
@@ -181,9 +191,9 @@ class PackSampler(Sampler[int]):
             if mine != other:
                 raise MismatchError(f"the state has {name} {other}, this sampler {mine}: {advice}")
         position = state["position"]
-        if not isinstance(position, int) or not 0 <= position <= self._end:
+        if type(position) is not int or not 0 <= position <= self._end:
             raise FormatError(f"sampler state has position {position!r}, outside [0, {self._end}]")
-        self.set_epoch(int(state["epoch"]))
+        self.set_epoch(state["epoch"])
         if position % self.global_batch % self.world_size:
             position -= position % self.global_batch
         self._start = self._position = position
@@ -204,6 +214,15 @@ class PackSampler(Sampler[int]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_label_tokens": None}
+
+
+def _whole(name: str, value: SupportsIndex) -> int:
+    """`value` as a Python int, whatever integer it is: states must be plain JSON."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise OptionError(f"{name} is {value!r} ({kind}): it must be an integer") from None
 
 
 _MUST_AGREE = {

@@ -1,0 +1,116 @@
+"""Data that has changed place or content between counting, planning and reading."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+from PIL import Image
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import BadRecord
+from packidx.torch import PackedDataset
+
+
+def record(image: str, **extra: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": "<image>what?"}, {"role": "assistant", "content": "that"}]
+    return {"messages": turns, "images": [image], **extra}
+
+
+def write(path: Path, *records: dict[str, Any]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return str(path)
+
+
+def make_image(path: Path, width: int = 30, height: int = 20) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (width, height)).save(path)
+    return str(path)
+
+
+def encode(opened: Mapping[str, Any]) -> dict[str, Any]:
+    """500 tokens an image and a third of the characters, as an estimate without a processor."""
+    assert all(image.size == (30, 20) for image in opened["images"])
+    characters = len("what?") + len("that")
+    return {"input_ids": list(range(500 * len(opened["images"]) + characters // 3))}
+
+
+@pytest.mark.parametrize("confined", [True, False])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_roots_lead_to_absolute_media_too(tmp_path: Path, confined: bool, scheme: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new place"
+    image = make_image(old / "img" / "a b.png")
+    reference = scheme + (image.replace(" ", "%20") if scheme else image)
+    shard = write(old / "data.jsonl", record(reference))
+    root = str(old) if confined else None
+    summary = estimate_lengths(shard, tmp_path / "l", media_root=root, workers=1)
+    assert summary.num_rejected == 0
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=1000)
+    shutil.move(old, new)
+    dataset = PackedDataset(tmp_path / "i", encode, roots={str(old): str(new)})
+    assert len(dataset[0]["input_ids"]) == 503
+    with pytest.raises(Exception, match=str(old)):
+        PackedDataset(tmp_path / "i", encode)[0]
+
+
+def test_exchanged_images_are_counted_anew(tmp_path: Path, processors: Path) -> None:
+    make_image(tmp_path / "a.png", 300, 200)
+    shard = write(tmp_path / "data.jsonl", record("a.png"))
+    options: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
+    first = estimate_lengths(shard, tmp_path / "l", **options)
+    make_image(tmp_path / "a.png", 900, 800)
+    second = estimate_lengths(shard, tmp_path / "l", **options)
+    assert not second.existed
+    assert second.num_tokens > first.num_tokens
+
+
+def test_a_stated_size_does_not_excuse_a_path_out_of_the_media_root(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    stated = [{"images_meta": [[20, 30]]}, {"images_meta": [{"n_tokens": 9}]}]
+    records = [record("../secret.png", mm_inputs_meta=meta) for meta in stated]
+    inside = [record("not_there.png", mm_inputs_meta=meta) for meta in stated]
+    shard = write(tmp_path / "data.jsonl", *records, *inside)
+    estimate_lengths(shard, tmp_path / "l", media_root=tmp_path / "root", workers=1)
+    rows = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pylist()
+    assert [row["reason"] for row in rows] == ["media_outside_root"] * 2 + [None] * 2
+
+
+def test_audio_is_not_taken_for_text(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "<audio>what?"}]
+    shard = write(tmp_path / "data.jsonl", {"messages": turns, "audios": ["a.wav"]})
+    summary = estimate_lengths(shard, tmp_path / "l", workers=1)
+    assert summary.rejected == {"unsupported_media": 1}
+
+
+def test_an_image_that_is_gone_is_named(tmp_path: Path) -> None:
+    image = Path(make_image(tmp_path / "a.png"))
+    shard = write(tmp_path / "data.jsonl", record("a.png"))
+    estimate_lengths(shard, tmp_path / "l", workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=1000)
+    image.unlink()
+    with pytest.raises(BadRecord, match="a.png") as caught:
+        PackedDataset(tmp_path / "i", encode)[0]
+    assert "data.jsonl#0" in "".join(caught.value.__notes__)
+
+
+def test_planning_moved_data_says_which_paths_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = write(tmp_path / "A" / "data.jsonl", {"messages": [{"role": "user", "content": "abc"}]})
+    plan = ["plan", str(tmp_path / "l"), "-o", str(tmp_path / "i"), "--capacity", "100"]
+    estimate_lengths(shard, tmp_path / "l", workers=1)
+    assert main(plan) == 0
+    assert capsys.readouterr().err == ""
+    shutil.move(tmp_path / "A", tmp_path / "B")
+    estimate_lengths(str(tmp_path / "B" / "data.jsonl"), tmp_path / "l", workers=1)
+    assert main(plan) == 0
+    note = capsys.readouterr().err
+    assert str(tmp_path / "A") in note and str(tmp_path / "B") in note and "--root" in note
+    assert open_index(tmp_path / "i").manifest["shards"][0]["uri"] == shard
