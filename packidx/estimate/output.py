@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -69,20 +70,49 @@ def replacing(path: str) -> Iterator[str]:
     parent, name = os.path.split(real)
     try:
         os.makedirs(parent, exist_ok=True)
+        _remove_abandoned(parent, f".{name}.new-")
         folder = tempfile.mkdtemp(prefix=f".{name}.new-", dir=parent)
     except OSError as error:
         raise _unwritable(path, error) from None
     try:
         try:
             os.chmod(folder, 0o777 & ~_umask())
-            yield folder
-            files.fsync_path(folder)
-            _swap(folder, real)
-            files.fsync_path(parent)
+            with _claimed(folder) as free:
+                if not free:
+                    raise OptionError(f"{folder} was taken by another run: start again")
+                yield folder
+                files.fsync_path(folder)
+                _swap(folder, real)
+                files.fsync_path(parent)
         except OSError as error:
             raise _unwritable(path, error) from error
     finally:
         files.remove_tree(folder)  # the unfinished table, or the one that was replaced
+
+
+@contextlib.contextmanager
+def _claimed(folder: str) -> Iterator[bool]:
+    """Lock a folder for as long as the block, or the process, lives; False if somebody has."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
+
+
+def _remove_abandoned(parent: str, prefix: str) -> None:
+    """Delete what runs that were killed have left behind: nobody holds its lock."""
+    for name in os.listdir(parent):
+        folder = os.path.join(parent, name)
+        if name.startswith(prefix) and os.path.isdir(folder):
+            with contextlib.suppress(FileNotFoundError), _claimed(folder) as free:
+                if free:
+                    files.remove_tree(folder)
 
 
 def _swap(folder: str, path: str) -> None:
