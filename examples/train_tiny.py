@@ -93,7 +93,8 @@ def train(index: Index, processor: str, steps: int, workers: int) -> list[float]
         seconds = time.perf_counter() - begin
         print(
             f"step {step:3d}  loss {losses[-1]:6.3f}  {tokens} tokens  {images:3d} images"
-            f"  {count} labels as planned  {seconds:5.1f} s",
+            f"  {count:4d} label tokens{' (as planned)' if planned is not None else ''}"
+            f"  {seconds:5.1f} s",
             flush=True,
         )
     print("a checkpoint taken now would hold", sampler.state_at(len(losses)))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -157,7 +156,7 @@ def _result(
 
 def _tokens_cut(table: Lengths, items: Items, packed: int, options: ResolvedOptions) -> int:
     """Tokens of packed samples that `truncate` left out."""
-    rows = np.unique(items.row)
+    rows = items.row if items.piece is None else items.row[items.piece == 0]  # each sample once
     return int(table.length[rows].sum()) - options.shift * len(rows) - packed
 
 
