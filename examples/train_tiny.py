@@ -3,8 +3,8 @@
     python examples/train_tiny.py --index data/index --processor data/processors/qwen2.5-vl
 
 Everything but the model's size is real: the vocabulary, the images, the loader with its worker
-processes, the packed batches. A step trains on its first 512 label tokens only: the logits of a whole
-pack would take 5 GB. Nothing is saved. It takes about a minute on two cores.
+processes, the packed batches. A step trains on its first 512 label tokens
+only: the logits of a whole pack would take 5 GB. Nothing is saved. It takes about a minute.
 """
 
 from __future__ import annotations

@@ -24,6 +24,6 @@ def test_train_tiny(corpus: Path, processors: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    steps = re.findall(r"^step +\d+ .* label tokens (as planned)", done.stdout, re.MULTILINE)
+    steps = re.findall(r"^step +\d+ .* label tokens \(as planned\)", done.stdout, re.MULTILINE)
     assert len(steps) == 6 and "'position': 6}" in done.stdout
     assert re.search(r"mean loss of the first 3 steps [\d.]+, of the last 3 [\d.]+", done.stdout)
