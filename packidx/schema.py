@@ -129,7 +129,7 @@ def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
     )
 
 
-def conform(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """`table` with exactly the columns of `schema`, absent ones null.
 
     Raises:

@@ -200,7 +200,7 @@ def full_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     full = [{"sample_id": i, "key": f"k{i}", **base, **row} for i, row in enumerate(rows)]
     names = sorted({name for row in full for name in row})
     columns = {n: pa.array([r.get(n) for r in full], LENGTHS.field(n).type) for n in names}
-    pq.write_table(conform(pa.table(columns), LENGTHS, "lengths"), path)
+    pq.write_table(conform(pa.table(columns), LENGTHS), path)
     return path
 
 
@@ -350,6 +350,19 @@ def test_lengths_that_are_none_are_dropped_as_such(tmp_path: Path) -> None:
         ("invalid_length", "length is -3"),
         ("empty", "no token is left to train on"),
     ]
+
+
+def test_what_a_table_does_not_say_stays_unknown_in_pieces(tmp_path: Path) -> None:
+    plan_packs(bare(tmp_path / "l.parquet", [25]), tmp_path / "i", capacity=10, on_long="split")
+    packs = open_index(tmp_path / "i").packs(["image_tokens", "vision_cost", "label_tokens"])
+    assert packs.to_pylist() == [dict.fromkeys(packs.column_names)] * 3
+
+
+def test_named_options_change_given_ones(tmp_path: Path) -> None:
+    lengths = bare(tmp_path / "l.parquet", [5])
+    summary = plan_packs(lengths, tmp_path / "i", PlanOptions(10, seed=3), capacity=12)
+    options = summary.manifest["options"]
+    assert (options["capacity"], options["seed"]) == (12, 3)
 
 
 def test_truncated_tokens_are_counted(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def write_lengths(
         for name in LENGTHS.names
     }
     part = lengths / "part-00000.parquet"
-    pq.write_table(conform(pa.table(columns), LENGTHS, "lengths"), part)
+    pq.write_table(conform(pa.table(columns), LENGTHS), part)
     encoder = {"fingerprint": fingerprint, "name": "synthetic"} if fingerprint else None
     manifest = {
         "format": LENGTHS_FORMAT,

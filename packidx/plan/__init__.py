@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def plan_packs(
     Args:
         lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
         output: folder of the index; made if it is not there.
-        options: what to plan; or name its fields, ``plan_packs(a, b, capacity=8192, seed=1)``.
+        options: what to plan.
+        changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
+            change some of them.
         progress: told what is being done, a few words at a time.
 
     Raises:
@@ -70,7 +72,7 @@ def plan_packs(
         SourceError, FormatError, MismatchError: `lengths` is not usable.
     """
     begin = time.perf_counter()
-    asked = options or PlanOptions(**changes)
+    asked = PlanOptions(**changes) if options is None else replace(options, **changes)
     progress("reading lengths")
     table = read_lengths(str(lengths))
     resolved = asked.resolve(table.weakest_method)

@@ -98,7 +98,11 @@ def _dropped(
     kept = f"{options.planned_capacity}"
     if options.planned_capacity != options.capacity:
         kept += f" (capacity {options.capacity} less margin {options.margin:g})"
-    cuts = "" if options.on_long == "drop" else ", and a cut would fall inside media"
+    cuts = (
+        ""
+        if options.on_long == "drop"
+        else ", and a cut would fall inside media or may, as their place is unknown"
+    )
     reason = np.full(lengths.num_samples, None, object)
     detail = np.full(lengths.num_samples, None, object)
     reason[long] = "too_long"
@@ -124,7 +128,7 @@ def _dropped(
     columns = {name: lengths.take(name, rows) for name in ("sample_id", "source", "key", "length")}
     columns["reason"] = pa.array(reason[rows].tolist(), pa.string())
     columns["detail"] = pa.array(detail[rows].tolist(), pa.string())
-    return conform(pa.table(columns), DROPPED, "dropped")
+    return conform(pa.table(columns), DROPPED)
 
 
 def _with_pieces(
@@ -158,7 +162,8 @@ def _with_pieces(
     numbers = np.arange(len(whole.row), len(items.row))
     items.cut = {}
     for name in SUMMED:
-        values = [one[name] for one in sums]
+        known = name in lengths.frame.columns
+        values = [one[name] if known else None for one in sums]
         null = np.array([value is None for value in values], bool)
         items.cut[name] = (numbers, np.array([value or 0 for value in values], np.int64), null)
     return items, np.array(failed, np.int64)

@@ -36,7 +36,7 @@ def samples_table(lengths: Lengths, items: Items, placement: Placement) -> pa.Ta
     }
     locator = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
     columns |= {name: lengths.take(name, rows) for name in locator}
-    return conform(pa.table(columns), SAMPLES, "samples")
+    return conform(pa.table(columns), SAMPLES)
 
 
 def packs_table(lengths: Lengths, items: Items, placement: Placement) -> pa.Table:
@@ -59,4 +59,4 @@ def packs_table(lengths: Lengths, items: Items, placement: Placement) -> pa.Tabl
         unknown = np.logical_or.reduceat(null, first_row)
         kind = PACKS.field(name).type
         columns[name] = pa.array(np.add.reduceat(values, first_row), kind, mask=unknown)
-    return conform(pa.table(columns), PACKS, "packs")
+    return conform(pa.table(columns), PACKS)
