@@ -1,14 +1,18 @@
-"""Reading a manifest of either kind: one rule for formats and versions (FORMAT.md)."""
+"""What the manifests of lengths and of snapshots have in common (FORMAT.md)."""
 
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from packidx.errors import FormatError
 from packidx.schema import FORMAT_VERSION
+
+_PACKAGES = ("packidx", "numpy", "pyarrow", "polars", "orjson", "pillow", "tokenizers", "jinja2")
 
 
 def load_manifest(
@@ -26,17 +30,17 @@ def load_manifest(
     """
     try:
         manifest = json.loads(path.read_bytes())
-        found, version = manifest["format"], manifest["version"]
+        found, written = manifest["format"], manifest["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         kind = expected.removeprefix("packidx-")
         raise FormatError(f"{path} is no {kind} manifest ({error!r}); {remedy}") from None
     if found != expected:
         raise FormatError(f"{path} has format {found!r}, not {expected!r}; {remedy}")
-    if type(version) is not int or version < 1:
-        raise FormatError(f"{path} has version {version!r}, which is none; {remedy}")
-    if version > FORMAT_VERSION:
+    if type(written) is not int or written < 1:
+        raise FormatError(f"{path} has version {written!r}, which is none; {remedy}")
+    if written > FORMAT_VERSION:
         known = f"this packidx knows up to {FORMAT_VERSION}"
-        raise FormatError(f"{path} has version {version}; {known}: upgrade packidx")
+        raise FormatError(f"{path} has version {written}; {known}: upgrade packidx")
     check_keys(path, manifest, keys, remedy)
     return dict(manifest)
 
@@ -52,3 +56,25 @@ def check_keys(path: Path, value: Any, keys: Mapping[str, type], remedy: str) ->
             raise FormatError(
                 f"{path} has {key} = {value[key]!r:.40}, no {kind.__name__}; {remedy}"
             )
+
+
+def unsound_file(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first file that is not there in the size the manifest says."""
+    for part in manifest["files"]:
+        path, size = folder / part["path"], part["bytes"]
+        actual = path.stat().st_size if path.is_file() else None
+        if actual != size:
+            state = "is missing" if actual is None else f"has {actual} bytes"
+            return f"{path} {state}, its manifest says {size}"
+    return None
+
+
+def software() -> dict[str, str]:
+    """Versions of what makes a table: recorded, never hashed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed as a package"
+    return found

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import collections
-import importlib.metadata
 import os
-import platform
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +17,12 @@ from packidx.estimate import output as place
 from packidx.estimate import work
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.rows import ShardInfo, media_root
+from packidx.manifest import software
 from packidx.processor.counter import Counter
 from packidx.processor.folder import load_processor
 from packidx.records.media import forget_sizes
 from packidx.records.sources import Shard, ShardScan, expand_sources, scan, short_names
 
-_DISTRIBUTIONS = ("numpy", "pyarrow", "orjson", "pillow", "tokenizers", "jinja2")
 _MEDIA_REASONS = frozenset(
     ("missing_media", "broken_media", "media_outside_root", "media_remote", "media_too_large")
 )
@@ -217,7 +215,7 @@ def _manifest(job: _Job, parts: Sequence[work.Part]) -> dict[str, Any]:
         "methods": _total(part.methods for part in parts),
         "rejected": rejected,
         "num_media": sum(part.num_media for part in parts),
-        "software": _software(),
+        "software": software(),
     }
 
 
@@ -274,16 +272,6 @@ def _total(counts: Any) -> dict[str, int]:
     for count in counts:
         total.update(count)
     return dict(sorted(total.items()))
-
-
-def _software() -> dict[str, str]:
-    found = {"packidx": packidx.__version__, "python": platform.python_version()}
-    for name in _DISTRIBUTIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _workers(workers: int | None) -> int:

@@ -10,10 +10,12 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from packidx import files, schema
 from packidx.errors import OptionError
+from packidx.manifest import unsound_file
 
 MANIFEST = "manifest.json"
 _OWN_FILES = re.compile(r"manifest\.json|part-\d{5,}\.parquet")
@@ -51,10 +53,7 @@ def check_place(path: str) -> dict[str, Any] | None:
 def is_complete(path: str, manifest: dict[str, Any]) -> bool:
     """Whether every file of the manifest is there with its size."""
     try:
-        return all(
-            os.path.getsize(os.path.join(path, entry["path"])) == entry["bytes"]
-            for entry in manifest["files"]
-        )
+        return unsound_file(Path(path), manifest) is None
     except (OSError, KeyError, TypeError):
         return False
 

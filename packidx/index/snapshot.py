@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from packidx.files import (
     write_atomic,
     write_json,
 )
+from packidx.manifest import software, unsound_file
 from packidx.schema import FORMAT_VERSION, INDEX_FORMAT, open_writer
 
 # Rows per row group and per file, part of the format: a reader decodes one group per look-up.
@@ -94,8 +93,7 @@ def _is_whole(folder: Path) -> bool:
     from packidx.index.reader import read_manifest
 
     try:
-        files = read_manifest(folder)["files"]
-        return all((folder / part["path"]).stat().st_size == part["bytes"] for part in files)
+        return unsound_file(folder, read_manifest(folder)) is None
     except (FormatError, OSError):
         return False
 
@@ -140,14 +138,3 @@ def _write_part(folder: Path, name: str, table: pa.Table, row_group: int) -> dic
         "bytes": path.stat().st_size,
         "sha256": file_digest(path),
     }
-
-
-def software() -> dict[str, str]:
-    """Versions of what wrote a table: recorded, never hashed."""
-    versions = {"python": platform.python_version()}
-    for package in ("packidx", "numpy", "pyarrow", "polars"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed as a package"
-    return versions

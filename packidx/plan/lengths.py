@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.files import array_digest, canonical_json, digest
-from packidx.manifest import load_manifest
+from packidx.manifest import load_manifest, unsound_file
 from packidx.schema import LENGTHS, LENGTHS_FORMAT
 
 _METHODS = ("exact", "precomputed", "heuristic")  # strongest first
@@ -136,15 +136,9 @@ def _find(uri: str) -> tuple[dict[str, Any] | None, list[Path]]:
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
     path = folder / "manifest.json"
     manifest = load_manifest(path, LENGTHS_FORMAT, _KEYS, _HELP)
-    parts = [(folder / part["path"], part["bytes"]) for part in manifest["files"]]
-    for part, size in parts:
-        actual = part.stat().st_size if part.is_file() else None
-        if actual != size:
-            state = "is missing" if actual is None else f"has {actual} bytes"
-            raise MismatchError(
-                f"{part} {state}, its manifest says {size}: run `packidx estimate` again"
-            )
-    return manifest, [part for part, _ in parts]
+    if wrong := unsound_file(folder, manifest):
+        raise MismatchError(f"{wrong}: run `packidx estimate` again")
+    return manifest, [folder / part["path"] for part in manifest["files"]]
 
 
 def _read_part(path: Path) -> pl.DataFrame:
