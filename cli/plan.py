@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
 from typing import Any
 
 import click
@@ -64,5 +67,13 @@ def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) 
     state = "exists already, HEAD points at it" if existed else f"written in {seconds:.1f} s"
     facts["index"] = f"{output}@{ident[:12]} ({state})"
     query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"
-    facts["try"] = f'packidx sql {shlex.quote(output)} "{query}"'
+    facts["try"] = f'{_program()} sql {shlex.quote(output)} "{query}"'
     print_facts("Plan", facts)
+
+
+def _program() -> str:
+    """`packidx` as the user can type it here: with its path if the shell would not find it."""
+    called = sys.argv[0]
+    if shutil.which("packidx") is None and os.path.basename(called) == "packidx":
+        return shlex.quote(called)
+    return "packidx"

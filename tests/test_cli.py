@@ -54,6 +54,19 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(out)["existed"] is True
 
 
+def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -> None:
+    """Called by its path, outside PATH, as `make plan` does."""
+    program = Path(sys.executable).parent / "packidx"
+    command = [program, "plan", tmp_path / "lengths.parquet", "-o", index, "--capacity", "16"]
+    env = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("try"))
+    shell = line.removeprefix("try").strip()
+    assert shell.startswith(str(program))
+    tried = subprocess.run(shell, shell=True, env=env, capture_output=True, text=True, check=True)
+    assert "num_samples" in tried.stdout
+
+
 def test_stats_json_has_result_and_options(index: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "stats", index, "--json")
     stats = json.loads(out)
