@@ -11,10 +11,11 @@ import numpy as np
 from packidx.encode.loading import files_of, import_torch, load_image_processor
 from packidx.encode.mrope import mrope_positions
 from packidx.errors import BadRecord, OptionError
-from packidx.processor.counter import Counter, encode, find_media_tokens, refuse_size
+from packidx.processor.counter import Counter, media_token_in_text
 from packidx.processor.folder import ProcessorFiles, load_processor
-from packidx.processor.labels import expand_ranges, label_ranges
-from packidx.records.conversation import Conversation, Media
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.sequence import locate_runs, trained_tokens
+from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects import parse
 from packidx.records.media import open_image
 
@@ -33,6 +34,7 @@ class ProcessorEncoder:
 
     Args:
         processor: a transformers processor or tokenizer, or a folder or model name to load it from.
+        policy: which tokens are trained on; the plan was counted with one, and only that will do.
 
     Raises:
         SourceError: the folder or model has nothing usable.
@@ -41,12 +43,12 @@ class ProcessorEncoder:
             the pixels of a processor given by name).
     """
 
-    def __init__(self, processor: Any) -> None:
+    def __init__(self, processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> None:
         if isinstance(processor, str | os.PathLike):
-            self.files = load_processor(processor)
+            self.files = load_processor(processor, policy)
             self._image_processor: Any = None
         else:
-            self.files = files_of(processor)
+            self.files = files_of(processor, policy)
             self._image_processor = getattr(processor, "image_processor", None)
         if self.files.tokenizer is None or self.files.template is None:
             lacking = "tokenizer.json" if self.files.tokenizer is None else "chat template"
@@ -65,7 +67,7 @@ class ProcessorEncoder:
             return {}
         ids = {
             kind: self.files.tokenizer.token_to_id(token)
-            for kind, token in self.files.vision.media_tokens.items()
+            for kind, token in self.files.vision.feature_tokens.items()
         }
         return {kind: ident for kind, ident in ids.items() if ident is not None}
 
@@ -81,14 +83,11 @@ class ProcessorEncoder:
         """
         conversation = parse(record)
         _refuse_unsupported(conversation, self.files)
-        sizes = []
-        for medium in conversation.media:
-            width, height = _open(medium).size
-            sizes.append((height, width))
-        counted = self._counter.count([conversation], [sizes])[0]
-        if isinstance(counted, BadRecord):
-            raise counted
-        return counted.length
+        infos = [_info(medium) for medium in conversation.media]
+        counts = self._counter.count([conversation], [infos])
+        for error in counts.errors.values():
+            raise error
+        return int(counts.length[0])
 
     def __call__(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """One sample's tensors.
@@ -108,56 +107,53 @@ class ProcessorEncoder:
         torch = import_torch()
         conversation = parse(record)
         _refuse_unsupported(conversation, self.files)
-        pixels, grids, num_tokens = self._encode_images(conversation)
-        sample = self._encode_text(conversation, grids, num_tokens)
+        sample = self._encode_text(conversation)
+        pixels = self._encode_images(conversation)
         return {**{key: torch.from_numpy(value) for key, value in sample.items()}, **pixels}
 
-    def _encode_images(
-        self, conversation: Conversation
-    ) -> tuple[dict[str, torch.Tensor], np.ndarray, list[int]]:
+    def _encode_images(self, conversation: Conversation) -> dict[str, torch.Tensor]:
         vision = self.files.vision
-        images = [_open(medium) for medium in conversation.media]
+        images = [_open(medium) for medium in conversation.media if medium.kind == "image"]
         if not images or vision is None:
-            return {}, np.zeros((0, 3), np.int64), []
-        sizes = [(image.height, image.width) for image in images]
-        for size, tokens in zip(sizes, vision.num_tokens(vision.image_grids(sizes)), strict=True):
-            if (error := refuse_size(size, tokens)) is not None:
-                raise error
+            return {}
         if self._image_processor is None:
             self._image_processor = load_image_processor(str(self.files.folder))
         try:
             features = self._image_processor(images=images, return_tensors="pt")
         except (OSError, SyntaxError) as cause:  # PIL, on decoding a broken file
             raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
-        grids = features["image_grid_thw"].numpy()
-        return dict(features), grids, vision.num_tokens(grids).tolist()
+        return {name: features[name] for name in vision.model_inputs if name in features}
 
-    def _encode_text(
-        self, conversation: Conversation, grids: np.ndarray, num_tokens: list[int]
-    ) -> dict[str, np.ndarray]:
-        files = self.files
-        assert files.tokenizer is not None and files.template is not None  # see __init__
-        rendered = files.template.render(conversation)
-        encoding = encode(files, files.tokenizer, [rendered.text])[0]
-        media = find_media_tokens(rendered, encoding)
-        ids = np.array(encoding.ids, np.int64)
-        repeats = np.ones(len(ids), np.int64)
-        repeats[media] = num_tokens
-        input_ids = np.repeat(ids, repeats)
-
-        labels = np.full_like(input_ids, IGNORED)
-        ranges = label_ranges(encoding, rendered, media)
-        for start, end in expand_ranges(ranges, media, num_tokens):
-            labels[start:end] = input_ids[start:end]
-        labels[:1] = IGNORED  # nothing predicts the first token
-
+    def _encode_text(self, conversation: Conversation) -> dict[str, np.ndarray]:
+        counter, text, files = self._counter, self._counter.text, self.files
+        assert text is not None  # see __init__
+        media = counter.count_media([conversation], [[_info(one) for one in conversation.media]])
+        for number in sorted(media.errors):
+            raise media.errors[number]
+        expanded = counter.expand(conversation, 0, media)
+        batch = text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
+        runs = locate_runs(batch, [expanded], files.feature_ids)
+        if runs.mismatched:
+            raise media_token_in_text()
+        repeats = np.ones(len(batch.ids), np.int64)
+        repeats[runs.tokens] = runs.repeats
+        input_ids = np.repeat(batch.ids, repeats)
+        trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)
         positions = np.arange(len(input_ids))
         if files.vision is not None and files.vision.mrope:
-            starts = np.cumsum(repeats) - repeats
             positions = mrope_positions(
-                len(input_ids), starts[media].tolist(), grids, files.vision.merge_size
+                len(input_ids), runs.at.tolist(), media.grid, files.vision.merge_size
             )
-        return {"input_ids": input_ids, "labels": labels, "position_ids": positions}
+        return {
+            "input_ids": input_ids,
+            "labels": np.where(trained, input_ids, IGNORED),
+            "position_ids": positions,
+        }
+
+
+def _info(medium: Media) -> MediaInfo:
+    width, height = _open(medium).size
+    return MediaInfo(height, width)
 
 
 def _open(medium: Media) -> Any:

@@ -17,11 +17,12 @@ from packidx.processor.folder import (
     named_tokens,
     plain_tokenizer,
 )
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
 INSTALL = 'pip install "packidx[transformers,torch]"'
 
 
-def files_of(processor: Any) -> ProcessorFiles:
+def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
     """The parts of a processor object, or of a tokenizer alone, as a folder of it would give them.
 
     Raises:
@@ -51,6 +52,8 @@ def files_of(processor: Any) -> ProcessorFiles:
         processor_class=type(processor).__name__ if image is not None else None,
         image_settings=None if image is None else image.to_dict(),
         video_settings=_video_settings(processor, name),
+        own_settings=vars(processor),
+        policy=policy,
     )
 
 

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from packidx import schema
-from packidx.errors import BadRecord
-from packidx.processor.counter import Counted, Counter
+from packidx.errors import BadRecord, MismatchError
+from packidx.estimate.columns import count_columns
+from packidx.processor.counter import Counter, Counts
 from packidx.records import sources
-from packidx.records.conversation import Conversation, Media
+from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects import parse
 from packidx.records.media import check_place, media_size
 
@@ -22,18 +24,6 @@ BATCH = 512
 
 _KEYS = ("id", "key", "__key__", "uid")
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
-_COUNTED = (
-    "text_tokens",
-    "image_tokens",
-    "video_tokens",
-    "audio_tokens",
-    "length",
-    "label_tokens",
-    "vision_patches",
-    "vision_cost",
-    "media",
-    "method",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +68,8 @@ def shard_rows(
 class _Parsed:
     key: str | None = None
     conversation: Conversation | None = None
-    sizes: tuple[tuple[int, int] | None, ...] = ()
-    result: Counted | BadRecord | None = None
+    infos: tuple[MediaInfo | None, ...] = ()
+    error: BadRecord | None = None
 
 
 def _table(
@@ -90,24 +80,31 @@ def _table(
     counter: Counter,
 ) -> pa.Table:
     parsed = [_parse(line, shard) for _, line in lines]
-    _count([item for item in parsed if item.result is None], counter)
+    good = [number for number, item in enumerate(parsed) if item.error is None]
+    counts, good = _count(parsed, good, counter)
     num = len(lines)
+    names = [
+        f"{shard.name}#{row + number}" if item.key is None else item.key
+        for number, item in enumerate(parsed)
+    ]
     columns: dict[str, Any] = {
-        "sample_id": range(sample_id, sample_id + num),
-        "source": [shard.source] * num,
-        "key": [
-            f"{shard.name}#{row + number}" if item.key is None else item.key
-            for number, item in enumerate(parsed)
-        ],
-        "shard": [shard.number] * num,
-        "row": range(row, row + num),
+        "sample_id": np.arange(sample_id, sample_id + num),
+        "source": pa.repeat(shard.source, num),
+        "key": names,
+        "shard": pa.repeat(shard.number, num),
+        "row": np.arange(row, row + num),
         "offset": [offset for offset, _ in lines],
         "nbytes": [len(line) for _, line in lines],
     }
     columns.update(_content_columns(parsed))
-    columns.update(_count_columns(parsed))
-    arrays = [pa.array(columns[field.name], field.type) for field in schema.LENGTHS]
+    columns.update(count_columns(counts, np.array(good, np.int64), num))
+    columns.update(_status_columns(parsed))
+    arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS]
     return pa.Table.from_arrays(arrays, schema=schema.LENGTHS)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
 def _parse(line: bytes, shard: ShardInfo) -> _Parsed:
@@ -115,21 +112,21 @@ def _parse(line: bytes, shard: ShardInfo) -> _Parsed:
     try:
         record = sources.decode(line)
         item.key = _key(record)
-        conversation = parse(record)
-        item.sizes = tuple(_size(medium, shard) for medium in conversation.media)
-        item.conversation = conversation
+        item.conversation = parse(record)
+        item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
     except BadRecord as error:
-        item.result = error
+        item.error = error
     except (MemoryError, RecursionError) as error:
-        item.result = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+        item.error = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
     return item
 
 
-def _size(medium: Media, shard: ShardInfo) -> tuple[int, int] | None:
+def _info(medium: Media, shard: ShardInfo) -> MediaInfo | None:
     if medium.tokens is not None and not shard.sized:
         check_place(medium, shard.root, confined=shard.confined)
         return None
-    return media_size(medium, shard.root, confined=shard.confined)
+    size = media_size(medium, shard.root, confined=shard.confined)
+    return None if size is None else MediaInfo(*size)
 
 
 def _key(record: dict[str, Any]) -> str | None:
@@ -144,27 +141,43 @@ def _key(record: dict[str, Any]) -> str | None:
     return None
 
 
-def _count(items: Sequence[_Parsed], counter: Counter) -> None:
-    """Fill in each item's result; an error that is not the record's own costs no other record."""
-    if not items:
-        return
-    conversations = [item.conversation for item in items if item.conversation is not None]
+def _count(
+    parsed: Sequence[_Parsed], good: list[int], counter: Counter
+) -> tuple[Counts, list[int]]:
+    """The counts of what can be counted, and which of `parsed` they are; the rest gets its error.
+
+    An error that is not a record's own costs no other record.
+    """
     try:
-        results = counter.count(conversations, [item.sizes for item in items])
-    except Exception as error:
-        if len(items) > 1:
-            for item in items:
-                _count([item], counter)
-            return
-        results = [BadRecord("uncountable", f"{type(error).__name__}: {error}")]
-    for item, result in zip(items, results, strict=True):
-        if isinstance(result, Counted) and result.length > _MAX_TOKENS:
-            result = BadRecord("too_many_tokens", f"{result.length} tokens, over {_MAX_TOKENS}")
-        item.result = result
+        counts = _run(parsed, good, counter)
+    except MismatchError:
+        raise
+    except Exception:
+        for number in good:
+            try:
+                _run(parsed, [number], counter)
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                parsed[number].error = BadRecord("uncountable", text)
+        good = [number for number in good if parsed[number].error is None]
+        counts = _run(parsed, good, counter)
+    errors = dict(counts.errors)
+    for at in np.flatnonzero(counts.length > _MAX_TOKENS).tolist():
+        text = f"{counts.length[at]} tokens, over {_MAX_TOKENS}"
+        errors.setdefault(at, BadRecord("too_many_tokens", text))
+    for at, bad in errors.items():
+        parsed[good[at]].error = bad
+    return counts, good
+
+
+def _run(parsed: Sequence[_Parsed], chosen: Sequence[int], counter: Counter) -> Counts:
+    items = [parsed[number] for number in chosen]
+    conversations = [item.conversation for item in items if item.conversation is not None]
+    return counter.count(conversations, [item.infos for item in items])
 
 
 def _content_columns(parsed: Sequence[_Parsed]) -> dict[str, list[int | None]]:
-    known = [item.conversation for item in parsed]
+    known = [None if item.error else item.conversation for item in parsed]
     media = [None if c is None else [medium.kind for medium in c.media] for c in known]
     return {
         "num_turns": [None if c is None else len(c.turns) for c in known],
@@ -173,18 +186,13 @@ def _content_columns(parsed: Sequence[_Parsed]) -> dict[str, list[int | None]]:
     }
 
 
-def _count_columns(parsed: Sequence[_Parsed]) -> dict[str, list[Any]]:
-    results = [item.result for item in parsed]
-    columns: dict[str, list[Any]] = {
-        name: [getattr(result, name) if isinstance(result, Counted) else None for result in results]
-        for name in _COUNTED
+def _status_columns(parsed: Sequence[_Parsed]) -> dict[str, list[Any]]:
+    errors = [item.error for item in parsed]
+    return {
+        "status": ["rejected" if error else "ok" for error in errors],
+        "reason": [error.reason if error else None for error in errors],
+        "detail": [_printable(error.detail) if error else None for error in errors],
     }
-    bad = [result if isinstance(result, BadRecord) else None for result in results]
-    columns["length"] = [0 if length is None else length for length in columns["length"]]
-    columns["status"] = ["rejected" if error else "ok" for error in bad]
-    columns["reason"] = [error.reason if error else None for error in bad]
-    columns["detail"] = [_printable(error.detail) if error else None for error in bad]
-    return columns
 
 
 def _printable(text: str) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packidx.processor.counter import Counted, Counter
+    from packidx.processor.counter import Counter, Counts
     from packidx.processor.folder import ProcessorFiles, load_processor
 
-__all__ = ["Counted", "Counter", "ProcessorFiles", "load_processor"]
+__all__ = ["Counter", "Counts", "ProcessorFiles", "load_processor"]
 
 _HOME = {
-    "Counted": "counter",
     "Counter": "counter",
+    "Counts": "counter",
     "ProcessorFiles": "folder",
     "load_processor": "folder",
 }

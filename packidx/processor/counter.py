@@ -1,59 +1,95 @@
-"""Counting: conversations and pixel sizes in, token counts out, many at a time.
+"""Counting: conversations and what is known of their media in, columns of counts out.
 
-What can be exact is: the template's rendering is tokenized, and images are expanded by the vision
-family's arithmetic. What cannot falls back, and says so in `method`.
+What can be exact is: the template's rendering is tokenized, and media are expanded by their
+family's arithmetic. What cannot falls back, and says so in `method`. All of a batch is counted at
+once: media in one vectorised pass, texts in one call of the tokenizer, sums as columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from numpy.typing import NDArray
 
 from packidx.errors import BadRecord
+from packidx.processor.expand import Expanded, expand
+from packidx.processor.families import Expansion, MediaCounts
 from packidx.processor.folder import ProcessorFiles
-from packidx.processor.labels import count_labels, label_ranges
-from packidx.processor.template import Rendered
-from packidx.records.conversation import Conversation, Media
+from packidx.processor.sequence import locate_runs, trained_tokens
+from packidx.processor.text import TextEncoder
+from packidx.records.conversation import Conversation, MediaInfo
 
 METHODS = ("exact", "precomputed", "heuristic")
 """Strongest first; a row's is the weakest of its parts."""
+EXACT, PRECOMPUTED, HEURISTIC = range(3)
+KINDS = ("image", "video", "audio")
 CHARS_PER_TOKEN = 3
 TOKENS_PER_MEDIUM = 500
 """Guesses where nothing better is known, as trainers make them."""
+UNKNOWN = -1
 
-Size = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Counted:
-    """One sample's counts; a number that is not known is None."""
-
-    text_tokens: int
-    image_tokens: int
-    video_tokens: int
-    audio_tokens: int
-    length: int
-    label_tokens: int | None
-    media: list[dict[str, Any]]
-    """``{kind, tokens, patches, t, h, w, at}`` per medium, in order of appearance."""
-    vision_patches: int | None
-    vision_cost: int | None
-    method: str
+Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class _Text:
-    """The text side of a count."""
+class MediaColumns:
+    """m media of n samples, in order of appearance; `UNKNOWN` where a number is not known."""
 
-    tokens: int
-    method: str
-    label_tokens: int | None = None
-    media_tokens: list[int] = field(default_factory=list)
-    """Positions of the placeholders among `tokens` plus the placeholders themselves."""
+    offsets: Ints
+    """``[n + 1]``; sample i's media are ``offsets[i]:offsets[i + 1]``."""
+    kind: Ints
+    """``[m]`` number in `KINDS`."""
+    tokens: Ints
+    """``[m]`` from the first to the last token that carries its features."""
+    grid: Ints
+    """``[m, 3]`` (t, h, w) in patches."""
+    patches: Ints
+    """``[m]``"""
+    cost: Ints
+    """``[m]`` sum of patches² per attention span."""
+    at: Ints
+    """``[m]`` its first token in the sample."""
+    method: Ints
+    """``[m]`` number in `METHODS`."""
+    expansions: list[Expansion | None]
+    errors: dict[int, BadRecord] = field(default_factory=dict)
+    """By the medium's number."""
+
+    @property
+    def owners(self) -> Ints:
+        """``[m]`` the sample of each medium."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+@dataclass(slots=True)
+class Counts:
+    """n samples' counts, int64 ``[n]`` each; `UNKNOWN` where a number is not known."""
+
+    text_tokens: Ints
+    image_tokens: Ints
+    video_tokens: Ints
+    audio_tokens: Ints
+    length: Ints
+    label_tokens: Ints
+    vision_patches: Ints
+    vision_cost: Ints
+    method: Ints
+    """Number in `METHODS`."""
+    media: MediaColumns
+    errors: dict[int, BadRecord]
+    """Why a sample has no counts, by its number."""
+
+
+@dataclass(slots=True)
+class _Texts:
+    """The text side of n samples."""
+
+    tokens: Ints
+    method: Ints
+    labels: Ints
+    errors: dict[int, BadRecord] = field(default_factory=dict)
 
 
 class Counter:
@@ -61,144 +97,207 @@ class Counter:
 
     Args:
         files: the processor; None counts from what records state, and guesses the rest.
+        engine: of `TextEncoder`.
     """
 
-    def __init__(self, files: ProcessorFiles | None) -> None:
+    def __init__(self, files: ProcessorFiles | None, engine: str = "tokenizers") -> None:
         self.files = files
+        self.engine = engine
+        self.text: TextEncoder | None = None
+        if files is not None and files.tokenizer is not None and files.template is not None:
+            self.text = TextEncoder(files.tokenizer, engine)
 
     def fingerprint(self) -> str | None:
         """The processor's, or None where it cannot build samples (no tokenizer or no template)."""
-        files = self.files
-        if files is None or files.tokenizer is None or files.template is None:
-            return None
-        return files.fingerprint()
+        return None if self.files is None or self.text is None else self.files.fingerprint()
 
     def count(
-        self, conversations: Sequence[Conversation], sizes: Sequence[Sequence[Size | None]]
-    ) -> list[Counted | BadRecord]:
-        """Count a batch: one call of the tokenizer and one of the vision family for all of it.
+        self,
+        conversations: Sequence[Conversation],
+        infos: Sequence[Sequence[MediaInfo | None]],
+    ) -> Counts:
+        """Count a batch.
 
         Args:
             conversations: the samples.
-            sizes: per sample and medium, in order of appearance, (height, width) in pixels after
-                orientation, or None where unknown.
-
-        Returns:
-            Per sample its counts, or why it has none.
+            infos: per sample and medium, in order of appearance, what is known of it.
         """
-        media = self._count_media(conversations, sizes)
-        texts = self._count_texts(conversations)
-        results: list[Counted | BadRecord] = []
-        for text, parts in zip(texts, media, strict=True):
-            if isinstance(text, BadRecord):
-                results.append(text)
-            elif isinstance(parts, BadRecord):
-                results.append(parts)
+        media = self.count_media(conversations, infos)
+        texts = self._count_texts(conversations, media)
+        owners = media.owners
+        errors = dict(texts.errors)
+        for number in sorted(media.errors, reverse=True):  # the first one's stays
+            errors[int(owners[number])] = media.errors[number]
+        return _combine(texts, media, owners, errors)
+
+    # -- media -------------------------------------------------------------------------------------
+
+    def count_media(
+        self,
+        conversations: Sequence[Conversation],
+        infos: Sequence[Sequence[MediaInfo | None]],
+    ) -> MediaColumns:
+        """The media side of `count`; what cannot be used is in the columns' errors."""
+        listed = [medium for c in conversations for medium in c.media]
+        known = [info for one in infos for info in one]
+        columns = _stated(conversations, [medium.tokens for medium in listed])
+        columns.kind = np.array([KINDS.index(medium.kind) for medium in listed], np.int64)
+        vision = self.files.vision if self.files is not None else None
+        if vision is None or not listed:
+            return columns
+        inexact = self.files is not None and self.files.family is None
+        for kind, name in enumerate(KINDS[:2]):
+            of_kind = np.flatnonzero(columns.kind == kind).tolist()
+            chosen = [i for i in of_kind if known[i] is not None]
+            given = [info for i in chosen if (info := known[i]) is not None]
+            if not given:
+                continue
+            if name == "image":
+                sizes = np.array([(info.height, info.width) for info in given], np.int64)
+                _fill(columns, chosen, vision.count_images(sizes), inexact)
+                _refuse_sizes(columns, chosen, sizes)
             else:
-                results.append(_combine(text, *parts))
-        return results
+                _fill(columns, chosen, vision.count_videos(given), inexact)
+        return columns
 
     # -- text --------------------------------------------------------------------------------------
 
-    def _count_texts(self, conversations: Sequence[Conversation]) -> list[_Text | BadRecord]:
-        files = self.files
-        if files is None or files.tokenizer is None or files.template is None:
-            return [self._guess_text(conversation) for conversation in conversations]
-        rendered: list[Rendered | BadRecord] = []
-        for conversation in conversations:
-            try:
-                rendered.append(files.template.render(conversation))
-            except BadRecord as error:
-                rendered.append(error)
-        good = [item for item in rendered if isinstance(item, Rendered)]
-        encodings = iter(encode(files, files.tokenizer, [item.text for item in good]))
-        return [
-            item if isinstance(item, BadRecord) else _count_text(item, next(encodings))
-            for item in rendered
-        ]
+    def _count_texts(self, conversations: Sequence[Conversation], media: MediaColumns) -> _Texts:
+        num = len(conversations)
+        tokens, method, labels = (np.full(num, UNKNOWN, np.int64) for _ in range(3))
+        texts = _Texts(tokens, method, labels)
+        rendered: list[int] = []
+        expanded: list[Expanded] = []
+        for number, conversation in enumerate(conversations):
+            if conversation.input_ids is not None:
+                texts.tokens[number] = len(conversation.input_ids)
+                texts.labels[number] = _given_labels(conversation)
+                texts.method[number] = EXACT
+            elif self.text is None:
+                texts.tokens[number], texts.method[number] = self._guess(conversation)
+            else:
+                try:
+                    expanded.append(self.expand(conversation, number, media))
+                    rendered.append(number)
+                except BadRecord as error:
+                    texts.errors[number] = error
+        if rendered:
+            self._tokenize(expanded, np.array(rendered), media, texts)
+        return texts
 
-    def _guess_text(self, conversation: Conversation) -> _Text:
+    def expand(self, conversation: Conversation, number: int, media: MediaColumns) -> Expanded:
+        """Sample `number` of `media` as the text that is tokenized.
+
+        Raises:
+            BadRecord: as `ChatTemplate.render`.
+        """
+        files = self.files
+        assert files is not None and files.template is not None  # a TextEncoder was made of them
+        result = files.template.render(conversation)
+        own = slice(media.offsets[number], media.offsets[number + 1])
+        if own.start == own.stop:
+            return Expanded(result.text, result.label_spans, ())
+        kinds = [KINDS[kind] for kind in media.kind[own]]
+        placeholders = files.vision.placeholders if files.vision is not None else {}
+        return expand(
+            result, kinds, media.tokens[own].tolist(), media.expansions[own], placeholders
+        )
+
+    def _tokenize(
+        self, expanded: list[Expanded], rows: Ints, media: MediaColumns, texts: _Texts
+    ) -> None:
+        files, text = self.files, self.text
+        assert files is not None and text is not None
+        strings = [item.text for item in expanded]
+        batch = text.encode(strings, [files.adds_special_tokens(string) for string in strings])
+        runs = locate_runs(batch, expanded, files.feature_ids)
+        for number in runs.mismatched:
+            texts.errors[int(rows[number])] = media_token_in_text()
+        texts.method[rows] = EXACT
+        mask = trained_tokens(batch, text, expanded, runs)
+        sums = np.concatenate([[0], np.cumsum(mask)])
+        texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
+        media.at, media.tokens = media.at.copy(), media.tokens.copy()
+        whole = batch.lengths + runs.extra
+        own = np.zeros(len(rows), np.int64)
+        for at, (number, row) in enumerate(zip(runs.firsts, rows, strict=True)):
+            here = slice(media.offsets[row], media.offsets[row + 1])
+            if here.start == here.stop or at in runs.mismatched:
+                continue
+            first = number + np.concatenate([[0], np.cumsum([len(r) for r in expanded[at].runs])])
+            media.at[here] = runs.at[first[:-1]]
+            last = first[1:] - 1
+            media.tokens[here] = runs.at[last] + runs.repeats[last] - media.at[here]
+            own[at] = media.tokens[here].sum()
+        texts.tokens[rows] = whole - own
+
+    def _guess(self, conversation: Conversation) -> tuple[int, int]:
         if conversation.text_tokens is not None:
             overhead = 0
             if self.files is not None and self.files.vision is not None:
                 roles = [turn.role for turn in conversation.turns]
                 overhead = self.files.vision.text_overhead(roles, len(conversation.media))
-            return _Text(conversation.text_tokens + overhead, "precomputed")
+            return conversation.text_tokens + overhead, PRECOMPUTED
         parts = (part for turn in conversation.turns for part in turn.parts)
         characters = sum(len(part) for part in parts if isinstance(part, str))
-        return _Text(characters // CHARS_PER_TOKEN, "heuristic")
-
-    # -- media -------------------------------------------------------------------------------------
-
-    def _count_media(
-        self, conversations: Sequence[Conversation], sizes: Sequence[Sequence[Size | None]]
-    ) -> list[tuple[list[dict[str, Any]], str] | BadRecord]:
-        vision = self.files.vision if self.files is not None else None
-        known: list[Size] = []
-        for conversation, stated in zip(conversations, sizes, strict=True):
-            pairs = zip(conversation.media, stated, strict=True)
-            known += [size for medium, size in pairs if _is_sized(medium, size) and size]
-        grids: Iterator[list[int]] = iter(())
-        tokens: Iterator[int] = iter(())
-        if vision is not None and known:
-            array = vision.image_grids(np.array(known, np.int64))
-            grids, tokens = iter(array.tolist()), iter(vision.num_tokens(array).tolist())
-        results: list[tuple[list[dict[str, Any]], str] | BadRecord] = []
-        for conversation, stated in zip(conversations, sizes, strict=True):
-            parts, method, error = [], "exact", None
-            for medium, size in zip(conversation.media, stated, strict=True):
-                if vision is not None and _is_sized(medium, size):
-                    grid, count = next(grids), next(tokens)
-                    parts.append(_medium("image", count, grid))
-                    error = error or refuse_size(size, count)
-                elif medium.tokens is not None:
-                    parts.append(_medium(medium.kind, medium.tokens))
-                    method = _weaker(method, "precomputed")
-                else:
-                    parts.append(_medium(medium.kind, TOKENS_PER_MEDIUM))
-                    method = "heuristic"
-            results.append(error or (parts, method))
-        return results
+        return characters // CHARS_PER_TOKEN, HEURISTIC
 
 
-def encode(files: ProcessorFiles, tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
-    """Rendered texts tokenized as the processor does it, with character offsets, in one batch.
-
-    Only where a tokenizer has a BOS token that some templates write and others do not, two.
-    """
-    adds = [files.adds_special_tokens(text) for text in texts]
-    encodings: list[Encoding | None] = [None] * len(texts)
-    for flag in (True, False):
-        chosen = [i for i, add in enumerate(adds) if add is flag]
-        batch = [texts[i] for i in chosen]
-        if batch:
-            done = tokenizer.encode_batch(batch, add_special_tokens=flag)
-            for i, encoding in zip(chosen, done, strict=True):
-                encodings[i] = encoding
-    return [encoding for encoding in encodings if encoding is not None]
+def media_token_in_text() -> BadRecord:
+    """Why a text with feature tokens of its own is refused."""
+    text = "a text holds a token that stands for media: remove or escape it"
+    return BadRecord("media_token_in_text", text)
 
 
-def find_media_tokens(rendered: Rendered, encoding: Encoding) -> list[int]:
-    """Positions in `encoding` of the media placeholders, each of which is one added token."""
-    tokens = [encoding.char_to_token(at) for at in rendered.media]
-    return [token for token in tokens if token is not None]
+def _given_labels(conversation: Conversation) -> int:
+    """Positions that contribute to the loss of a record that holds its own ids."""
+    if conversation.labels is None:
+        return max(len(conversation.input_ids or ()) - 1, 0)
+    return sum(label >= 0 for label in conversation.labels[1:])
 
 
-def _count_text(rendered: Rendered, encoding: Encoding) -> _Text:
-    media = find_media_tokens(rendered, encoding)
-    labels = count_labels(label_ranges(encoding, rendered, media))
-    return _Text(len(encoding) - len(media), "exact", labels, media)
+def _stated(conversations: Sequence[Conversation], tokens: list[int | None]) -> MediaColumns:
+    """Columns of all media as far as the records state them."""
+    offsets = np.zeros(len(conversations) + 1, np.int64)
+    np.cumsum([len(c.media) for c in conversations], out=offsets[1:])
+    num = len(tokens)
+    unknown = [np.full(num, UNKNOWN, np.int64) for _ in range(4)]
+    return MediaColumns(
+        offsets=offsets,
+        kind=unknown[0],
+        tokens=np.array([TOKENS_PER_MEDIUM if n is None else n for n in tokens], np.int64),
+        grid=np.full((num, 3), UNKNOWN, np.int64),
+        patches=unknown[1],
+        cost=unknown[2],
+        at=unknown[3],
+        method=np.array([HEURISTIC if n is None else PRECOMPUTED for n in tokens], np.int64),
+        expansions=[None] * num,
+    )
 
 
-def _is_sized(medium: Media, size: Size | None) -> bool:
-    return medium.kind == "image" and size is not None
+def _fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, inexact: bool) -> None:
+    """Put a family's counts where `chosen` says."""
+    columns.tokens[chosen] = counts.tokens
+    columns.method[chosen] = PRECOMPUTED if inexact else EXACT
+    if counts.grids.any():
+        columns.grid[chosen] = counts.grids
+        columns.patches[chosen] = counts.patches
+        columns.cost[chosen] = counts.cost
+    if counts.expansions is not None:
+        for number, expansion in zip(chosen, counts.expansions, strict=True):
+            columns.expansions[number] = expansion
+    for number, error in counts.errors.items():
+        columns.errors[chosen[number]] = error
 
 
-def refuse_size(size: Size | None, tokens: int) -> BadRecord | None:
-    """Why an image of this (height, width) becomes no token, if it becomes none."""
-    if tokens or size is None:
-        return None
-    height, width = size
+def _refuse_sizes(columns: MediaColumns, chosen: Sequence[int], sizes: Ints) -> None:
+    for number in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
+        height, width = sizes[number].tolist()
+        columns.errors.setdefault(chosen[number], refuse_size(height, width))
+
+
+def refuse_size(height: int, width: int) -> BadRecord:
+    """Why an image of this size, in pixels, becomes no token."""
     if height <= 0 or width <= 0:
         return BadRecord("broken_media", f"an image of {width}x{height} pixels")
     return BadRecord(
@@ -206,38 +305,32 @@ def refuse_size(size: Size | None, tokens: int) -> BadRecord | None:
     )
 
 
-def _medium(kind: str, tokens: int, grid: Sequence[int] | None = None) -> dict[str, Any]:
-    t, h, w = grid if grid is not None else (None, None, None)
-    patches = None if grid is None else grid[0] * grid[1] * grid[2]
-    return {"kind": kind, "tokens": tokens, "patches": patches, "t": t, "h": h, "w": w, "at": None}
+def _combine(
+    texts: _Texts, media: MediaColumns, owners: Ints, errors: dict[int, BadRecord]
+) -> Counts:
+    num = len(texts.tokens)
+    method = texts.method.copy()
+    np.maximum.at(method, owners, media.method)
+    media.at[method[owners] != EXACT] = UNKNOWN
 
+    def total(values: Ints, chosen: NDArray[np.bool_]) -> Ints:
+        sums: Ints = np.zeros(num, np.int64)
+        np.add.at(sums, owners[chosen], values[chosen])
+        return sums
 
-def _weaker(one: str, other: str) -> str:
-    return max(one, other, key=METHODS.index)
-
-
-def _combine(text: _Text, media: list[dict[str, Any]], method: str) -> Counted:
-    method = _weaker(text.method, method)
-    if method == "exact":
-        before = 0
-        for at, medium in zip(text.media_tokens, media, strict=True):
-            medium["at"] = at + before
-            before += medium["tokens"] - 1
-    sums = {"image": 0, "video": 0, "audio": 0}
-    for medium in media:
-        sums[medium["kind"]] += medium["tokens"]
-    patches = [medium["patches"] for medium in media]
-    known = None not in patches
-    return Counted(
-        text_tokens=text.tokens,
-        image_tokens=sums["image"],
-        video_tokens=sums["video"],
-        audio_tokens=sums["audio"],
-        length=text.tokens + sum(sums.values()),
-        label_tokens=text.label_tokens,
-        media=media,
-        vision_patches=sum(patches) if known else None,
-        # An image is one attention span of the vision tower: t is 1.
-        vision_cost=sum(number * number for number in patches) if known else None,
+    sums = [total(media.tokens, media.kind == kind) for kind in range(len(KINDS))]
+    known = media.patches != UNKNOWN
+    unknown = total(np.ones_like(owners), ~known) > 0
+    return Counts(
+        text_tokens=texts.tokens,
+        image_tokens=sums[0],
+        video_tokens=sums[1],
+        audio_tokens=sums[2],
+        length=texts.tokens + sums[0] + sums[1] + sums[2],
+        label_tokens=texts.labels,
+        vision_patches=np.where(unknown, UNKNOWN, total(media.patches, known)),
+        vision_cost=np.where(unknown, UNKNOWN, total(media.cost, known)),
         method=method,
+        media=media,
+        errors=errors,
     )

@@ -7,7 +7,7 @@ spellings of one processor differ in without any effect is taken out here.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -25,9 +25,13 @@ SETTINGS = (
 
 
 def complete_settings(
-    settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+    names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """An image or video processor's settings, complete and in one spelling.
+
+    Only those of `SETTINGS` and `names` are kept.
 
     ``min_pixels`` and ``max_pixels``, the older names, override ``size`` as in transformers 5.23
     (`Qwen2VLImageProcessor.__init__`).
@@ -42,7 +46,8 @@ def complete_settings(
                 size[name] = merged[old]
                 size.pop(old, None)
         merged["size"] = size
-    return {key: _plain(merged[key]) for key in SETTINGS if merged.get(key) is not None}
+    kept = dict.fromkeys((*SETTINGS, *names))
+    return {key: _plain(merged[key]) for key in kept if merged.get(key) is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -93,6 +98,7 @@ def processor_fingerprint(
     template: str | None,
     image_settings: Mapping[str, Any] | None,
     video_settings: Mapping[str, Any] | None,
+    own_settings: Mapping[str, Any],
     policy: Mapping[str, Any],
 ) -> str:
     """SHA-256 (hex) of a processor.
@@ -101,6 +107,7 @@ def processor_fingerprint(
         tokenizer_json: `tokenizers.Tokenizer.to_str()`.
         template: the chat template's text.
         image_settings, video_settings: as `complete_settings` gives them.
+        own_settings: the processor's own, likewise.
         policy: which tokens are labels, and whatever else decides them.
     """
     content = {
@@ -111,4 +118,6 @@ def processor_fingerprint(
         "video": video_settings,
         "policy": policy,
     }
+    if own_settings:
+        content["own"] = own_settings
     return digest(canonical_json(content))

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.errors import SourceError
+from packidx.processor.families import Family, VisionFamily, find_family
 from packidx.processor.fingerprint import complete_settings, processor_fingerprint
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.template import ChatTemplate
-from packidx.processor.vision import Family, VisionFamily, find_family
 
 PATTERNS = [
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
@@ -45,6 +45,8 @@ class ProcessorFiles:
     vision: VisionFamily | None
     image_settings: dict[str, Any] | None
     video_settings: dict[str, Any] | None
+    own_settings: dict[str, Any] = field(default_factory=dict)
+    """Of the processor itself, where they change tokens."""
     bos_token: str | None = None
     policy: LabelPolicy = DEFAULT_POLICY
     folder: str | None = None
@@ -56,6 +58,14 @@ class ProcessorFiles:
         return self._fingerprint
 
     @cached_property
+    def feature_ids(self) -> tuple[int, ...]:
+        """Ids of the tokens that stand for features of media."""
+        if self.vision is None or self.tokenizer is None:
+            return ()
+        ids = {self.tokenizer.token_to_id(token) for token in self.vision.feature_tokens.values()}
+        return tuple(sorted(ident for ident in ids if ident is not None))
+
+    @cached_property
     def _fingerprint(self) -> str:
         policy = self.policy.describe()
         if self.template is not None and self.template.used_tokens:
@@ -65,6 +75,7 @@ class ProcessorFiles:
             template=None if self.template is None else self.template.source,
             image_settings=self.image_settings,
             video_settings=self.video_settings,
+            own_settings=self.own_settings,
             policy=policy,
         )
 
@@ -79,8 +90,14 @@ class ProcessorFiles:
         return not (self.bos_token and text.startswith(self.bos_token))
 
 
-def load_processor(path_or_name: str | os.PathLike[str]) -> ProcessorFiles:
+def load_processor(
+    path_or_name: str | os.PathLike[str], policy: LabelPolicy = DEFAULT_POLICY
+) -> ProcessorFiles:
     """Read a processor folder, or fetch a model's processor files by name.
+
+    Args:
+        path_or_name: the folder, or a model's name.
+        policy: which tokens are trained on.
 
     Raises:
         SourceError: the folder does not exist, a file in it is broken, or nothing in it is usable.
@@ -89,7 +106,7 @@ def load_processor(path_or_name: str | os.PathLike[str]) -> ProcessorFiles:
     folder = Path(name)
     if not folder.is_dir():
         folder = _fetch(name)
-    files = read_folder(folder, name)
+    files = read_folder(folder, name, policy)
     if files.vision is None and (files.tokenizer is None or files.template is None):
         raise SourceError(f"nothing usable in processor folder {name}: {_missing(files)}")
     return files
@@ -121,7 +138,7 @@ def _fetch(name: str) -> Path:
         ) from error
 
 
-def read_folder(folder: Path, name: str) -> ProcessorFiles:
+def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
     """The processor in `folder`, whatever of it is there."""
     tokenizer = _read_tokenizer(folder / "tokenizer.json")
     config = _read_json(folder / "tokenizer_config.json")
@@ -140,6 +157,8 @@ def read_folder(folder: Path, name: str) -> ProcessorFiles:
         or config.get("processor_class"),
         image_settings=image,
         video_settings=video or image,
+        own_settings=nested,
+        policy=policy,
         folder=str(folder),
     )
 
@@ -153,24 +172,31 @@ def assemble(
     processor_class: str | None,
     image_settings: Mapping[str, Any] | None,
     video_settings: Mapping[str, Any] | None,
+    own_settings: Mapping[str, Any],
+    policy: LabelPolicy = DEFAULT_POLICY,
     folder: str | None = None,
 ) -> ProcessorFiles:
     """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`."""
     family = None if image_settings is None else find_family(processor_class, image_settings)
+    further = family.settings if family else ()
     vision, image, video = None, None, None
-    if image_settings is not None:
-        image = complete_settings(image_settings, family.image_defaults if family else None)
-        vision = _build_vision(family, image, name)
+    own = complete_settings({name: own_settings.get(name) for name in further}, names=further)
     if video_settings is not None:
-        video = complete_settings(video_settings, family.video_defaults if family else None)
+        defaults = family.video_defaults if family else None
+        video = complete_settings(video_settings, defaults, further)
+    if image_settings is not None:
+        defaults = family.image_defaults if family else None
+        image = complete_settings(image_settings, defaults, further)
+        vision = _build_vision(family, image, video or {}, own, name)
     chat = None
     if template is not None:
         chat = ChatTemplate(
             template,
             special_tokens,
             control_tokens=_control_tokens(tokenizer),
-            media_tokens=vision.media_tokens if vision else None,
+            media_tokens=vision.placeholders if vision else None,
             empty_as_list=image_settings is not None,
+            policy=policy,
         )
     if vision is not None and tokenizer is not None:
         _check_placeholders(tokenizer, vision, name)
@@ -181,26 +207,32 @@ def assemble(
         vision=vision,
         image_settings=image,
         video_settings=video,
+        own_settings=own,
         bos_token=special_tokens.get("bos_token"),
+        policy=policy,
         folder=folder,
         family=family.name if family else None,
     )
 
 
 def _build_vision(
-    family: Family | None, settings: dict[str, Any], name: str
+    family: Family | None,
+    image: dict[str, Any],
+    video: dict[str, Any],
+    own: dict[str, Any],
+    name: str,
 ) -> VisionFamily | None:
     try:
-        return family.build(settings) if family else None
+        return family.build(image, video, own) if family else None
     except SourceError as error:
         raise SourceError(f"processor {name}: {error}") from error
 
 
 def _check_placeholders(tokenizer: Tokenizer, vision: VisionFamily, name: str) -> None:
-    """One placeholder must be one token, whatever stands beside it: only then may it be expanded
+    """A feature token must be one token, whatever stands beside it: only then may it be repeated
     after the text is tokenized."""
     added = {str(token.content): token for token in tokenizer.get_added_tokens_decoder().values()}
-    for placeholder in vision.media_tokens.values():
+    for placeholder in vision.feature_tokens.values():
         token = added.get(placeholder)
         if token is None or token.lstrip or token.rstrip or token.single_word or token.normalized:
             raise SourceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,31 @@ class Media:
     """Stated width in pixels, after orientation."""
     tokens: int | None = None
     """Stated number of tokens it expands to."""
+    num_frames: int | None = None
+    """Stated number of a video's frames."""
+    fps: float | None = None
+    """Stated frames per second of a video, or of the frames extracted from it."""
+    frame_indices: tuple[int, ...] | None = None
+    """The frames of a video that are used, as numbers in its file; None leaves it to the processor.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInfo:
+    """What is known of a medium without decoding it."""
+
+    height: int
+    """Pixels, after orientation."""
+    width: int
+    """Pixels, after orientation."""
+    num_frames: int = 1
+    """Frames of a video: its header's claim, or how many were extracted."""
+    fps: float | None = None
+    """Frames per second of the file; of extracted frames only where the record states it."""
+    frame_indices: tuple[int, ...] | None = None
+    """The frames that are used, where the record says which; None leaves it to the processor."""
+    extracted: bool = False
+    """Whether the video is a list of frames, of which none is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +58,8 @@ class Turn:
     """Text and media in order; text is byte for byte the record's, and never empty."""
     extra: dict[str, Any] = field(default_factory=dict)
     """The message's other keys (``tool_calls``, ``name`` …), as they were."""
+    train: bool | None = None
+    """Whether the record says that this turn is trained on; None leaves it to the label policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +71,10 @@ class Conversation:
     """The record's own count of text tokens (``_text_tokens``)."""
     tools: list[Any] | None = None
     """Tool schemas for the chat template."""
+    input_ids: Sequence[int] | None = None
+    """The sample's token ids, where the record holds them: then no template is rendered."""
+    labels: Sequence[int] | None = None
+    """With `input_ids`: -100 where nothing is trained; None means the ids themselves."""
 
     @property
     def media(self) -> tuple[Media, ...]:

@@ -1,0 +1,81 @@
+"""Media in a rendered conversation: each placeholder becomes what the processor puts there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from packidx.processor.families import Expansion
+from packidx.processor.template import Rendered
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A rendered conversation with its media's text, every run of feature tokens written once."""
+
+    text: str
+    """What is tokenized."""
+    label_spans: tuple[Span, ...]
+    """Character ranges ``[start, end)`` that are trained on; feature tokens in them are not."""
+    runs: tuple[tuple[int, ...], ...]
+    """Per medium, how often each of its feature tokens is repeated."""
+
+
+def expand(
+    rendered: Rendered,
+    kinds: Sequence[str],
+    tokens: Sequence[int],
+    expansions: Sequence[Expansion | None],
+    placeholders: Mapping[str, str],
+) -> Expanded:
+    """Put the media's text in place of their placeholders.
+
+    Args:
+        rendered: the conversation as the template writes it.
+        kinds, tokens, expansions: per medium; without an expansion its placeholder is the feature
+            token, repeated `tokens` times.
+        placeholders: kind of medium → what the template wrote for it.
+    """
+    if not any(expansions):
+        return Expanded(rendered.text, rendered.label_spans, tuple((num,) for num in tokens))
+    text, at = rendered.text, 0
+    pieces: list[str] = []
+    cuts: list[tuple[int, int, int]] = []  # (start, end, length of what replaces it)
+    runs: list[tuple[int, ...]] = []
+    for place, kind, num, expansion in zip(rendered.media, kinds, tokens, expansions, strict=True):
+        if expansion is None:
+            runs.append((num,))
+            continue
+        start, end = place, place + len(placeholders[kind])
+        around = start - len(expansion.before), end + len(expansion.after)
+        if text[max(around[0], at) : start] == expansion.before and text.startswith(
+            expansion.after, end
+        ):
+            start, end = around
+        pieces += (text[at:start], expansion.text)
+        cuts.append((start, end, len(expansion.text)))
+        runs.append(expansion.runs)
+        at = end
+    pieces.append(text[at:])
+    return Expanded("".join(pieces), _moved(rendered.label_spans, cuts), tuple(runs))
+
+
+def _moved(spans: Sequence[Span], cuts: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
+    """Spans of the old text in the new one; what replaces a medium inside a span belongs to it."""
+    moved = []
+    for span in spans:
+        borders = []
+        for is_end, border in enumerate(span):
+            shift = 0
+            for start, end, length in cuts:
+                if end <= border:
+                    shift += length - (end - start)
+                elif start < border:  # a border inside what is replaced: all of it stays outside
+                    shift += start - border if is_end else start + length - border
+                    break
+            borders.append(border + shift)
+        if borders[0] < borders[1]:
+            moved.append((borders[0], borders[1]))
+    return tuple(moved)

@@ -1,0 +1,134 @@
+"""What counting and encoding ask of a family of vision-language processors.
+
+A family is one file in this folder with a class that is a `VisionFamily`, and one line in
+`families.FAMILIES`; nothing else in the package knows families by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import BadRecord
+from packidx.records.conversation import MediaInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The text that a processor puts in the place of a medium's placeholder, before tokenizing.
+
+    Runs of feature tokens (the tokens whose embeddings the vision tower's output replaces) are
+    written once each; `runs` says how often each is repeated.
+    """
+
+    text: str
+    """``"<img><IMG_CONTEXT></img>"``; for Qwen3-VL's video one part per frame."""
+    runs: tuple[int, ...]
+    """How often each feature token in `text` is repeated, in order; at least 1 each."""
+    before: str = ""
+    """Text directly before the placeholder that is replaced along with it, where it stands there.
+    """
+    after: str = ""
+    """Likewise directly after it; both are replaced only where both are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaCounts:
+    """What n media of one kind become."""
+
+    grids: NDArray[np.int64]
+    """``[n, 3]`` (t, h, w) in patches before merging. Each of the t frames or tiles of h * w
+    patches is one attention span of the vision tower. 0 where impossible."""
+    tokens: NDArray[np.int64]
+    """``[n]`` feature tokens; 0 where impossible."""
+    expansions: Sequence[Expansion | None] | None = None
+    """One per medium; None, in all or in one place, where the feature token alone is repeated."""
+    errors: Mapping[int, BadRecord] = field(default_factory=dict)
+    """Why a medium cannot be used, by its number."""
+
+    @property
+    def patches(self) -> NDArray[np.int64]:
+        """``[n]`` patches before merging."""
+        product: NDArray[np.int64] = self.grids.prod(axis=1)
+        return product
+
+    @property
+    def cost(self) -> NDArray[np.int64]:
+        """``[n]`` sum of patches² per attention span."""
+        return self.grids[:, 0] * (self.grids[:, 1] * self.grids[:, 2]) ** 2
+
+
+class VisionFamily(Protocol):
+    """One processor's way to count media; built from its complete settings."""
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        """Kind of medium (``'image'``, ``'video'``) → what the chat template writes for it."""
+        ...
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        """Kind of medium → the token that its features replace; most often the placeholder."""
+        ...
+
+    @property
+    def mrope(self) -> bool:
+        """Whether positions have three rows (time, height, width)."""
+        ...
+
+    @property
+    def merge_size(self) -> int:
+        """Patches per side that make one token, where `mrope`."""
+        ...
+
+    @property
+    def model_inputs(self) -> tuple[str, ...]:
+        """Names of the image and video processors' outputs that the model takes."""
+        ...
+
+    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+        """Pixels ``[n, 2]`` (height, width), after orientation → counts, in one vectorised pass."""
+        ...
+
+    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+        """What each video becomes. A family without video puts an error in each place."""
+        ...
+
+    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+        """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
+        ...
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        """Tokens that the family's usual template adds to the texts of such a conversation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to recognise a family and to complete its settings."""
+
+    name: str
+    """``qwen2_5_vl``: transformers' name of the model."""
+    processor_class: str
+    """``Qwen2_5_VLProcessor``."""
+    image_defaults: Mapping[str, Any]
+    """Class defaults of the image processor, for what a checkpoint leaves out."""
+    video_defaults: Mapping[str, Any]
+    """Class defaults of the video processor; empty where there is none."""
+    build: Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], VisionFamily]
+    """(image settings, video settings, the processor's own settings) → the family."""
+    settings: tuple[str, ...] = ()
+    """Names of further settings that change tokens: of the image or video processor, or of the
+    processor itself (``image_seq_length``, ``patch_size``). They join the fingerprint."""
+
+
+def no_videos(name: str, videos: Sequence[MediaInfo]) -> MediaCounts:
+    """`count_videos` of a family that takes images only."""
+    num = len(videos)
+    error = BadRecord("unsupported_media", f"{name} takes no video")
+    errors = dict.fromkeys(range(num), error)
+    return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)

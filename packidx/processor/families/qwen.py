@@ -1,0 +1,152 @@
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: images keep their shape.
+
+Sizes are `smart_resize`'s; merge_size² patches make a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import SourceError
+from packidx.processor.families.base import Family, MediaCounts, no_videos
+from packidx.processor.families.resize import smart_resize
+from packidx.records.conversation import MediaInfo
+
+
+@dataclass(frozen=True, slots=True)
+class QwenVision:
+    """A Qwen processor."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    min_pixels: int
+    max_pixels: int
+    family: str
+    image_token: str = "<|image_pad|>"
+    video_token: str = "<|video_pad|>"
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": self.image_token, "video": self.video_token}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return self.placeholders
+
+    @property
+    def model_inputs(self) -> tuple[str, ...]:
+        return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
+
+    @property
+    def mrope(self) -> bool:
+        return True
+
+    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+        sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
+        factor = self.patch_size * self.merge_size
+        height, width = smart_resize(
+            sizes[:, 0], sizes[:, 1], factor, self.min_pixels, self.max_pixels
+        )
+        frames = (height > 0).astype(np.int64)
+        grids = np.stack([frames, height // self.patch_size, width // self.patch_size], axis=1)
+        return MediaCounts(grids, grids.prod(axis=1) // self.merge_size**2)
+
+    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+        return no_videos(self.family, videos)
+
+    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+        return np.arange(video.num_frames)
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        # <|im_start|>role\n … <|im_end|>\n is 5 tokens; <|vision_start|> and <|vision_end|> are 2.
+        total = 5 * len(roles) + 2 * num_media
+        if self.family != "qwen3_vl" and roles[:1] != ["system"]:
+            total += 11  # <|im_start|>system\nYou are a helpful assistant.<|im_end|>\n
+        return total
+
+    @classmethod
+    def from_settings(
+        cls,
+        family: str,
+        settings: Mapping[str, Any],
+        video: Mapping[str, Any],
+        own: Mapping[str, Any],
+    ) -> QwenVision:
+        """From an image processor's complete settings.
+
+        Raises:
+            SourceError: they switch resizing off or lack the limits of an image's pixels.
+        """
+        size = settings["size"]
+        if not settings["do_resize"]:
+            raise SourceError("its image settings have do_resize false: set it to true")
+        if not size.get("shortest_edge") or not size.get("longest_edge"):
+            raise SourceError(
+                "the image processor's size needs shortest_edge and longest_edge (pixels), "
+                f"but it is {size}"
+            )
+        return cls(
+            patch_size=int(settings["patch_size"]),
+            temporal_patch_size=int(settings["temporal_patch_size"]),
+            merge_size=int(settings["merge_size"]),
+            min_pixels=int(size["shortest_edge"]),
+            max_pixels=int(size["longest_edge"]),
+            family=family,
+        )
+
+
+# Class defaults of transformers 5.23: Qwen2VLImageProcessor, Qwen2VLVideoProcessor and
+# Qwen3VLVideoProcessor.
+_CLIP = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+_QWEN: dict[str, Any] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+_QWEN2_IMAGE = {**_QWEN, **_CLIP, "patch_size": 14}
+_QWEN2_IMAGE |= {"size": {"shortest_edge": 3136, "longest_edge": 1_003_520}}
+_VIDEO = {**_QWEN, "min_frames": 4, "max_frames": 768}
+_QWEN2_VIDEO = {**_VIDEO, **_CLIP, "patch_size": 14, "max_video_tokens": 128_000}
+_QWEN2_VIDEO |= {"do_sample_frames": False}
+_QWEN2_VIDEO |= {"size": {"shortest_edge": 100_352, "longest_edge": 602_112}}
+_QWEN3_VIDEO = {**_VIDEO, "patch_size": 16, "max_video_tokens": 768, "do_sample_frames": True}
+_QWEN3_VIDEO |= {"fps": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+_QWEN3_VIDEO |= {"size": {"shortest_edge": 131_072, "longest_edge": 786_432}}
+
+
+QWEN2_VL = Family(
+    "qwen2_vl",
+    "Qwen2VLProcessor",
+    _QWEN2_IMAGE,
+    _QWEN2_VIDEO,
+    partial(QwenVision.from_settings, "qwen2_vl"),
+)
+QWEN2_5_VL = Family(
+    "qwen2_5_vl",
+    "Qwen2_5_VLProcessor",
+    _QWEN2_IMAGE,
+    _QWEN2_VIDEO,
+    partial(QwenVision.from_settings, "qwen2_5_vl"),
+)
+QWEN3_VL = Family(
+    "qwen3_vl",
+    "Qwen3VLProcessor",
+    _QWEN2_IMAGE,
+    _QWEN3_VIDEO,
+    partial(QwenVision.from_settings, "qwen3_vl"),
+)

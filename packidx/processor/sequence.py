@@ -1,0 +1,81 @@
+"""Token sequences: where each medium's tokens come to stand, and which tokens are trained on.
+
+The counts of a plan and the tensors of a sample are both made of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.processor.expand import Expanded
+from packidx.processor.text import TextEncoder, TokenBatch
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of feature tokens in a batch of n texts, r in all."""
+
+    tokens: Ints
+    """``[r]`` positions in the batch's ids, where a run is one token."""
+    repeats: Ints
+    """``[r]`` how often it is repeated."""
+    at: Ints
+    """``[r]`` first token of the run in its own sample, all runs before it written out."""
+    firsts: Ints
+    """``[n]`` number of each text's first run."""
+    extra: Ints
+    """``[n]`` tokens that writing out the runs adds."""
+    mismatched: frozenset[int]
+    """Texts that have more or fewer feature tokens than their media."""
+
+
+def locate_runs(
+    batch: TokenBatch, expanded: Sequence[Expanded], feature_ids: Sequence[int]
+) -> Runs:
+    """Find the feature tokens of `expanded` texts that were tokenized to `batch`."""
+    found = np.flatnonzero(np.isin(batch.ids, feature_ids)) if feature_ids else batch.ids[:0]
+    found = found.astype(np.int64)
+    bounds = np.searchsorted(found, batch.offsets)
+    expected = [[num for medium in item.runs for num in medium] for item in expanded]
+    sizes = np.array([len(runs) for runs in expected], np.int64)
+    wrong = frozenset(np.flatnonzero(np.diff(bounds) != sizes).tolist())
+    if wrong:
+        kept = [i for i in range(len(expanded)) if i not in wrong]
+        inside = [found[bounds[i] : bounds[i + 1]] for i in kept]
+        found = np.concatenate([*inside, found[:0]])
+        sizes[list(wrong)] = 0
+        expected = [expected[i] for i in kept]
+    repeats = np.array([num for runs in expected for num in runs], np.int64)
+    firsts = np.cumsum(sizes) - sizes
+    added = np.concatenate([[0], np.cumsum(repeats - 1)])
+    extra = added[firsts + sizes] - added[firsts]
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    at = found - batch.offsets[owners] + added[:-1] - added[firsts][owners]
+    return Runs(found, repeats, at, firsts, extra, wrong)
+
+
+def trained_tokens(
+    batch: TokenBatch, text: TextEncoder, expanded: Sequence[Expanded], runs: Runs
+) -> NDArray[np.bool_]:
+    """``[total]`` which of the batch's tokens contribute to the loss.
+
+    Those that lie wholly in a label span, but no feature token and no sample's first token, which
+    nothing predicts.
+    """
+    starts, ends = text.borders(
+        batch, [item.text for item in expanded], [item.label_spans for item in expanded]
+    )
+    good = starts < ends
+    steps = np.zeros(len(batch.ids) + 1, np.int64)
+    np.add.at(steps, starts[good], 1)
+    np.add.at(steps, ends[good], -1)
+    mask: NDArray[np.bool_] = np.cumsum(steps)[:-1] > 0
+    mask[runs.tokens] = False
+    mask[batch.offsets[:-1][batch.lengths > 0]] = False
+    return mask
