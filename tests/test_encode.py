@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
+from counting import count_row
 from PIL import Image
 from processors import qwen_folders
 from random_records import record
@@ -21,7 +22,7 @@ from transformers import AutoProcessor, AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, OptionError
-from packidx.processor import Counted, Counter, load_processor
+from packidx.processor import Counter, load_processor
 from packidx.records.conversation import to_messages
 from packidx.records.dialects import parse
 
@@ -90,8 +91,7 @@ def test_equals_the_processor(
         assert torch.equal(got["input_ids"], want["input_ids"][0]), seed
         conversation = parse(raw)
         sizes = [(medium.ref.height, medium.ref.width) for medium in conversation.media]
-        row = counter.count([conversation], [sizes])[0]
-        assert isinstance(row, Counted)
+        row = count_row(counter, conversation, *sizes)
         assert row.length == encoder.count(raw) == len(got["input_ids"]), seed
         assert row.label_tokens == int((got["labels"] != -100).sum()), seed
         assert row.method == "exact"

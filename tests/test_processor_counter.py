@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting import count_row as count
+from counting import count_rows, is_row
 from processors import qwen_folders
 
 from packidx.errors import BadRecord
-from packidx.processor import Counted, Counter, load_processor
+from packidx.processor import Counter, load_processor
 from packidx.records.conversation import Conversation, Media, Turn
 
 IMAGE, VIDEO = Media("image"), Media("video")
@@ -26,16 +28,10 @@ def chat(*parts: str | Media, answer: str = "Yes.", **more: Any) -> Conversation
     return Conversation((Turn("user", parts), Turn("assistant", (answer,))), **more)
 
 
-def count(
-    counter: Counter, conversation: Conversation, *sizes: tuple[int, int] | None
-) -> Counted | BadRecord:
-    return counter.count([conversation], [sizes])[0]
-
-
 def test_an_exact_row(folders: dict[str, Path]) -> None:
     counter = Counter(load_processor(folders["qwen2.5-vl"]))
     row = count(counter, chat("hi ", IMAGE, "what?", IMAGE), (300, 400), (56, 56))
-    assert isinstance(row, Counted)
+    assert is_row(row)
     assert row.method == "exact"
     assert row.media == [
         {"kind": "image", "tokens": 154, "patches": 616, "t": 1, "h": 22, "w": 28, "at": 17},
@@ -56,29 +52,29 @@ def test_a_batch_is_its_samples(folders: dict[str, Path]) -> None:
         (chat("d"), []),
         (chat(IMAGE, "e"), [(640, 480)]),
     ]
-    together = counter.count([c for c, _ in samples], [s for _, s in samples])
+    together = count_rows(counter, [c for c, _ in samples], [tuple(s) for _, s in samples])
     alone = [count(counter, c, *s) for c, s in samples]
     assert [repr(row) for row in together] == [repr(row) for row in alone]
     kinds = [row.reason if isinstance(row, BadRecord) else row.method for row in together]
     assert kinds == ["exact", "media_token_in_text", "aspect_ratio", "exact", "exact"]
-    assert counter.count([], []) == []
+    assert count_rows(counter, [], []) == []
 
 
 def test_unknown_sizes_weaken_the_method(folders: dict[str, Path]) -> None:
     counter = Counter(load_processor(folders["qwen3-vl"]))
     exact = count(counter, chat("x", IMAGE), (320, 320))
-    assert isinstance(exact, Counted)
+    assert is_row(exact)
     stated = count(counter, chat("x", Media("image", tokens=77)), None)
-    assert isinstance(stated, Counted)
+    assert is_row(stated)
     assert (stated.method, stated.image_tokens) == ("precomputed", 77)
     assert stated.text_tokens == exact.text_tokens
     assert (stated.vision_patches, stated.vision_cost) == (None, None)
     assert stated.media[0]["at"] is None and stated.media[0]["h"] is None
     guessed = count(counter, chat("x", Media("image", tokens=77), IMAGE), None, None)
-    assert isinstance(guessed, Counted)
+    assert is_row(guessed)
     assert (guessed.method, guessed.image_tokens) == ("heuristic", 577)
     video = count(counter, chat("x", VIDEO), None)
-    assert isinstance(video, Counted)
+    assert is_row(video)
     assert (video.method, video.video_tokens) == ("heuristic", 500)
     assert video.label_tokens == exact.label_tokens == 3
 
@@ -87,14 +83,14 @@ def test_without_a_processor() -> None:
     counter = Counter(None)
     assert counter.fingerprint() is None
     guess = count(counter, chat("12345678", IMAGE, answer="9"), None)
-    assert isinstance(guess, Counted)
+    assert is_row(guess)
     assert (guess.method, guess.text_tokens, guess.length) == ("heuristic", 3, 503)
     assert (guess.label_tokens, guess.vision_patches) == (None, None)
     stated = count(counter, chat("12345678", text_tokens=40))
-    assert isinstance(stated, Counted)
+    assert is_row(stated)
     assert (stated.method, stated.length, stated.vision_patches) == ("precomputed", 40, 0)
     both = count(counter, chat("1", Media("image", tokens=9), text_tokens=40), (8, 8))
-    assert isinstance(both, Counted)
+    assert is_row(both)
     assert (both.method, both.length) == ("precomputed", 49)
 
 
@@ -117,7 +113,7 @@ def test_precomputed_text_equals_exact(
     own = sum(len(tokenizer.encode(text)) for text in texts)
     real = count(exact, Conversation(turns), (64, 64), (90, 300))
     stated = count(sized, Conversation(turns, text_tokens=own), (64, 64), (90, 300))
-    assert isinstance(real, Counted) and isinstance(stated, Counted)
+    assert is_row(real) and is_row(stated)
     assert (real.method, stated.method) == ("exact", "precomputed")
     assert stated.length == real.length
     assert stated.vision_cost == real.vision_cost

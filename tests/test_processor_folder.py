@@ -16,7 +16,7 @@ from processors import qwen_folders
 from packidx.errors import SourceError
 from packidx.processor import load_processor
 from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
-from packidx.processor.vision import QwenVision
+from packidx.processor.families.qwen import QwenVision
 
 
 @pytest.fixture(scope="module")

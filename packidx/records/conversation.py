@@ -76,10 +76,12 @@ class Conversation:
     labels: Sequence[int] | None = None
     """With `input_ids`: -100 where nothing is trained; None means the ids themselves."""
 
-    @property
-    def media(self) -> tuple[Media, ...]:
-        """All media, in order of appearance."""
-        return tuple(p for turn in self.turns for p in turn.parts if not isinstance(p, str))
+    media: tuple[Media, ...] = field(init=False, repr=False, compare=False)
+    """All media, in order of appearance."""
+
+    def __post_init__(self) -> None:
+        media = [p for turn in self.turns for p in turn.parts if type(p) is not str]
+        object.__setattr__(self, "media", tuple(media))
 
 
 def to_messages(conversation: Conversation) -> list[dict[str, Any]]:

@@ -1,0 +1,37 @@
+"""Counts as rows: what `count_columns` would write, or why there is none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from packidx.errors import BadRecord
+from packidx.estimate.columns import count_columns
+from packidx.processor import Counter
+from packidx.records.conversation import Conversation, MediaInfo
+
+Size = tuple[int, int] | None
+
+
+def count_rows(
+    counter: Counter, conversations: list[Conversation], sizes: list[tuple[Size, ...]]
+) -> list[Any]:
+    """A namespace per conversation, or its BadRecord."""
+    infos = [tuple(MediaInfo(*size) if size else None for size in one) for one in sizes]
+    counts = counter.count(conversations, infos)
+    num = len(conversations)
+    columns = count_columns(counts, np.arange(num), num)
+    rows = pa.table(columns).to_pylist()
+    return [counts.errors.get(i) or SimpleNamespace(**row) for i, row in enumerate(rows)]
+
+
+def count_row(counter: Counter, conversation: Conversation, *sizes: Size) -> Any:
+    """As `count_rows` of one; a BadRecord is returned, not raised."""
+    return count_rows(counter, [conversation], [sizes])[0]
+
+
+def is_row(row: Any) -> bool:
+    return not isinstance(row, BadRecord)
