@@ -81,16 +81,12 @@ class TextEncoder:
         num = np.asarray(adds, np.int64)
         num_prefix, num_suffix = num * len(prefix), num * len(suffix)
         if prefix or suffix:
-            heads = np.repeat(offsets[:-1], num_prefix)
-            tails = np.repeat(offsets[1:], num_suffix)
-            repeated = int(num.sum())
-            ids = np.insert(
-                ids,
-                np.concatenate([heads, tails]),
-                np.concatenate([np.tile(prefix, repeated), np.tile(suffix, repeated)]).astype(int),
-            )
-            offsets = offsets.copy()
-            offsets[1:] += np.cumsum(num_prefix + num_suffix)
+            parts: list[Any] = []
+            for number, add in enumerate(adds):
+                own = ids[offsets[number] : offsets[number + 1]]
+                parts += (prefix, own, suffix) if add else (own,)
+            ids = np.concatenate([np.asarray(part, np.int64) for part in parts])
+            offsets = offsets + np.concatenate([[0], np.cumsum(num_prefix + num_suffix)])
         return TokenBatch(ids, offsets, num_prefix, num_suffix)
 
     def _encode(self, texts: list[str]) -> tuple[Ints, Ints]:
