@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class MropeMedium:
+    """One image or video in a sample."""
+
+    starts: Sequence[int]
+    """First token of each run of its feature tokens: one for all, or one for each of the t."""
+    grid: tuple[int, int, int]
+    """(t, h, w) in patches before merging."""
+    interval: float = 1.0
+    """Positions from one of the t to the next, where they follow one another in one run: 1, and in
+    Qwen2.5-VL's videos the model's ``tokens_per_second`` times ``second_per_grid_ts``."""
 
 
 def mrope_positions(
-    length: int, starts: Sequence[int], grids: ArrayLike, merge_size: int
+    length: int, media: Sequence[MropeMedium], merge_size: int
 ) -> NDArray[np.int64]:
-    """Position ids of one sample, as `get_rope_index` of Qwen2-VL, 2.5-VL and 3-VL has for images.
+    """Position ids of one sample, as `get_rope_index` of Qwen2-VL, 2.5-VL and 3-VL has them.
 
-    Text counts on in all three rows alike. A medium's token at row i, column j of its merged grid
-    is at (start, start + i, start + j), and the text after it goes on from the grid's longer side
-    (Qwen2-VL, arXiv:2409.12191, section 2.1).
+    Text counts on in all three rows alike. A medium's token at time k, row i, column j of its
+    merged grid is at (start + ⌊k * interval⌋, start + i, start + j), and the text after it goes on
+    from the grid's longer side (Qwen2-VL, arXiv:2409.12191, section 2.1). Where text stands between
+    a video's frames (Qwen3-VL), each frame is a medium by itself.
 
     Args:
         length: tokens of the sample, media expanded.
-        starts: first token of each medium, ascending.
-        grids: patches ``[n, 3]`` (t, h, w) of each medium.
+        media: in order.
         merge_size: patches per side that make one token.
 
     Returns:
@@ -28,13 +42,29 @@ def mrope_positions(
     """
     positions = np.empty((3, length), np.int64)
     token = position = 0
-    for start, grid in zip(starts, np.asarray(grids, np.int64).reshape(-1, 3), strict=True):
+    for start, shape, interval in _blocks(media, merge_size):
         text = start - token
         positions[:, token:start] = np.arange(position, position + text)
         position += text
-        shape = (int(grid[0]), int(grid[1]) // merge_size, int(grid[2]) // merge_size)
         token = start + shape[0] * shape[1] * shape[2]
-        positions[:, start:token] = np.indices(shape).reshape(3, -1) + position
+        block = np.indices(shape)
+        # In float32, as torch multiplies whole numbers by a float.
+        block[0] = (block[0].astype(np.float32) * np.float32(interval)).astype(np.int64)
+        positions[:, start:token] = block.reshape(3, -1) + position
         position += max(shape[1:])
     positions[:, token:] = np.arange(position, position + length - token)
     return positions
+
+
+def _blocks(
+    media: Sequence[MropeMedium], merge_size: int
+) -> Iterator[tuple[int, tuple[int, int, int], float]]:
+    """First token, merged grid and interval of each run."""
+    for medium in media:
+        times, height, width = (int(side) for side in medium.grid)
+        sides = height // merge_size, width // merge_size
+        if len(medium.starts) == 1:
+            yield int(medium.starts[0]), (times, *sides), medium.interval
+        else:
+            for _, start in zip(range(times), medium.starts, strict=True):
+                yield int(start), (1, *sides), 1.0

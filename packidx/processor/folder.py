@@ -180,7 +180,8 @@ def assemble(
     family = None if image_settings is None else find_family(processor_class, image_settings)
     further = family.settings if family else ()
     vision, image, video = None, None, None
-    own = complete_settings({name: own_settings.get(name) for name in further}, names=further)
+    given = {name: own_settings.get(name) for name in further}
+    own = complete_settings(given, family.own_defaults if family else None, further)
     if video_settings is not None:
         defaults = family.video_defaults if family else None
         video = complete_settings(video_settings, defaults, further)

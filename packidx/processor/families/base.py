@@ -53,8 +53,7 @@ class MediaCounts:
     @property
     def patches(self) -> NDArray[np.int64]:
         """``[n]`` patches before merging."""
-        product: NDArray[np.int64] = self.grids.prod(axis=1)
-        return product
+        return self.grids[:, 0] * self.grids[:, 1] * self.grids[:, 2]
 
     @property
     def cost(self) -> NDArray[np.int64]:
@@ -124,6 +123,8 @@ class Family:
     settings: tuple[str, ...] = ()
     """Names of further settings that change tokens: of the image or video processor, or of the
     processor itself (``image_seq_length``, ``patch_size``). They join the fingerprint."""
+    own_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Class defaults of the processor's own settings, for what a checkpoint leaves out."""
 
 
 def no_videos(name: str, videos: Sequence[MediaInfo]) -> MediaCounts:

@@ -1,6 +1,6 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: images keep their shape.
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: images and videos keep their shape.
 
-Sizes are `smart_resize`'s; merge_size² patches make a token.
+Sizes are `smart_resize`'s; merge_size² patches make a token. Qwen3.5 has Qwen3-VL's processor.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import SourceError
 from packidx.processor.families.base import Family, MediaCounts, no_videos
+from packidx.processor.families.qwen_video import (
+    Qwen2Videos,
+    Qwen3Videos,
+    QwenVideos,
+    build_videos,
+)
 from packidx.processor.families.resize import smart_resize
 from packidx.records.conversation import MediaInfo
 
@@ -29,6 +35,8 @@ class QwenVision:
     min_pixels: int
     max_pixels: int
     family: str
+    videos: QwenVideos | None = None
+    """None where no video settings are known."""
     image_token: str = "<|image_pad|>"
     video_token: str = "<|video_pad|>"
 
@@ -42,7 +50,8 @@ class QwenVision:
 
     @property
     def model_inputs(self) -> tuple[str, ...]:
-        return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
+        names = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
+        return (*names, "second_per_grid_ts") if self.family == "qwen2_5_vl" else names
 
     @property
     def mrope(self) -> bool:
@@ -54,15 +63,21 @@ class QwenVision:
         height, width = smart_resize(
             sizes[:, 0], sizes[:, 1], factor, self.min_pixels, self.max_pixels
         )
-        frames = (height > 0).astype(np.int64)
-        grids = np.stack([frames, height // self.patch_size, width // self.patch_size], axis=1)
-        return MediaCounts(grids, grids.prod(axis=1) // self.merge_size**2)
+        grids = np.empty((3, len(sizes)), np.int64)
+        grids[0] = height > 0
+        np.floor_divide(height, self.patch_size, out=grids[1])
+        np.floor_divide(width, self.patch_size, out=grids[2])
+        return MediaCounts(grids.T, grids[0] * grids[1] * grids[2] // self.merge_size**2)
 
     def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
-        return no_videos(self.family, videos)
+        if self.videos is None:
+            return no_videos(f"{self.family} without video settings", videos)
+        return self.videos.count(videos)
 
     def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
-        return np.arange(video.num_frames)
+        if self.videos is None:
+            raise no_videos(f"{self.family} without video settings", [video]).errors[0]
+        return self.videos.sample_frames(video)
 
     def text_overhead(self, roles: list[str], num_media: int) -> int:
         # <|im_start|>role\n … <|im_end|>\n is 5 tokens; <|vision_start|> and <|vision_end|> are 2.
@@ -79,7 +94,7 @@ class QwenVision:
         video: Mapping[str, Any],
         own: Mapping[str, Any],
     ) -> QwenVision:
-        """From an image processor's complete settings.
+        """From the complete settings of an image and a video processor.
 
         Raises:
             SourceError: they switch resizing off or lack the limits of an image's pixels.
@@ -92,6 +107,7 @@ class QwenVision:
                 "the image processor's size needs shortest_edge and longest_edge (pixels), "
                 f"but it is {size}"
             )
+        kind = Qwen3Videos if family == "qwen3_vl" else Qwen2Videos
         return cls(
             patch_size=int(settings["patch_size"]),
             temporal_patch_size=int(settings["temporal_patch_size"]),
@@ -99,6 +115,7 @@ class QwenVision:
             min_pixels=int(size["shortest_edge"]),
             max_pixels=int(size["longest_edge"]),
             family=family,
+            videos=build_videos(kind, video) if video else None,
         )
 
 

@@ -1,0 +1,89 @@
+"""What families that take videos share: which frames are used, and counting video by video."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.errors import BadRecord
+from packidx.processor.families.base import Expansion, MediaCounts
+from packidx.records.conversation import MediaInfo
+
+Frames = NDArray[np.int64]
+Grid = tuple[int, int, int]
+
+UNKNOWN_FPS = 24.0
+"""What transformers' processors take for timestamps where the frame rate is not known."""
+
+
+def frames_used(video: MediaInfo, sample: Callable[[int, float | None], Frames] | None) -> Frames:
+    """``[f]`` numbers of the frames that are used.
+
+    Frames that the record names are taken as they are, extracted ones are all taken; else `sample`
+    (number of frames, frames per second) chooses, and without it all are taken.
+
+    Raises:
+        BadRecord: ``broken_media``, ``too_few_frames`` or as `sample`.
+    """
+    if video.height <= 0 or video.width <= 0 or video.num_frames <= 0:
+        size = f"{video.width}x{video.height} pixels and {video.num_frames} frames"
+        raise BadRecord("broken_media", f"a video of {size}")
+    if video.frame_indices is not None:
+        frames = np.asarray(video.frame_indices, np.int64)
+        last = -1 if video.extracted else video.num_frames - 1
+        if len(frames) and (frames.min() < 0 or frames.max() > last >= 0):
+            named = f"frames {frames.min()} to {frames.max()} are named"
+            raise BadRecord("broken_media", f"{named} of a video of {video.num_frames} frames")
+    elif video.extracted or sample is None:
+        frames = np.arange(video.num_frames, dtype=np.int64)
+    else:
+        frames = sample(video.num_frames, video.fps)
+    if not len(frames):
+        raise too_few_frames(video.num_frames)
+    return frames
+
+
+def timestamps(frames: Frames, fps: float | None) -> list[float]:
+    """Seconds at which `frames` are shown (transformers 5.23, `VideoMetadata.timestamps`)."""
+    seconds: list[float] = (frames / (UNKNOWN_FPS if fps is None else fps)).tolist()
+    return seconds
+
+
+def known_fps(fps: float | None) -> float:
+    """The frame rate, where frames are sampled by time.
+
+    Raises:
+        BadRecord: ``unknown_fps``.
+    """
+    if fps is None or not fps > 0:
+        text = f"its frame rate is {fps}, but its processor samples frames by time: state its fps"
+        raise BadRecord("unknown_fps", f"a video cannot be sampled: {text}")
+    return fps
+
+
+def too_few_frames(num_frames: int, needed: int | None = None) -> BadRecord:
+    """Why a video is too short for its processor."""
+    least = "more" if needed is None else str(needed)
+    text = f"a video of {num_frames} frames, but its processor needs {least}"
+    return BadRecord("too_few_frames", text)
+
+
+def count_each(
+    videos: Sequence[MediaInfo], count: Callable[[MediaInfo], tuple[Grid, Expansion]]
+) -> MediaCounts:
+    """Grid and text of each video; where `count` raises BadRecord, zeros and that error."""
+    grids = np.zeros((len(videos), 3), np.int64)
+    tokens = np.zeros(len(videos), np.int64)
+    expansions: list[Expansion | None] = [None] * len(videos)
+    errors: dict[int, BadRecord] = {}
+    for number, video in enumerate(videos):
+        try:
+            grids[number], expansion = count(video)
+        except BadRecord as error:
+            errors[number] = error
+        else:
+            tokens[number] = sum(expansion.runs)
+            expansions[number] = expansion
+    return MediaCounts(grids, tokens, expansions, errors)

@@ -1,0 +1,170 @@
+"""Gemma 3: every image becomes one square and the same number of tokens, and so does each crop.
+
+With pan and scan, images far from square are cropped, too. transformers takes that from the
+processor's `images_kwargs`, never from its image settings: a folder cannot switch it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import SourceError
+from packidx.processor.families.base import Expansion, Family, MediaCounts, no_videos
+from packidx.processor.families.tiles import (
+    Ints,
+    needed,
+    patches_per_side,
+    positive_sizes,
+    square_side,
+    without,
+)
+from packidx.records.conversation import MediaInfo
+
+BEGIN, FEATURE, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
+
+
+@dataclass(frozen=True, slots=True)
+class PanAndScan:
+    """Which images are cropped, and into how many crops."""
+
+    min_crop_size: int
+    """Pixels."""
+    max_num_crops: int
+    min_ratio: float
+    """Longer side : shorter side from which on an image is cropped."""
+
+    def num_crops(self, heights: Ints, widths: Ints) -> Ints:
+        """``[n]`` crops of each image; 0 where it is left whole.
+
+        transformers 5.23, `Gemma3ImageProcessor.pan_and_scan_batched`, for n images at once.
+        """
+        longer, shorter = np.maximum(heights, widths), np.minimum(heights, widths)
+        ratio = longer / shorter
+        crops = np.floor(ratio + 0.5).astype(np.int64)
+        crops = np.minimum(np.floor(longer / self.min_crop_size).astype(np.int64), crops)
+        crops = np.minimum(self.max_num_crops, np.maximum(2, crops))
+        smallest = np.minimum(np.ceil(longer / crops).astype(np.int64), shorter)
+        cropped = (ratio >= self.min_ratio) & (smallest >= self.min_crop_size)
+        return np.where(cropped, crops, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gemma3Vision:
+    """A Gemma 3 processor."""
+
+    patches: int
+    """Patches per side of an image or a crop."""
+    tokens: int
+    """Of an image or a crop."""
+    pan_and_scan: PanAndScan | None
+    image_kwargs: Mapping[str, Any]
+    """What the processor passes on to its image processor."""
+    model_inputs: tuple[str, ...] = ("pixel_values",)
+    mrope: bool = False
+    merge_size: int = 1
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": BEGIN}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return {"image": FEATURE}
+
+    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+        heights, widths, errors = positive_sizes(sizes)
+        crops = np.zeros(len(heights), np.int64)
+        if self.pan_and_scan is not None:
+            crops = self.pan_and_scan.num_crops(heights, widths)
+        side = np.full_like(crops, self.patches)
+        grids = np.stack([crops + 1, side, side], axis=1)
+        by_crops = {num: self._expansion(num) for num in np.unique(crops).tolist()}
+        return MediaCounts(
+            without(grids, errors),
+            without((crops + 1) * self.tokens, errors),
+            [by_crops[num] for num in crops.tolist()],
+            errors,
+        )
+
+    def _expansion(self, num_crops: int) -> Expansion:
+        image = f"\n\n{BEGIN}{FEATURE}{END}\n\n"
+        text = image
+        if num_crops:
+            crops = " ".join([image] * num_crops)
+            text = f"Here is the original image {image} and here are some crops"
+            text += f" to help you see better {crops}"
+        return Expansion(text, (self.tokens,) * (num_crops + 1))
+
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
+    ) -> MediaCounts:
+        return no_videos("gemma3", videos)
+
+    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+        return np.arange(video.num_frames)
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        # <bos>; <start_of_turn>role\n … <end_of_turn>\n; \n\n<start_of_image> … <end_of_image>\n\n
+        return 1 + 5 * len(roles) + 4 * num_media
+
+
+# Gemma3Processor.images_kwargs of transformers 5.23: they override the image processor's settings.
+_PASSED_ON: dict[str, Any] = {
+    "do_convert_rgb": True,
+    "do_pan_and_scan": False,
+    "pan_and_scan_min_crop_size": 256,
+    "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}
+_PAN_AND_SCAN = tuple(name for name in _PASSED_ON if "pan_and_scan" in name)
+
+
+def _build(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> Gemma3Vision:
+    if not image.get("do_resize"):
+        raise SourceError("its image settings have do_resize false: set it to true")
+    side = square_side(image.get("size"), "size")
+    tokens = needed(own, "image_seq_length")
+    passed_on = own.get("images_kwargs") or _PASSED_ON
+    settings = {**image, **passed_on}
+    scan = None
+    if settings.get("do_pan_and_scan"):
+        try:
+            scan = PanAndScan(
+                int(settings["pan_and_scan_min_crop_size"]),
+                int(settings["pan_and_scan_max_num_crops"]),
+                float(settings["pan_and_scan_min_ratio_to_activate"]),
+            )
+        except KeyError as error:
+            raise SourceError(f"its images_kwargs have do_pan_and_scan but no {error}") from error
+    return Gemma3Vision(patches_per_side(side, tokens), tokens, scan, dict(passed_on))
+
+
+# Class defaults of transformers 5.23: Gemma3ImageProcessor.
+_IMAGE: dict[str, Any] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 2,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "size": {"height": 224, "width": 224},
+}
+
+GEMMA3 = Family(
+    "gemma3",
+    "Gemma3Processor",
+    _IMAGE,
+    {},
+    _build,
+    settings=("image_seq_length", "images_kwargs", *_PAN_AND_SCAN),
+    own_defaults={"image_seq_length": 256},
+)

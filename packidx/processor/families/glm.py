@@ -1,0 +1,275 @@
+"""GLM-4.1V and GLM-4.6V: images keep their shape; a video is pairs of frames, each with its second.
+
+transformers 5.23, `models/glm4v` and `models/glm46v`. A video's pixels are limited as a whole, so
+that a longer one has smaller frames. Its features stand in for image tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.base import Expansion, Family, MediaCounts
+from packidx.processor.families.frames import (
+    Frames,
+    Grid,
+    count_each,
+    frames_used,
+    known_fps,
+    timestamps,
+    too_few_frames,
+)
+from packidx.processor.families.resize import MAX_ASPECT_RATIO
+from packidx.records.conversation import MediaInfo
+
+IMAGE = "<|image|>"
+VIDEO = "<|video|>"
+STAMPED = 2
+"""Every second frame's time is written, whatever the temporal patch size."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large an image or a video may be."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    min_pixels: int
+    max_pixels: int
+
+    def grid(self, frames: int, heights: ArrayLike, widths: ArrayLike) -> tuple[Ints, Ints]:
+        """Patches per column and per row; 0 where a size is not positive or too narrow.
+
+        transformers 5.23, `models/glm4v/image_processing_glm4v.py`, `smart_resize`, vectorised: the
+        same float64 operations in the same order; Python's `round`, half to even, is `np.rint`.
+
+        Args:
+            frames: how many there are; an image counts as `temporal_patch_size`.
+            heights, widths: pixels ``[n]``.
+        """
+        factor = self.patch_size * self.merge_size
+        height = np.atleast_1d(np.asarray(heights, np.int64))
+        width = np.atleast_1d(np.asarray(widths, np.int64))
+        valid = (height > 0) & (width > 0)
+        h, w = np.where(valid, height, factor), np.where(valid, width, factor)
+        small = (h < factor) | (w < factor)
+        scale = np.maximum(factor / h, factor / w)
+        h, w = (np.where(small, (side * scale).astype(np.int64), side) for side in (h, w))
+        valid &= np.maximum(h, w) / np.minimum(h, w) <= MAX_ASPECT_RATIO
+
+        whole = round(frames / self.temporal_patch_size) * self.temporal_patch_size
+        sides = [np.rint(side / factor).astype(np.int64) * factor for side in (h, w)]
+        pixels = whole * sides[0] * sides[1]
+        down = np.sqrt((frames * h * w) / self.max_pixels)
+        up = np.sqrt(self.min_pixels / (frames * h * w))
+        for i, side in enumerate((h, w)):
+            smaller = np.maximum(factor, np.floor(side / down / factor).astype(np.int64) * factor)
+            larger = np.ceil(side * up / factor).astype(np.int64) * factor
+            sides[i] = np.where(pixels < self.min_pixels, larger, sides[i])
+            sides[i] = np.where(pixels > self.max_pixels, smaller, sides[i])
+        rows, columns = (np.where(valid, side // self.patch_size, 0) for side in sides)
+        return rows, columns
+
+
+@dataclass(frozen=True, slots=True)
+class GlmVision:
+    """A GLM-V processor."""
+
+    images: Limits
+    videos: Limits
+    sample: Callable[[int, float | None], Frames] | None
+    """(number of frames, frames per second) → the frames taken; None takes all."""
+    stamp: Callable[[float], str]
+    """A frame's second → what is written after it."""
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": IMAGE, "video": VIDEO}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return {"image": IMAGE, "video": IMAGE}
+
+    @property
+    def mrope(self) -> bool:
+        return True
+
+    @property
+    def merge_size(self) -> int:
+        return self.images.merge_size
+
+    @property
+    def model_inputs(self) -> tuple[str, ...]:
+        return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
+
+    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+        sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
+        rows, columns = self.images.grid(self.images.temporal_patch_size, sizes[:, 0], sizes[:, 1])
+        grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
+        return MediaCounts(grids, rows * columns // self.images.merge_size**2)
+
+    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+        return count_each(videos, self._count_video)
+
+    def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
+        limits, frames = self.videos, self.sample_frames(video)
+        if len(frames) < limits.temporal_patch_size:
+            raise too_few_frames(len(frames), limits.temporal_patch_size)
+        sides = limits.grid(len(frames), video.height, video.width)
+        rows, columns = (int(side[0]) for side in sides)
+        if not rows:
+            size = f"{video.width}x{video.height}"
+            text = f"a video of {size} pixels: the longer side is over 200 times"
+            raise BadRecord("aspect_ratio", text)
+        pairs = -(-len(frames) // limits.temporal_patch_size)
+        seconds = timestamps(frames[::STAMPED], video.fps)[:pairs]
+        seconds += seconds[-1:] * (pairs - len(seconds))
+        text = "".join(
+            f"<|begin_of_image|>{IMAGE}<|end_of_image|>{self.stamp(second)}" for second in seconds
+        )
+        tokens = rows * columns // limits.merge_size**2
+        return (pairs, rows, columns), Expansion(text, (tokens,) * pairs)
+
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        return frames_used(video, self.sample)
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        # [gMASK]<sop> is 2 tokens, <|user|>\n 2, <|begin_of_image|> and <|end_of_image|> 2.
+        return 2 + 2 * len(roles) + 2 * num_media
+
+
+def sample_by_rate(total: int, fps: float | None, *, rate: float, max_duration: float) -> Frames:
+    """`Glm4vVideoProcessor.sample_frames`: `rate` frames per second, spread out in long videos.
+
+    A video lasts as long as its frames: `total` / `fps` seconds.
+    """
+    fps = known_fps(fps)
+    duration = total / fps
+    if duration <= max_duration:
+        num = max(math.floor(duration * rate), 1)
+        wanted = np.ceil(np.arange(num) * fps / rate)
+    else:
+        num = int(max_duration * rate)
+        if num >= total:
+            wanted = np.arange(total, dtype=np.float64)
+        else:
+            wanted = np.ceil(np.linspace(0, duration, num, endpoint=True) * fps)
+    return _distinct(np.minimum(wanted, total - 1).astype(np.int64))
+
+
+MAX_SAMPLED = 640
+LONGEST = 2400
+RATES = ((30, 3.0), (300, 1.0), (LONGEST, 0.5))
+"""Up to so many seconds, so many pairs of frames per second."""
+
+
+def sample_by_duration(total: int, fps: float | None, *, temporal_patch_size: int) -> Frames:
+    """`Glm46VVideoProcessor.sample_frames`: the longer a video, the fewer frames per second.
+
+    Frames are taken at the first moments not before 0, s, 2s … seconds, at most one moment each,
+    and taken anew at equal distances where that gives another number than intended.
+    """
+    fps = known_fps(fps)
+    duration = total / fps
+    lasting = min(duration, LONGEST)
+    rate = next(rate for limit, rate in RATES if lasting <= limit)
+    wanted = min(int(lasting * rate * temporal_patch_size), MAX_SAMPLED)
+    if total < wanted:
+        return _distinct(np.linspace(0, total - 1, wanted, dtype=int))
+    # Moments are summed up one by one, as there: cumsum rounds as the sums do.
+    step = 1 / (temporal_patch_size * rate)
+    moments = np.cumsum(np.full(int(duration / step) + 2, step))
+    num = int(np.searchsorted(moments, int(duration))) + 1
+    moments = np.concatenate([[0.0], moments[: num - 1]])
+    first = np.searchsorted(np.arange(total) * (1 / fps), moments)
+    order = np.arange(num)
+    taken = np.maximum.accumulate(first - order) + order
+    taken = taken[taken < total]
+    if len(taken) < wanted:
+        taken = np.linspace(taken[0], taken[-1], wanted, dtype=int)
+    elif len(taken) > wanted:
+        taken = np.linspace(0, total - 1, wanted, dtype=int)
+    return _distinct(taken)
+
+
+def _distinct(frames: Frames) -> Frames:
+    """Each frame once (they ascend), and the last one twice where their number is odd."""
+    kept = np.unique(frames)
+    return np.append(kept, kept[-1]) if len(kept) % 2 else kept
+
+
+def _build(
+    newer: bool,
+    settings: Mapping[str, Any],
+    video: Mapping[str, Any],
+    own: Mapping[str, Any],
+) -> GlmVision:
+    """From the complete settings of image and video processor.
+
+    Raises:
+        SourceError: resizing is switched off, or limits are missing.
+    """
+    limits = _limits("video", video)
+    sample: Callable[[int, float | None], Frames] | None = None
+    if video["do_sample_frames"] and newer:
+        sample = partial(sample_by_duration, temporal_patch_size=limits.temporal_patch_size)
+    elif video["do_sample_frames"]:
+        rate, longest = video["fps"], video["max_duration"]
+        sample = partial(sample_by_rate, rate=rate, max_duration=longest)
+    return GlmVision(_limits("image", settings), limits, sample, _tenths if newer else _whole)
+
+
+def _whole(second: float) -> str:
+    return str(int(second))
+
+
+def _tenths(second: float) -> str:
+    return f"{second:.1f} seconds"
+
+
+def _limits(kind: str, settings: Mapping[str, Any]) -> Limits:
+    size = settings["size"]
+    if not settings["do_resize"] or not size.get("shortest_edge") or not size.get("longest_edge"):
+        raise SourceError(
+            f"the {kind} processor must resize to a size with shortest_edge and longest_edge "
+            f"(pixels), but has do_resize {settings['do_resize']} and size {size}"
+        )
+    return Limits(
+        patch_size=int(settings["patch_size"]),
+        temporal_patch_size=int(settings["temporal_patch_size"]),
+        merge_size=int(settings["merge_size"]),
+        min_pixels=int(size["shortest_edge"]),
+        max_pixels=int(size["longest_edge"]),
+    )
+
+
+# Class defaults of transformers 5.23: Glm4vImageProcessor and Glm4vVideoProcessor; GLM-4.6V's are
+# the same.
+_BOTH: dict[str, Any] = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+_IMAGE = {**_BOTH, "size": {"shortest_edge": 12_544, "longest_edge": 11_760_000}}
+_VIDEO = {**_BOTH, "size": {"shortest_edge": 12_544, "longest_edge": 47_040_000}}
+_VIDEO |= {"do_sample_frames": True, "num_frames": 16, "fps": 2, "max_duration": 300}
+GLM4V = Family("glm4v", "Glm4vProcessor", _IMAGE, _VIDEO, partial(_build, False))
+GLM46V = Family("glm46v", "Glm46VProcessor", _IMAGE, _VIDEO, partial(_build, True))

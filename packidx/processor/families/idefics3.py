@@ -1,0 +1,294 @@
+"""Idefics3 and SmolVLM: an image is cut into a grid of tiles, and the whole image follows.
+
+Every tile is announced by its row and column in the text. SmolVLM has video: each frame is one
+tile with its time before it, and the text says how many frames there are and how long they last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.base import Expansion, Family, MediaCounts, no_videos
+from packidx.processor.families.tiles import (
+    Ints,
+    longest_edge,
+    needed,
+    patches_per_side,
+    positive_sizes,
+    without,
+)
+from packidx.processor.families.words import cardinal
+from packidx.records.conversation import MediaInfo
+
+IMAGE, VIDEO, AROUND, GLOBAL = "<image>", "<video>", "<fake_token_around_image>", "<global-img>"
+MAX_EDGE = 4096
+"""Pixels; `MAX_IMAGE_SIZE` of both image processors."""
+SKIPPED_SECONDS = 1
+"""Left out at both ends of a long video (`skip_secs` of `SmolVLMVideoProcessor.sample_frames`)."""
+ASSUMED_FPS = 24
+"""Where a video's are not known (`SmolVLMProcessor.replace_video_token`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idefics3Vision:
+    """An Idefics3 or SmolVLM processor."""
+
+    family: str
+    side: int
+    """Pixels per side of a tile."""
+    patches: int
+    """Patches per side of a tile."""
+    tokens: int
+    """Of a tile."""
+    edge: int | None
+    """Pixels that the longer side is resized to before it is cut; None leaves it as it is."""
+    splits: bool
+    """Whether images are cut at all."""
+    num_frames: int | None = None
+    """The most frames that are taken of a video; None takes all."""
+    fps: float | None = None
+    """Frames per second that are taken of a video."""
+    image_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"return_row_col_info": True})
+    """What the processor passes on to its image processor."""
+    model_inputs: tuple[str, ...] = ("pixel_values", "pixel_attention_mask")
+    mrope: bool = False
+    merge_size: int = 1
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": IMAGE, "video": VIDEO} if self.family == "smolvlm" else {"image": IMAGE}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.placeholders, IMAGE)
+
+    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+        heights, widths, errors = positive_sizes(sizes)
+        rows, columns = self._grid(heights, widths)
+        num_tiles = rows * columns + 1
+        side = np.full_like(num_tiles, self.patches)
+        shapes = zip(rows.tolist(), columns.tolist(), strict=True)
+        return MediaCounts(
+            without(np.stack([num_tiles, side, side], axis=1), errors),
+            without(num_tiles * self.tokens, errors),
+            [_tiles(*shape, self.tokens) for shape in shapes],
+            errors,
+        )
+
+    def _grid(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+        """Rows and columns of tiles of n images; 0 and 0 where the whole image is the only one.
+
+        transformers 5.23, `Idefics3ImageProcessor._preprocess` (`resize`,
+        `resize_for_vision_encoder`, `split_images`), for n images at once. Its
+        `get_number_of_image_patches` is another arithmetic and at times another number.
+        """
+        if not self.splits:
+            return np.zeros_like(heights), np.zeros_like(widths)
+        if self.edge is not None:
+            heights, widths = _fit(heights, widths, self.edge)
+        ratio = widths / heights
+        wide = widths >= heights
+        longer = -(-np.maximum(heights, widths) // self.side) * self.side
+        shorter = np.where(wide, longer / ratio, longer * ratio).astype(np.int64)
+        longer, shorter = longer // self.side, -(-shorter // self.side)
+        rows, columns = np.where(wide, shorter, longer), np.where(wide, longer, shorter)
+        whole = np.maximum(rows, columns) <= 1
+        return np.where(whole, 0, rows), np.where(whole, 0, columns)
+
+    # -- video -------------------------------------------------------------------------------------
+
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
+    ) -> MediaCounts:
+        """Counts of videos.
+
+        Args:
+            videos: what is known of them.
+            samples: ``[n]`` the number of the sample that each is in; None where each has its own.
+                The text of each says how many frames the longest of its sample has.
+        """
+        if self.family != "smolvlm":
+            return no_videos(self.family, videos)
+        frames: list[NDArray[np.int64]] = []
+        errors: dict[int, BadRecord] = {}
+        for number, video in enumerate(videos):
+            try:
+                frames.append(self.sample_frames(video))
+            except BadRecord as error:
+                errors[number] = error
+                frames.append(np.zeros(0, np.int64))
+        num = np.array([len(one) for one in frames], np.int64)
+        owners = np.arange(len(num)) if samples is None else np.asarray(samples, np.int64)
+        most = np.zeros(owners.max(initial=-1) + 1, np.int64)
+        np.maximum.at(most, owners, num)
+        side = np.where(num > 0, self.patches, 0)
+        expansions = [
+            self._video_text(video, taken, int(most[owner])) if len(taken) else None
+            for video, taken, owner in zip(videos, frames, owners, strict=True)
+        ]
+        grids = np.stack([num, side, side], axis=1)
+        return MediaCounts(grids, num * self.tokens, expansions, errors)
+
+    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+        """Frames ``[f]``, as `SmolVLMVideoProcessor.sample_frames` of transformers 5.23 takes them.
+
+        Raises:
+            BadRecord: the video has none, or its frames per second are needed and unknown.
+        """
+        total = video.num_frames
+        if total <= 0 or min(video.height, video.width) <= 0:
+            raise BadRecord("broken_media", f"a video of {total} frames has no picture")
+        if video.frame_indices is not None:
+            return np.array(video.frame_indices, np.int64)
+        if video.extracted or self.num_frames is None or self.fps is None:
+            return np.arange(total)
+        if not video.fps:
+            raise BadRecord("broken_media", "a video's frames per second are not known")
+        seconds = total / video.fps
+        wanted = max(1, min(round(self.fps * seconds), self.num_frames))
+        start, end = 0, total - 1
+        if seconds - 2 * SKIPPED_SECONDS > self.num_frames * self.fps:
+            start = int(SKIPPED_SECONDS * video.fps)
+            end = min(int(total - SKIPPED_SECONDS * video.fps), end)
+        if start >= end:
+            start, end = 0, total - 1
+        return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
+
+    def _video_text(self, video: MediaInfo, frames: NDArray[np.int64], longest: int) -> Expansion:
+        """What stands for a video of which `frames` are taken."""
+        times = (frames / (video.fps or ASSUMED_FPS)).tolist()
+        seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
+        text = (
+            f"You are provided the following series of {cardinal(longest)} frames "
+            f"from a {_duration(seconds)} [H:MM:SS] video.\n"
+        )
+        for time in times:
+            clock = f"{int(time // 60):02d}:{int(time % 60):02d}"
+            text += f"\nFrame from {clock}:{AROUND}{GLOBAL}{IMAGE}{AROUND}"
+        return Expansion(f"{text}\n\n", (self.tokens,) * len(times))
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        # <|im_start|>; Role: … <end_of_utterance>\n; the tokens around a medium
+        return 1 + 4 * len(roles) + 3 * num_media
+
+
+def _duration(seconds: int) -> str:
+    """``H:MM:SS``, with days before it where there are any, as `str(timedelta)` writes it."""
+    days, rest = divmod(seconds, 86_400)
+    clock = f"{rest // 3600}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days} day{'s' if days > 1 else ''}, {clock}" if days else clock
+
+
+def _fit(heights: Ints, widths: Ints, edge: int) -> tuple[Ints, Ints]:
+    """Sizes whose longer side is `edge`, and the shorter one even.
+
+    transformers 5.23, `get_resize_output_image_size` of both image processors.
+    """
+    shorter, wide = _shorter(heights, widths, edge)
+    shorter = np.maximum(shorter + shorter % 2, 1)
+    heights, widths = np.where(wide, shorter, edge), np.where(wide, edge, shorter)
+    if edge > MAX_EDGE:
+        shorter, wide = _shorter(heights, widths, MAX_EDGE)
+        shorter = np.maximum(shorter, 1)
+        heights, widths = np.where(wide, shorter, MAX_EDGE), np.where(wide, MAX_EDGE, shorter)
+    return heights, widths
+
+
+def _shorter(heights: Ints, widths: Ints, edge: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """The shorter sides where the longer ones are `edge`, and whether the widths are the longer."""
+    ratio = widths / heights
+    wide = widths >= heights
+    return np.where(wide, edge / ratio, edge * ratio).astype(np.int64), wide
+
+
+@lru_cache(maxsize=1 << 10)
+def _tiles(rows: int, columns: int, tokens: int) -> Expansion:
+    text = ""
+    for row in range(1, rows + 1):
+        text += "".join(f"{AROUND}<row_{row}_col_{n}>{IMAGE}" for n in range(1, columns + 1))
+        text += "\n"
+    text += "\n" if rows else ""
+    text += f"{AROUND}{GLOBAL}{IMAGE}{AROUND}"
+    return Expansion(text, (tokens,) * (rows * columns + 1))
+
+
+def _build_idefics3(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> Idefics3Vision:
+    side = longest_edge(image.get("max_image_size"), "max_image_size")
+    tokens = needed(own, "image_seq_len")
+    return Idefics3Vision(
+        family="idefics3",
+        side=side,
+        patches=patches_per_side(side, tokens),
+        tokens=tokens,
+        edge=longest_edge(image.get("size"), "size") if image.get("do_resize") else None,
+        splits=bool(image.get("do_image_splitting")),
+    )
+
+
+def _build_smolvlm(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> Idefics3Vision:
+    vision = _build_idefics3(image, video, own)
+    given = video.get("video_sampling") or {}
+    num_frames = given.get("max_frames", video.get("num_frames"))
+    fps = given.get("fps", video.get("fps"))
+    if longest_edge(video.get("max_image_size"), "max_image_size of videos") != vision.side:
+        raise SourceError(
+            f"its video frames must be {vision.side} pixels a side as its image tiles are"
+        )
+    if not video.get("do_resize"):
+        raise SourceError("its video settings have do_resize false: set it to true")
+    if (num_frames is None) != (fps is None):
+        raise SourceError(
+            f"its video settings have num_frames {num_frames} and fps {fps}: set both or none"
+        )
+    if num_frames is None and video.get("do_sample_frames"):
+        raise SourceError("its video settings have do_sample_frames, but no num_frames and no fps")
+    return replace(vision, family="smolvlm", num_frames=num_frames, fps=fps)
+
+
+# Class defaults of transformers 5.23: Idefics3ImageProcessor, SmolVLMImageProcessor and
+# SmolVLMVideoProcessor.
+_DEFAULTS: dict[str, Any] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "do_pad": True,
+    "resample": 1,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "size": {"longest_edge": 1456},
+    "max_image_size": {"longest_edge": 364},
+}
+_IMAGE = {**_DEFAULTS, "do_image_splitting": True}
+_IMAGE_NAMES = ("image_seq_len", "max_image_size", "do_image_splitting")
+
+IDEFICS3 = Family(
+    "idefics3",
+    "Idefics3Processor",
+    _IMAGE,
+    {},
+    _build_idefics3,
+    settings=_IMAGE_NAMES,
+    own_defaults={"image_seq_len": 169},
+)
+SMOLVLM = Family(
+    "smolvlm",
+    "SmolVLMProcessor",
+    _IMAGE,
+    {**_DEFAULTS, "do_sample_frames": False},
+    _build_smolvlm,
+    settings=(*_IMAGE_NAMES, "video_sampling"),
+    own_defaults={"image_seq_len": 169},
+)

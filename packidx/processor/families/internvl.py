@@ -1,0 +1,223 @@
+"""InternVL: an image is cut into square tiles of one size, a video's frame is one tile.
+
+transformers 5.23, `models/internvl` and `models/got_ocr2/image_processing_got_ocr2.py`. Every tile
+becomes `image_seq_length` tokens, and an image of several tiles has a thumbnail besides.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import SourceError
+from packidx.processor.families.base import Expansion, Family, MediaCounts
+from packidx.processor.families.frames import (
+    Frames,
+    Grid,
+    count_each,
+    frames_used,
+    known_fps,
+    too_few_frames,
+)
+from packidx.records.conversation import MediaInfo
+
+FEATURE = "<IMG_CONTEXT>"
+TILE = f"<img>{FEATURE}</img>"
+SHRINK = 2
+"""Patches per side that make one token: every InternVL has `downsample_ratio` 0.5."""
+
+
+@dataclass(frozen=True, slots=True)
+class InternVLVision:
+    """An InternVL processor."""
+
+    tile_height: int
+    tile_width: int
+    min_tiles: int
+    max_tiles: int
+    tokens_per_tile: int
+    do_sample_frames: bool = False
+    num_frames: int | None = None
+    fps: float | None = None
+    initial_shift: bool | float = True
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": FEATURE, "video": "<video>"}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return {"image": FEATURE, "video": FEATURE}
+
+    @property
+    def mrope(self) -> bool:
+        return False
+
+    @property
+    def merge_size(self) -> int:
+        return SHRINK
+
+    @property
+    def model_inputs(self) -> tuple[str, ...]:
+        return ("pixel_values",)
+
+    @property
+    def image_options(self) -> Mapping[str, Any]:
+        """What the processor passes to its image processor, whatever that one's settings say."""
+        return {"crop_to_patches": True}
+
+    @property
+    def side(self) -> int:
+        """Patches per side of a tile, before merging."""
+        return SHRINK * math.isqrt(self.tokens_per_tile)
+
+    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+        sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
+        tiles = count_tiles(
+            sizes, self.tile_height, self.tile_width, self.min_tiles, self.max_tiles
+        )
+        grids = np.stack([tiles, *[np.where(tiles > 0, self.side, 0)] * 2], axis=1)
+        known = {num: _image_text(num * self.tokens_per_tile) for num in np.unique(tiles).tolist()}
+        return MediaCounts(
+            grids, tiles * self.tokens_per_tile, [known[num] for num in tiles.tolist()]
+        )
+
+    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+        return count_each(videos, self._count_video)
+
+    def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
+        num = len(self.sample_frames(video))
+        return (num, self.side, self.side), _video_text(num, self.tokens_per_tile)
+
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        return frames_used(video, self._sample if self.do_sample_frames else None)
+
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        """`InternVLVideoProcessor.sample_frames`: `num_frames` in equal steps, from half a step on.
+
+        As in `torch.arange`, how many there are is a matter of float64, which ones of float32.
+        """
+        num = self.num_frames
+        if num is None:
+            num = int(total / known_fps(fps) * float(self.fps or 0))
+        if not 0 < num <= total:
+            raise too_few_frames(total, max(num, 1))
+        step = total / num
+        shift = step / 2 if self.initial_shift is True else float(self.initial_shift)
+        taken = max(math.ceil((total - shift) / step), 0)
+        return (shift + step * np.arange(taken)).astype(np.float32).astype(np.int64)
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        # <|im_start|>role\n … <|im_end|>\n is 5 tokens; <img>, </img> and a line end are 3.
+        return 5 * len(roles) + 3 * num_media
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> InternVLVision:
+        """From the complete settings of image processor, video processor and processor.
+
+        Raises:
+            SourceError: they ask for what InternVL's processor cannot do.
+        """
+        size, tokens = settings["size"], int(own["image_seq_length"])
+        resized = settings["do_resize"] and video.get("do_resize", True)
+        if not resized or not size.get("height") or not size.get("width"):
+            raise SourceError(
+                "image and video processor must resize (do_resize) to a size with height and width "
+                f"(pixels), but do_resize is {resized} and the image processor's size {size}"
+            )
+        if tokens < 1 or math.isqrt(tokens) ** 2 != tokens:
+            raise SourceError(f"image_seq_length must be a square number, but it is {tokens}")
+        sampling = bool(video.get("do_sample_frames"))
+        if sampling and video.get("num_frames") is None and video.get("fps") is None:
+            raise SourceError(
+                "the video processor samples frames (do_sample_frames) but has neither num_frames "
+                "nor fps: set one of them"
+            )
+        return cls(
+            tile_height=int(size["height"]),
+            tile_width=int(size["width"]),
+            min_tiles=int(settings["min_patches"]),
+            max_tiles=int(settings["max_patches"]),
+            tokens_per_tile=tokens,
+            do_sample_frames=sampling,
+            num_frames=video.get("num_frames"),
+            fps=video.get("fps"),
+            initial_shift=video.get("initial_shift", True),
+        )
+
+
+def count_tiles(
+    sizes: NDArray[np.int64], height: int, width: int, min_tiles: int, max_tiles: int
+) -> NDArray[np.int64]:
+    """Tiles per image, the thumbnail included; 0 where a size is not positive.
+
+    transformers 5.23, `get_optimal_tiled_canvas`, vectorised: of all arrangements of `min_tiles` to
+    `max_tiles` tiles the one whose aspect ratio is nearest; of equally near ones a larger one only
+    if the image covers more than half of it.
+
+    Args:
+        sizes: pixels ``[n, 2]`` (height, width).
+        height, width: a tile's, in pixels.
+    """
+    valid = (sizes > 0).all(axis=1)
+    h, w = np.where(valid, sizes[:, 0], 1), np.where(valid, sizes[:, 1], 1)
+    ratio, area = w / h, w * h
+    nearest = np.full(len(sizes), np.inf)
+    blocks = np.ones(len(sizes), np.int64)
+    for columns, rows in _arrangements(min_tiles, max_tiles):
+        away = np.abs(ratio - columns / rows)
+        large = area > 0.5 * height * width * columns * rows
+        better = (away < nearest) | ((away == nearest) & large)
+        blocks[better] = columns * rows
+        nearest = np.minimum(nearest, away)
+    return np.where(valid, np.where(blocks > 1, blocks + 1, 1), 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _arrangements(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
+    """(columns, rows) of all grids of so many tiles, fewest tiles first, then fewest columns."""
+    sides = range(1, max_tiles + 1)
+    grids = [(c, r) for c in sides for r in sides if min_tiles <= c * r <= max_tiles]
+    return tuple(sorted(grids, key=lambda grid: (grid[0] * grid[1], grid[0])))
+
+
+@functools.lru_cache(maxsize=1024)
+def _image_text(tokens: int) -> Expansion | None:
+    return Expansion(TILE, (tokens,)) if tokens else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _video_text(num_frames: int, tokens: int) -> Expansion:
+    lines = [f"Frame{number}: {TILE}" for number in range(1, num_frames + 1)]
+    return Expansion("\n".join(lines), (tokens,) * num_frames)
+
+
+# Class defaults of transformers 5.23: GotOcr2ImageProcessor and InternVLVideoProcessor.
+_BOTH: dict[str, Any] = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "size": {"height": 384, "width": 384},
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+}
+INTERNVL = Family(
+    "internvl",
+    "InternVLProcessor",
+    {**_BOTH, "min_patches": 1, "max_patches": 12},
+    {**_BOTH, "initial_shift": True, "do_sample_frames": False},
+    InternVLVision.from_settings,
+    settings=("min_patches", "max_patches", "initial_shift", "image_seq_length"),
+    own_defaults={"image_seq_length": 256},
+)

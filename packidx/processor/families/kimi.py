@@ -1,0 +1,227 @@
+"""Kimi-K2.5: images keep their shape and are padded; videos are chunks of frames with timestamps.
+
+transformers 5.23, `models/kimi_k25`. A chunk of up to `temporal_patch_size` frames is one attention
+span of the vision tower and becomes as many tokens as one frame.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import SourceError
+from packidx.processor.families.base import Expansion, Family, MediaCounts
+from packidx.processor.families.frames import (
+    Frames,
+    Grid,
+    count_each,
+    frames_used,
+    known_fps,
+    timestamps,
+    too_few_frames,
+)
+from packidx.records.conversation import MediaInfo
+
+IMAGE = "<|media_pad|>"
+VIDEO = "<|kimi_k25_video_placeholder|>"
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large an image or a frame may be."""
+
+    patch_size: int
+    merge_size: int
+    max_patches: int
+    max_patches_per_side: int
+
+    def grid(self, heights: ArrayLike, widths: ArrayLike) -> tuple[Ints, Ints]:
+        """Patches per column and per row, padding included; 0 where a size is not positive.
+
+        transformers 5.23, `navit_resize`, vectorised: the same float64 operations in the same
+        order. Images are never enlarged.
+
+        Args:
+            heights, widths: pixels ``[n]``.
+        """
+        height = np.atleast_1d(np.asarray(heights, np.int64))
+        width = np.atleast_1d(np.asarray(widths, np.int64))
+        valid = (height > 0) & (width > 0)
+        h, w = np.where(valid, height, 1), np.where(valid, width, 1)
+        whole = [np.maximum(1.0, side // self.patch_size) for side in (h, w)]
+        longest = self.max_patches_per_side * self.patch_size
+        scale = np.minimum(1.0, np.sqrt(self.max_patches / (whole[0] * whole[1])))
+        scale = np.minimum(scale, np.minimum(longest / h, longest / w))
+        factor = self.merge_size * self.patch_size
+        padded = []
+        for side in (h, w):
+            resized = np.maximum(1, (side * scale).astype(np.int64))
+            resized = np.minimum(resized, longest)
+            padded.append((factor - resized % factor) % factor + resized)
+        rows, columns = (np.where(valid, side // self.patch_size, 0) for side in padded)
+        return rows, columns
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedCounts(MediaCounts):
+    """Counts of videos whose attention spans are chunks of up to `chunk` frames."""
+
+    chunk: int = 1
+
+    @property
+    def cost(self) -> Ints:
+        whole, rest = np.divmod(self.grids[:, 0], self.chunk)
+        frame = self.grids[:, 1] * self.grids[:, 2]
+        cost: Ints = (whole * self.chunk**2 + rest**2) * frame**2
+        return cost
+
+
+@dataclass(frozen=True, slots=True)
+class KimiVision:
+    """A Kimi-K2.5 processor."""
+
+    images: Limits
+    frames: Limits
+    temporal_patch_size: int
+    do_sample_frames: bool
+    num_frames: int | None
+    fps: float | None
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": IMAGE, "video": VIDEO}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return self.placeholders
+
+    @property
+    def mrope(self) -> bool:
+        return False
+
+    @property
+    def merge_size(self) -> int:
+        return self.images.merge_size
+
+    @property
+    def model_inputs(self) -> tuple[str, ...]:
+        return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
+
+    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+        sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
+        rows, columns = self.images.grid(sizes[:, 0], sizes[:, 1])
+        grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
+        return MediaCounts(grids, rows * columns // self.images.merge_size**2)
+
+    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+        counts = count_each(videos, self._count_video)
+        return ChunkedCounts(
+            counts.grids, counts.tokens, counts.expansions, counts.errors, self.temporal_patch_size
+        )
+
+    def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
+        frames = self.sample_frames(video)
+        rows, columns = (int(side[0]) for side in self.frames.grid(video.height, video.width))
+        tokens = rows * columns // self.frames.merge_size**2
+        seconds = timestamps(frames[:: self.temporal_patch_size], video.fps)
+        text = "".join(
+            f"{_clock(second)}<|media_begin|>video<|media_content|>{VIDEO}<|media_end|>"
+            for second in seconds
+        )
+        return (len(frames), rows, columns), Expansion(text, (tokens,) * len(seconds))
+
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        return frames_used(video, self._sample if self.do_sample_frames else None)
+
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        """`default_sample_indices_fn` of transformers 5.23's `video_utils.py`."""
+        num = self.num_frames
+        if num is None:
+            if self.fps is None:
+                return np.arange(total, dtype=np.int64)
+            num = max(1, int(total / known_fps(fps) * self.fps))
+        if num > total:
+            raise too_few_frames(total, num)
+        return np.arange(num, dtype=np.int64) * total // num
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        # <|im_user|>user<|im_middle|> … <|im_end|> is 4 tokens, an answer begins <think></think>;
+        # <|media_begin|>image<|media_content|> … <|media_end|> and a line end are 5.
+        return 4 * len(roles) + 2 * roles.count("assistant") + 5 * num_media
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> KimiVision:
+        """From the complete settings of image and video processor.
+
+        Raises:
+            SourceError: they ask for what Kimi's processor cannot do.
+        """
+        num_frames, fps = video.get("num_frames"), video.get("fps")
+        if num_frames is not None and fps is not None and video["do_sample_frames"]:
+            raise SourceError(
+                f"the video processor has num_frames {num_frames} and fps {fps}, but only one of "
+                "them can hold: remove num_frames"
+            )
+        return cls(
+            images=_limits("image", settings),
+            frames=_limits("video", video),
+            temporal_patch_size=int(video["temporal_patch_size"]),
+            do_sample_frames=bool(video["do_sample_frames"]),
+            num_frames=num_frames,
+            fps=fps,
+        )
+
+
+def _limits(kind: str, settings: Mapping[str, Any]) -> Limits:
+    size = settings["size"]
+    side = size.get("max_height")
+    if not settings["do_resize"] or not side or side != size.get("max_width"):
+        raise SourceError(
+            f"the {kind} processor must resize to a size with equal max_height and max_width "
+            f"(patches), but has do_resize {settings['do_resize']} and size {size}"
+        )
+    return Limits(
+        patch_size=int(settings["patch_size"]),
+        merge_size=int(settings["merge_size"]),
+        max_patches=int(settings["max_patches"]),
+        max_patches_per_side=int(side),
+    )
+
+
+def _clock(seconds: float) -> str:
+    """``hh:mm:ss.fff``, cut off rather than rounded."""
+    return time.strftime("%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}"
+
+
+# Class defaults of transformers 5.23: Kimi_K25ImageProcessor and Kimi_K25VideoProcessor.
+_BOTH: dict[str, Any] = {
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "size": {"max_height": 512, "max_width": 512},
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "patch_size": 14,
+    "merge_size": 2,
+}
+_VIDEO = {**_BOTH, "max_patches": 4096, "temporal_patch_size": 4, "fps": 2}
+KIMI_K25 = Family(
+    "kimi_k25",
+    "Kimi_K25Processor",
+    {**_BOTH, "max_patches": 16384},
+    {**_VIDEO, "do_sample_frames": True},
+    KimiVision.from_settings,
+    settings=("max_patches",),
+)

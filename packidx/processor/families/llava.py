@@ -1,0 +1,354 @@
+"""LLaVA, LLaVA-NeXT and LLaVA-OneVision: a whole image, and for the latter two its tiles, too.
+
+LLaVA-NeXT cuts an image into tiles of the grid that fits it best; rows and columns that are padding
+only become no tokens, and one more token ends each row. LLaVA-OneVision shrinks what is then too
+much, takes tiles only where a sample has a single image, and has video: frames pooled by two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.base import Family, MediaCounts, no_videos
+from packidx.processor.families.tiles import (
+    Ints,
+    best_resolution,
+    needed,
+    positive_sizes,
+    square_side,
+    without,
+)
+from packidx.records.conversation import MediaInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LlavaVision:
+    """A LLaVA processor: every image becomes the same square."""
+
+    family: str
+    patches: int
+    """Patches per side of a tile."""
+    base_tokens: int
+    """Tokens of a whole image that is one tile."""
+    dropped: int
+    """1 where the vision tower's first token is left out, else 0."""
+    image_token: str
+    model_inputs: tuple[str, ...] = ("pixel_values",)
+    mrope: bool = False
+    merge_size: int = 1
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": self.image_token}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return self.placeholders
+
+    @property
+    def image_kwargs(self) -> Mapping[str, Any]:
+        """What the processor passes on to its image processor."""
+        return {}
+
+    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+        heights, _, errors = positive_sizes(sizes)
+        num = len(heights)
+        grids = np.full((num, 3), (1, self.patches, self.patches), np.int64)
+        tokens = np.full(num, self.base_tokens - self.dropped, np.int64)
+        return MediaCounts(without(grids, errors), without(tokens, errors), errors=errors)
+
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
+    ) -> MediaCounts:
+        return no_videos(self.family, videos)
+
+    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+        return np.arange(video.num_frames)
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        return 4 * len(roles) + num_media  # the role's name and the tokens around each turn
+
+
+@dataclass(frozen=True, slots=True)
+class TiledLlavaVision(LlavaVision):
+    """A LLaVA-NeXT or LLaVA-OneVision processor."""
+
+    side: int = 0
+    """Pixels per side of a tile."""
+    resolutions: tuple[tuple[int, int], ...] = ()
+    """(height, width) in pixels that an image's tiles may make up."""
+    max_tiles: int | None = None
+    """Tiles whose tokens an image may have before they are shrunk; None sets no limit."""
+    video_token: str | None = None
+    sampling: Mapping[str, Any] | None = None
+    """The video processor's settings where it picks frames; None where it takes all."""
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        tokens = {"image": self.image_token}
+        return tokens if self.video_token is None else {**tokens, "video": self.video_token}
+
+    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+        """Counts of images ``[n, 2]`` (height, width).
+
+        Args:
+            sizes: in pixels, after orientation.
+            samples: ``[n]`` the number of the sample that each image is in, which LLaVA-OneVision
+                needs to know; None where each has its own.
+        """
+        heights, widths, errors = positive_sizes(sizes)
+        rows, columns = best_resolution(heights, widths, self.resolutions)
+        rows, columns = rows // self.side, columns // self.side
+        tokens = self.base_tokens - self.dropped + self._tile_tokens(heights, widths, rows, columns)
+        num_tiles = rows * columns + 1
+        if self.video_token is not None and samples is not None:
+            owners = np.asarray(samples, np.int64)
+            shared = np.bincount(owners)[owners] > 1
+            tokens[shared] = self.base_tokens - self.dropped + 1  # the row of one tile has an end
+            num_tiles[shared] = 1
+        side = np.full_like(num_tiles, self.patches)
+        grids = np.stack([num_tiles, side, side], axis=1)
+        return MediaCounts(without(grids, errors), without(tokens, errors), errors=errors)
+
+    def _tile_tokens(self, heights: Ints, widths: Ints, rows: Ints, columns: Ints) -> Ints:
+        """Tokens of images' tiles, `rows` x `columns` of them, and of the ends of their rows.
+
+        transformers 5.23, `_get_unpadded_features` of both processors, for n images at once.
+        """
+        height, width = self.patches * rows, self.patches * columns
+        wider = widths / heights > width / height
+        with_rows = np.floor(np.round(heights * (width / widths), 7)).astype(np.int64)
+        with_columns = np.floor(np.round(widths * (height / heights), 7)).astype(np.int64)
+        height, width = (
+            np.where(wider, height - (height - with_rows) // 2 * 2, height),
+            np.where(wider, width, width - (width - with_columns) // 2 * 2),
+        )
+        if self.max_tiles is not None:
+            ratio = np.sqrt(height * width / (self.max_tiles * self.patches**2))
+            shrunk = ratio > 1.1
+            ratio = np.where(shrunk, ratio, 1.0)
+            height = np.where(shrunk, np.floor_divide(height, ratio), height).astype(np.int64)
+            width = np.where(shrunk, np.floor_divide(width, ratio), width).astype(np.int64)
+        return height * width + height
+
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
+    ) -> MediaCounts:
+        if self.video_token is None:
+            return no_videos(self.family, videos)
+        num_frames = np.zeros(len(videos), np.int64)
+        errors: dict[int, BadRecord] = {}
+        for number, video in enumerate(videos):
+            try:
+                num_frames[number] = len(self.sample_frames(video))
+            except BadRecord as error:
+                errors[number] = error
+        pooled = math.ceil(self.patches / 2)
+        side = np.where(num_frames > 0, self.patches, 0)
+        tokens = np.where(num_frames > 0, num_frames * pooled**2 + 1, 0)
+        return MediaCounts(np.stack([num_frames, side, side], axis=1), tokens, errors=errors)
+
+    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+        if video.num_frames <= 0 or min(video.height, video.width) <= 0:
+            raise BadRecord("broken_media", f"a video of {video.num_frames} frames has no picture")
+        if video.frame_indices is not None:
+            return np.array(video.frame_indices, np.int64)
+        if video.extracted or self.sampling is None:
+            return np.arange(video.num_frames)
+        return evenly(video, self.sampling.get("num_frames"), self.sampling.get("fps"))
+
+
+def evenly(video: MediaInfo, num_frames: int | None, fps: float | None) -> NDArray[np.int64]:
+    """Frames ``[f]`` at equal distances, as many as `num_frames` or as `fps` gives.
+
+    transformers 5.23, `video_utils.default_sample_indices_fn`.
+
+    Raises:
+        BadRecord: the video has fewer, or its frames per second are needed and unknown.
+    """
+    total = video.num_frames
+    if num_frames is None and fps is not None:
+        if not video.fps:
+            raise BadRecord("broken_media", "a video's frames per second are not known")
+        num_frames = max(1, int(total / video.fps * fps))
+    if num_frames is None:
+        return np.arange(total)
+    if num_frames > total:
+        raise BadRecord(
+            "video_too_short", f"a video has {total} frames, of which {num_frames} are to be taken"
+        )
+    return np.arange(num_frames) * total // num_frames
+
+
+def _whole(family: str, own: Mapping[str, Any], side: int) -> LlavaVision:
+    """What LLaVA's and LLaVA-NeXT's own settings say of a tile of `side` pixels."""
+    patches = side // needed(own, "patch_size")
+    return LlavaVision(
+        family=family,
+        patches=patches,
+        base_tokens=patches**2 + int(own.get("num_additional_image_tokens") or 0),
+        dropped=int(own.get("vision_feature_select_strategy") == "default"),
+        image_token=str(own.get("image_token") or "<image>"),
+    )
+
+
+def _build_llava(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> LlavaVision:
+    if image.get("do_center_crop"):
+        return _whole("llava", own, square_side(image.get("crop_size"), "crop_size"))
+    size = image.get("size") or {}
+    if not image.get("do_resize") or ("shortest_edge" in size and not image.get("do_pad")):
+        raise SourceError(
+            "its images do not all become squares of one size: set do_center_crop and crop_size"
+        )
+    return _whole("llava", own, square_side(size, "size"))
+
+
+def _tile_side(image: Mapping[str, Any]) -> int:
+    """Pixels per side of a tile.
+
+    Raises:
+        SourceError: tiles of another size, or cut images, are asked for.
+    """
+    side = square_side(image.get("size"), "size")
+    crop = image.get("crop_size")
+    if not image.get("do_resize"):
+        raise SourceError("its image settings have do_resize false: set it to true")
+    if (crop or image.get("do_center_crop")) and square_side(crop, "crop_size") != side:
+        raise SourceError(
+            f"its image settings have size {side} but crop_size {crop}: they must be the same"
+        )
+    return side
+
+
+def _resolutions(image: Mapping[str, Any], side: int) -> tuple[tuple[int, int], ...]:
+    given = image.get("image_grid_pinpoints") or []
+    pairs = tuple((int(height), int(width)) for height, width in given)
+    if not pairs or any(edge % side or edge <= 0 for pair in pairs for edge in pair):
+        raise SourceError(
+            f"its image settings have image_grid_pinpoints {given}: "
+            f"each must be of whole tiles of {side} pixels"
+        )
+    return pairs
+
+
+def _build_next(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> TiledLlavaVision:
+    side = _tile_side(image)
+    whole = _whole("llava_next", own, side)
+    return TiledLlavaVision(
+        family=whole.family,
+        patches=whole.patches,
+        base_tokens=whole.base_tokens,
+        dropped=whole.dropped,
+        image_token=whole.image_token,
+        model_inputs=("pixel_values", "image_sizes"),
+        side=side,
+        resolutions=_resolutions(image, side),
+    )
+
+
+def _build_onevision(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> TiledLlavaVision:
+    side = _tile_side(image)
+    tokens = needed(own, "num_image_tokens")
+    patches = math.isqrt(tokens)
+    ratio = str(own.get("vision_aspect_ratio") or "anyres_max_9")
+    if patches**2 != tokens:
+        raise SourceError(f"its processor_config.json has num_image_tokens {tokens}: no square")
+    if not ratio.startswith("anyres_max_") or not ratio[len("anyres_max_") :].isdigit():
+        raise SourceError(f"its processor_config.json has vision_aspect_ratio {ratio!r}: unknown")
+    if square_side(video.get("size"), "video size") != side:
+        raise SourceError(f"its video frames must be {side} pixels a side as its image tiles are")
+    sampling = video if video.get("do_sample_frames") else None
+    if sampling and sampling.get("fps") and sampling.get("num_frames"):
+        raise SourceError("its video settings have fps and num_frames: leave one out")
+    vision = TiledLlavaVision(
+        family="llava_onevision",
+        patches=patches,
+        base_tokens=tokens,
+        dropped=int(own.get("vision_feature_select_strategy") == "default"),
+        image_token=str(own.get("image_token") or "<image>"),
+        side=side,
+        resolutions=_resolutions(image, side),
+        max_tiles=int(ratio[len("anyres_max_") :]),
+        video_token=str(own.get("video_token") or "<video>"),
+        sampling=sampling,
+    )
+    inputs = ("pixel_values", "image_sizes", "batch_num_images", "pixel_values_videos")
+    return replace(vision, model_inputs=inputs)
+
+
+# Class defaults of transformers 5.23: LlavaNextImageProcessor, LlavaOnevisionImageProcessor and
+# LlavaOnevisionVideoProcessor.
+_DEFAULTS: dict[str, Any] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+_NEXT_IMAGE = {
+    **_DEFAULTS,
+    "do_pad": True,
+    "do_center_crop": True,
+    "size": {"shortest_edge": 224},
+    "crop_size": {"height": 224, "width": 224},
+    "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+}
+_EDGES = range(384, 2305, 384)
+_ONEVISION_IMAGE = {**_DEFAULTS, "do_pad": True, "size": {"height": 384, "width": 384}}
+_ONEVISION_IMAGE |= {"image_grid_pinpoints": [[h, w] for h in _EDGES for w in _EDGES]}
+_ONEVISION_VIDEO = {**_DEFAULTS, "size": {"height": 384, "width": 384}, "do_sample_frames": False}
+_STRATEGY = ("image_token", "vision_feature_select_strategy")
+
+LLAVA = Family(
+    "llava",
+    "LlavaProcessor",
+    {},  # its image processor may be of any class (CLIP's, SigLIP's): nothing can be assumed
+    {},
+    _build_llava,
+    settings=(*_STRATEGY, "patch_size", "num_additional_image_tokens"),
+    own_defaults={"image_token": "<image>", "num_additional_image_tokens": 0},
+)
+LLAVA_NEXT = Family(
+    "llava_next",
+    "LlavaNextProcessor",
+    _NEXT_IMAGE,
+    {},
+    _build_next,
+    settings=(
+        *(*_STRATEGY, "patch_size", "num_additional_image_tokens"),
+        "image_grid_pinpoints",
+    ),
+    own_defaults={"image_token": "<image>", "num_additional_image_tokens": 0},
+)
+LLAVA_ONEVISION = Family(
+    "llava_onevision",
+    "LlavaOnevisionProcessor",
+    _ONEVISION_IMAGE,
+    _ONEVISION_VIDEO,
+    _build_onevision,
+    settings=(
+        *(*_STRATEGY, "num_image_tokens", "video_token"),
+        *("vision_aspect_ratio", "image_grid_pinpoints"),
+    ),
+    own_defaults={
+        "image_token": "<image>",
+        "video_token": "<video>",
+        "vision_aspect_ratio": "anyres_max_9",
+    },
+)

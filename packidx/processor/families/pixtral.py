@@ -1,0 +1,148 @@
+"""Pixtral and Mistral 3: images keep their shape, and each row of patches ends with a token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.base import Expansion, Family, MediaCounts, no_videos
+from packidx.processor.families.tiles import Ints, needed, positive_sizes, without
+from packidx.records.conversation import MediaInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PixtralVision:
+    """A Pixtral processor, which Mistral 3 uses, too (it merges patches)."""
+
+    patch_size: int
+    merge_size: int
+    """Patches per side that make one token."""
+    max_height: int
+    """Pixels."""
+    max_width: int
+    """Pixels."""
+    image_token: str
+    break_token: str
+    """Ends a row of tokens."""
+    end_token: str
+    """Ends the last row."""
+    model_inputs: tuple[str, ...] = ("pixel_values", "image_sizes")
+    mrope: bool = False
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {"image": self.image_token}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        return self.placeholders
+
+    @property
+    def image_kwargs(self) -> Mapping[str, Any]:
+        """What the processor passes on to its image processor."""
+        return {"patch_size": self.patch_size * self.merge_size}
+
+    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+        heights, widths, errors = positive_sizes(sizes)
+        rows, columns = self._shapes(heights, widths)
+        for number in np.flatnonzero(rows * columns == 0).tolist():
+            size = f"{widths[number]}x{heights[number]}"
+            detail = f"an image of {size} pixels has no pixel left on one side when it is resized"
+            errors.setdefault(number, BadRecord("aspect_ratio", detail))
+        frames = np.ones_like(rows)
+        grids = np.stack([frames, rows * self.merge_size, columns * self.merge_size], axis=1)
+        shapes = zip(rows.tolist(), columns.tolist(), strict=True)
+        tokens = self.image_token, self.break_token, self.end_token
+        expansions = [_rows(*shape, *tokens) for shape in shapes]
+        return MediaCounts(
+            without(grids, errors), without(rows * columns, errors), expansions, errors
+        )
+
+    def _shapes(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+        """Rows and columns of tokens of n images.
+
+        transformers 5.23, `pixtral/image_processing_pixtral.py::get_resize_output_image_size`.
+        """
+        ratio = np.maximum(heights / self.max_height, widths / self.max_width)
+        shrunk = ratio > 1
+        ratio = np.where(shrunk, ratio, 1.0)
+        factor = self.patch_size * self.merge_size
+        rows, columns = (
+            (np.where(shrunk, np.floor(side / ratio).astype(np.int64), side) - 1) // factor + 1
+            for side in (heights, widths)
+        )
+        return rows, columns
+
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
+    ) -> MediaCounts:
+        return no_videos("pixtral", videos)
+
+    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+        return np.arange(video.num_frames)
+
+    def text_overhead(self, roles: list[str], num_media: int) -> int:
+        return 1 + 2 * len(roles) + num_media  # <s>; [INST] … [/INST]; [IMG_END]
+
+
+@lru_cache(maxsize=1 << 14)
+def _rows(rows: int, columns: int, image: str, line_break: str, end: str) -> Expansion | None:
+    if rows == 0 or columns == 0:
+        return None
+    return Expansion((image + line_break) * (rows - 1) + image + end, (columns,) * rows)
+
+
+def _build(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> PixtralVision:
+    size = image.get("size") or {}
+    if not image.get("do_resize"):
+        raise SourceError("its image settings have do_resize false: set it to true")
+    if image.get("do_center_crop"):
+        raise SourceError("its image settings have do_center_crop true: set it to false")
+    height = size.get("longest_edge") or size.get("height")
+    width = size.get("longest_edge") or size.get("width")
+    if not height or not width:
+        raise SourceError(f"its image settings have size {size}: it needs longest_edge")
+    return PixtralVision(
+        patch_size=needed(own, "patch_size"),
+        merge_size=needed(own, "spatial_merge_size"),
+        max_height=int(height),
+        max_width=int(width),
+        image_token=str(own.get("image_token") or "[IMG]"),
+        break_token=str(own.get("image_break_token") or "[IMG_BREAK]"),
+        end_token=str(own.get("image_end_token") or "[IMG_END]"),
+    )
+
+
+# Class defaults of transformers 5.23: PixtralImageProcessor and PixtralProcessor.
+_IMAGE: dict[str, Any] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "do_pad": True,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "patch_size": {"height": 16, "width": 16},
+    "size": {"longest_edge": 1024},
+}
+_OWN = {
+    "patch_size": 16,
+    "spatial_merge_size": 1,
+    "image_token": "[IMG]",
+    "image_break_token": "[IMG_BREAK]",
+    "image_end_token": "[IMG_END]",
+}
+
+PIXTRAL = Family(
+    "pixtral", "PixtralProcessor", _IMAGE, {}, _build, settings=tuple(_OWN), own_defaults=_OWN
+)

@@ -1,0 +1,241 @@
+"""Videos in Qwen's processors: which frames are taken, how large they become, what stands for them.
+
+transformers 5.23: `Qwen2VLVideoProcessor` (Qwen2-VL, Qwen2.5-VL) limits each frame's pixels, and
+the features follow one another; `Qwen3VLVideoProcessor` (Qwen3-VL, Qwen3.5) limits the whole
+video's, and writes each pair of frames' time before it. Both repeat the last frame until
+`temporal_patch_size` divides their number.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.base import Expansion, MediaCounts
+from packidx.processor.families.frames import (
+    Frames,
+    frames_used,
+    known_fps,
+    timestamps,
+    too_few_frames,
+)
+from packidx.processor.families.resize import smart_resize, smart_resize_video
+from packidx.records.conversation import MediaInfo
+
+Ints = NDArray[np.int64]
+
+_EXACT = 1 << 53
+"""Above it a product of sizes is no exact float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class QwenVideos(ABC):
+    """A Qwen video processor."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    min_pixels: int
+    max_pixels: int
+    do_sample_frames: bool
+    """Whether frames are sampled; else all are taken."""
+    fps: float | None
+    """Frames to take per second."""
+    num_frames: int | None
+    """Frames to take, whatever the duration."""
+    min_frames: int
+    max_frames: int
+    token_cap: int | None
+    """`max_video_tokens` where `cap_pixels_per_frame`."""
+
+    @property
+    def factor(self) -> int:
+        """Pixels per side that make one token."""
+        return self.patch_size * self.merge_size
+
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        """See `VisionFamily.sample_frames`.
+
+        Raises:
+            BadRecord: as `frames_used`.
+        """
+        return frames_used(video, self._sample if self.do_sample_frames else None)
+
+    def count(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+        """See `VisionFamily.count_videos`."""
+        errors: dict[int, BadRecord] = {}
+        frames: list[Frames] = []
+        sizes = np.zeros((len(videos), 3), np.int64)  # frames, height, width
+        for number, video in enumerate(videos):
+            try:
+                frames.append(self._frames(video))
+                sizes[number] = len(frames[-1]), video.height, video.width
+            except BadRecord as error:
+                frames.append(np.zeros(0, np.int64))
+                errors[number] = error
+        height, width = self._resized(*sizes.T)
+        grids = np.stack(
+            [
+                np.where(height > 0, -(-sizes[:, 0] // self.temporal_patch_size), 0),
+                height // self.patch_size,
+                width // self.patch_size,
+            ],
+            axis=1,
+        )
+        for number in np.flatnonzero(height == 0).tolist():
+            size = f"{videos[number].width}x{videos[number].height}"
+            text = f"a video of {size} pixels: the longer side is over 200 times"
+            errors.setdefault(number, BadRecord("aspect_ratio", text))
+        tokens = grids.prod(axis=1) // self.merge_size**2
+        return MediaCounts(grids, tokens, self._expansions(videos, frames, grids), errors)
+
+    def _frames(self, video: MediaInfo) -> Frames:
+        if video.num_frames * video.height * video.width >= _EXACT:
+            size = f"{video.num_frames} frames of {video.width}x{video.height} pixels"
+            raise BadRecord("media_too_large", f"a video of {size}")
+        return self.sample_frames(video)
+
+    @abstractmethod
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        """The processor's own `sample_frames`."""
+
+    @abstractmethod
+    def _resized(self, frames: Ints, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+        """Heights and widths ``[n]`` in pixels, 0 where impossible."""
+
+    @abstractmethod
+    def _expansions(
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Ints
+    ) -> list[Expansion | None] | None:
+        """See `MediaCounts`."""
+
+
+class Qwen2Videos(QwenVideos):
+    """`Qwen2VLVideoProcessor`."""
+
+    __slots__ = ()
+
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        step = self.temporal_patch_size
+        if self.fps is None:
+            num = round((self.num_frames or 0) / step) * step
+        else:
+            most = math.floor(min(self.max_frames, total) / step) * step
+            wanted = total / known_fps(fps) * self.fps
+            num = math.floor(min(max(wanted, self.min_frames), most, total) / step) * step
+        if not 0 < num <= total:
+            raise too_few_frames(total, max(num, step))
+        # There, `torch.arange(0, total, total / num).int()`: float32, one frame too many where the
+        # quotient is rounded down, and that is beyond the end. Its vectorised loop also rounds
+        # differently with each CPU's vector width, which moves a frame by one in 0.02 % of cases.
+        return (np.arange(num) * (total / num)).astype(np.float32).astype(np.int64)
+
+    def _resized(self, frames: Ints, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+        limit: int | Ints = self.max_pixels
+        if self.token_cap is not None:
+            total = int(self.token_cap * self.factor * self.factor * 0.9)
+            share = total * self.temporal_patch_size // np.maximum(frames, 1)
+            limit = np.maximum(np.minimum(limit, share), int(self.min_pixels * 1.05))
+        return smart_resize(heights, widths, self.factor, self.min_pixels, limit)
+
+    def _expansions(
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Ints
+    ) -> list[Expansion | None] | None:
+        return None
+
+
+class Qwen3Videos(QwenVideos):
+    """`Qwen3VLVideoProcessor`, and what `Qwen3VLProcessor` writes."""
+
+    __slots__ = ()
+
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        wanted = int(total / known_fps(24 if fps is None else fps) * (self.fps or 0))
+        num = min(max(wanted, self.min_frames), self.max_frames, total)
+        return np.linspace(0, total - 1, num).round().astype(np.int64)
+
+    def _frames(self, video: MediaInfo) -> Frames:
+        frames = QwenVideos._frames(self, video)
+        if len(frames) < self.temporal_patch_size:
+            raise too_few_frames(len(frames), self.temporal_patch_size)
+        return frames
+
+    def _resized(self, frames: Ints, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+        limit: int | Ints = self.max_pixels
+        if self.token_cap is not None:
+            num = np.maximum(frames, 1)
+            frame = np.minimum(self.token_cap * self.factor * self.factor, limit // num)
+            limit = np.maximum(frame, int(self.min_pixels * 1.05)) * num
+        return smart_resize_video(
+            frames,
+            heights,
+            widths,
+            temporal_factor=self.temporal_patch_size,
+            factor=self.factor,
+            min_pixels=self.min_pixels,
+            max_pixels=limit,
+        )
+
+    def _expansions(
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Ints
+    ) -> list[Expansion | None] | None:
+        return [
+            self._expansion(numbers, video.fps, tuple(grid)) if grid[0] else None
+            for video, numbers, grid in zip(videos, frames, grids.tolist(), strict=True)
+        ]
+
+    def _expansion(
+        self, frames: Frames, fps: float | None, grid: tuple[int, int, int]
+    ) -> Expansion:
+        size = self.temporal_patch_size
+        frames = np.append(frames, np.repeat(frames[-1:], -len(frames) % size))
+        first, last = timestamps(frames[::size], fps), timestamps(frames[size - 1 :: size], fps)
+        text = "".join(
+            f"<{(a + b) / 2:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
+            for a, b in zip(first, last, strict=True)
+        )
+        return Expansion(text, (grid[1] * grid[2] // self.merge_size**2,) * grid[0])
+
+
+def build_videos(kind: type[QwenVideos], settings: Mapping[str, Any]) -> QwenVideos:
+    """From a video processor's complete settings.
+
+    Raises:
+        SourceError: they switch resizing off, lack the limits of pixels, or do not say how frames
+            are sampled.
+    """
+    size = settings["size"]
+    if not settings["do_resize"]:
+        raise SourceError("its video settings have do_resize false: set it to true")
+    if not size.get("shortest_edge") or not size.get("longest_edge"):
+        raise SourceError(
+            "the video processor's size needs shortest_edge and longest_edge (pixels), "
+            f"but it is {size}"
+        )
+    fps, num_frames = settings.get("fps"), settings.get("num_frames")
+    if settings["do_sample_frames"] and (fps is None) is (num_frames is None):
+        raise SourceError(
+            f"its video settings sample frames by fps {fps} and num_frames {num_frames}: "
+            "set one of them"
+        )
+    cap = settings.get("cap_pixels_per_frame")
+    return kind(
+        patch_size=int(settings["patch_size"]),
+        temporal_patch_size=int(settings["temporal_patch_size"]),
+        merge_size=int(settings["merge_size"]),
+        min_pixels=int(size["shortest_edge"]),
+        max_pixels=int(size["longest_edge"]),
+        do_sample_frames=bool(settings["do_sample_frames"]),
+        fps=fps,
+        num_frames=num_frames,
+        min_frames=int(settings["min_frames"]),
+        max_frames=int(settings["max_frames"]),
+        token_cap=int(settings["max_video_tokens"]) if cap else None,
+    )

@@ -1,0 +1,330 @@
+"""Videos: what their headers say, and their frames.
+
+A video is a file (path or bytes) or a list of frames that were extracted from one, in order. Frame
+n is the n-th that the decoder gives. Rotation metadata is applied: frames are upright, as
+transformers' default reader (torchcodec since 0.11) has them; its `pyav` reader leaves them lying.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packidx.errors import BadRecord, MissingExtraError, PackidxError
+from packidx.records.conversation import Media, MediaInfo
+from packidx.records.images import MAX_PIXELS, image_size, open_file, open_image
+from packidx.records.paths import resolve, shortened
+from packidx.records.references import is_opened
+
+Source = str | bytes
+Frames = tuple[Any, ...]
+
+# Containers of pixels alone: playlists and scripts, which name further files, are none.
+_FORMATS = (
+    *("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "m4v", "flv", "asf", "ogg", "gif"),
+    *("h264", "hevc", "ivf", "mxf", "rm", "dv", "nut", "apng", "webp_pipe"),
+)
+
+
+class Video:
+    """A video that can be looked at and decoded; holds no file open, and is as small as its source.
+
+    Args:
+        source: a path, a file's bytes, or the list of extracted frames: paths, bytes, PIL images.
+        label: how errors name it; by default the path.
+    """
+
+    def __init__(self, source: Source | Sequence[Any], label: str | None = None) -> None:
+        self.source: Source | Frames
+        if isinstance(source, str | bytes):
+            self.source = source
+        else:
+            self.source = tuple(source)
+        self.label = label or (_label(source) if isinstance(source, str | bytes) else "a video")
+
+    @functools.cached_property
+    def info(self) -> MediaInfo:
+        """What the header, or the headers of all frames, say.
+
+        Raises:
+            BadRecord, MissingExtraError: as `video_info` and `frames_info`.
+        """
+        if isinstance(self.source, tuple):
+            return frames_info(self.source)
+        return video_info(self.source, label=self.label)
+
+    def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
+        """Frames as RGB pixels.
+
+        Args:
+            indices: ``[n]`` numbers of frames, in any order, repeated or not.
+
+        Returns:
+            uint8 ``[n, height, width, 3]``.
+
+        Raises:
+            BadRecord: ``broken_media``: it cannot be decoded, or not as its header says.
+            MissingExtraError: PyAV is not installed.
+        """
+        numbers = np.asarray(indices, np.int64).reshape(-1)
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers.tolist()):
+            places.setdefault(number, []).append(place)
+        pixels = np.empty((len(numbers), self.info.height, self.info.width, 3), np.uint8)
+        for number, frame in self._decoded(set(places)):
+            if frame.shape != pixels.shape[1:]:
+                raise BadRecord(
+                    "broken_media",
+                    f"frame {number} of {self.label} has {frame.shape[1]}x{frame.shape[0]} pixels, "
+                    f"the video {self.info.width}x{self.info.height}",
+                )
+            pixels[places.pop(number)] = frame
+        if places:
+            raise BadRecord("broken_media", f"{self.label} has no frame {min(places)}")
+        return pixels
+
+    def _decoded(self, wanted: set[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        if not isinstance(self.source, tuple):
+            yield from _decode(self.source, wanted, self.info.num_frames, self.label)
+            return
+        for number in sorted(wanted):
+            if 0 <= number < len(self.source):
+                yield number, _pixels(self.source[number])
+
+
+def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
+    """Size, number of frames and frame rate of a video file or its bytes.
+
+    From the container's header: the number of frames less those that its edit list hides, and the
+    average frame rate (`average_rate`, as transformers 5.23's `read_video_pyav` takes it). Where
+    the header has no number (Matroska, WebM, MPEG-TS), packets are counted without decoding them,
+    which reads the whole file. One frame is decoded: nothing else tells the rotation.
+
+    Raises:
+        BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
+        MissingExtraError: PyAV is not installed.
+    """
+    label = label or _label(source)
+    with _opened(source, label) as (container, stream):
+        height, width = int(stream.height), int(stream.width)
+        if height * width > MAX_PIXELS:
+            text = f"{label} has frames of {width}x{height} pixels"
+            raise BadRecord("media_too_large", text)
+        num_frames, rate = _stated_frames(stream), stream.average_rate
+        first = next(container.decode(stream), None)
+        if first is None:
+            raise BadRecord("broken_media", f"{label} has no frame that can be decoded")
+        height, width = first.height, first.width
+        if _quarter_turns(first) % 2:
+            height, width = width, height
+    if not num_frames:
+        with _opened(source, label) as (container, stream):
+            num_frames = sum(
+                1 for packet in container.demux(stream) if packet.size and not packet.is_discard
+            )
+    return MediaInfo(height, width, num_frames, float(rate) if rate else None)
+
+
+def frames_info(frames: Sequence[Any]) -> MediaInfo:
+    """Size and number of frames that were extracted; their headers alone are read.
+
+    Args:
+        frames: paths, bytes or PIL images.
+
+    Raises:
+        BadRecord: ``broken_media``: there is none, or they differ in size; else as `image_size`.
+    """
+    if not frames:
+        raise BadRecord("broken_media", "a video of no frames")
+    sizes = [_frame_size(frame) for frame in frames]
+    for number, (height, width) in enumerate(sizes):
+        if (height, width) != sizes[0]:
+            text = (
+                f"frame 0 of a video has {sizes[0][1]}x{sizes[0][0]} pixels, frame {number} has "
+                f"{width}x{height}: all must agree"
+            )
+            raise BadRecord("broken_media", text)
+    return MediaInfo(*sizes[0], num_frames=len(frames), extracted=True)
+
+
+def media_info(media: Media, root: str, *, confined: bool) -> MediaInfo:
+    """What is known of a video in a record: what the record states, else what its headers say.
+
+    Answers about paths are remembered until `forget_videos`.
+
+    Args:
+        media: a video given as path, URL, bytes, `Video` or list of frames.
+        root, confined: as for `resolve`.
+
+    Raises:
+        BadRecord: as `resolve`, `video_info` and `frames_info`; ``bad_media`` where there is
+            nothing to look at, or where the record asks for a frame that is not there.
+        MissingExtraError: PyAV is not installed.
+    """
+    info = _stated(media, root, confined) or _looked_at(media.ref, root, confined)
+    info = MediaInfo(
+        height=info.height if media.height is None else media.height,
+        width=info.width if media.width is None else media.width,
+        num_frames=info.num_frames
+        if info.extracted or media.num_frames is None
+        else media.num_frames,
+        fps=info.fps if media.fps is None else media.fps,
+        frame_indices=media.frame_indices,
+        extracted=info.extracted,
+    )
+    _check(info)
+    return info
+
+
+def forget_videos() -> None:
+    """Forget what `media_info` remembers: files may have changed since."""
+    _remembered.cache_clear()
+
+
+def _stated(media: Media, root: str, confined: bool) -> MediaInfo | None:
+    """What the record states, where that is everything and no file need be looked at."""
+    frames = media.ref if isinstance(media.ref, list | tuple) else None
+    num_frames = media.num_frames if frames is None else len(frames)
+    if media.height is None or media.width is None or num_frames is None:
+        return None
+    if isinstance(media.ref, Video) or (frames is None and media.fps is None):
+        return None
+    for ref in [media.ref] if frames is None else frames:
+        if isinstance(ref, str):
+            resolve(ref, root, confined=confined)
+    return MediaInfo(media.height, media.width, num_frames, extracted=frames is not None)
+
+
+def _check(info: MediaInfo) -> None:
+    if info.height < 1 or info.width < 1 or info.num_frames < 1:
+        text = f"a video of {info.num_frames} frames of {info.width}x{info.height} pixels"
+        raise BadRecord("broken_media", text)
+    if info.fps is not None and not 0 < info.fps < float("inf"):
+        raise BadRecord("bad_media", f"a video of {info.fps} frames per second")
+    indices = info.frame_indices
+    if indices is None:
+        return
+    if info.extracted:
+        if len(indices) != info.num_frames:
+            text = f"frame_indices names {len(indices)} frames, the video has {info.num_frames}"
+            raise BadRecord("bad_media", text)
+        return
+    if not indices:
+        raise BadRecord("bad_media", "frame_indices names no frame")
+    for number in indices:
+        if not 0 <= number < info.num_frames:
+            text = f"frame {number} is asked for of a video of {info.num_frames} frames"
+            raise BadRecord("bad_media", text)
+
+
+def _looked_at(ref: Any, root: str, confined: bool) -> MediaInfo:
+    if isinstance(ref, Video):
+        return ref.info
+    if isinstance(ref, bytes):
+        return video_info(ref)
+    if isinstance(ref, list | tuple):
+        return frames_info(
+            [resolve(one, root, confined=confined) if isinstance(one, str) else one for one in ref]
+        )
+    if not isinstance(ref, str):
+        raise BadRecord("bad_media", "a video without a path, bytes, frames or stated size")
+    answer = _remembered(ref, root, confined)
+    if isinstance(answer, MediaInfo):
+        return answer
+    raise BadRecord(answer.reason, answer.detail)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _remembered(ref: str, root: str, confined: bool) -> MediaInfo | BadRecord:
+    try:
+        # The reference, not the path, goes into the detail: it is the same on every machine.
+        return video_info(resolve(ref, root, confined=confined), label=repr(shortened(ref)))
+    except BadRecord as error:
+        return error.with_traceback(None)
+
+
+def _stated_frames(stream: Any) -> int:
+    """The header's number of frames, or 0; an MP4's index says which of them are cut off."""
+    hidden = sum(bool(entry.is_discard) for entry in stream.index_entries)
+    return max(int(stream.frames) - hidden, 0)
+
+
+def _decode(
+    source: Source, wanted: set[int], num_frames: int, label: str
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    last, seen = max(wanted, default=-1), 0
+    with _opened(source, label) as (container, stream):
+        for number, frame in enumerate(container.decode(stream)):
+            seen = number + 1
+            if number in wanted:
+                pixels = frame.to_ndarray(format="rgb24")
+                yield number, np.rot90(pixels, _quarter_turns(frame))
+            if number >= last:
+                return
+    if seen <= last:
+        raise BadRecord(
+            "broken_media",
+            f"{label} has {seen} frames where its header says {num_frames}: write it anew",
+        )
+
+
+def _quarter_turns(frame: Any) -> int:
+    """How many quarters counter-clockwise the frame must be turned to stand upright."""
+    degrees = int(frame.rotation)
+    turns = (abs(degrees) + 45) // 90
+    return (turns if degrees > 0 else -turns) % 4
+
+
+@contextmanager
+def _opened(source: Source, label: str) -> Iterator[tuple[Any, Any]]:
+    """The container and its first video stream; whatever fails is a `BadRecord`."""
+    av = _import_av()
+    file, _ = open_file(source, label)
+    with file:
+        try:
+            options = {"format_whitelist": ",".join(_FORMATS)}
+            with av.open(file, mode="r", container_options=options) as container:
+                if not container.streams.video:
+                    raise BadRecord("broken_media", f"{label} has no video stream")
+                yield container, container.streams.video[0]
+        except PackidxError:
+            raise
+        except Exception as error:  # FFmpeg's errors, and what PyAV makes of odd streams
+            text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            text = f"{label} cannot be read as a video: {shortened(text)}"
+            raise BadRecord("broken_media", text) from None
+
+
+def _import_av() -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise MissingExtraError(
+            f'reading videos needs PyAV ({error}): run pip install "packidx[video]"'
+        ) from error
+    return av
+
+
+def _frame_size(frame: Any) -> tuple[int, int]:
+    if isinstance(frame, str | bytes):
+        return image_size(frame)
+    image = open_image(frame)
+    return image.height, image.width
+
+
+def _pixels(frame: Any) -> NDArray[np.uint8]:
+    if not (isinstance(frame, str | bytes) or is_opened(frame)):
+        raise BadRecord("bad_media", f"a frame given as {type(frame).__name__}")
+    try:
+        return np.asarray(open_image(frame).convert("RGB"))
+    except (OSError, SyntaxError) as error:  # PIL, on decoding a broken file
+        raise BadRecord("broken_media", f"a frame cannot be decoded: {error}") from None
+
+
+def _label(source: Source) -> str:
+    return repr(shortened(source)) if isinstance(source, str) else "a video in the record"

@@ -1,0 +1,421 @@
+"""Processor folders of the families whose images become tiles, rows or squares.
+
+The real processor, image processor and video processor classes with the settings of a checkpoint,
+and that checkpoint's chat template; Qwen's vocabulary with the family's special tokens stands in
+for its own tokenizer, which cannot be had offline.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torchvision_cpu  # noqa: F401  (before transformers)
+from PIL import Image
+from processors import qwen_folders
+from transformers import (
+    AutoTokenizer,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
+    Idefics3ImageProcessor,
+    Idefics3Processor,
+    LlavaNextImageProcessor,
+    LlavaNextProcessor,
+    LlavaOnevisionImageProcessor,
+    LlavaOnevisionProcessor,
+    LlavaOnevisionVideoProcessor,
+    LlavaProcessor,
+    PixtralImageProcessor,
+    PixtralProcessor,
+    SmolVLMImageProcessor,
+    SmolVLMProcessor,
+    SmolVLMVideoProcessor,
+)
+from transformers.models.clip.image_processing_clip import CLIPImageProcessor
+
+from packidx.processor.expand import expand
+from packidx.processor.families import MediaCounts
+from packidx.processor.folder import ProcessorFiles, load_processor
+from packidx.processor.sequence import locate_runs
+from packidx.processor.template import Rendered
+from packidx.processor.text import TextEncoder
+from packidx.records.conversation import MediaInfo
+
+LLAVA_ONEVISION = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + ' '}}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}"
+    "{{ '<image>' }}{% endfor %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'video') %}"
+    "{{ '<video>' }}{% endfor %}"
+    "{% if message['role'] != 'assistant' %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{{ '\\n' + content['text'] }}{% endfor %}"
+    "{% else %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{% generation %}{{ '\\n' + content['text'] }}{% endgeneration %}{% endfor %}"
+    "{% endif %}{{'<|im_end|>'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+LLAVA_MISTRAL = (
+    "{% for message in messages %}{% if message['role'] == 'system' %}"
+    "{{ '<<SYS>>\\n' + message['content'][0]['text'] + '\\n<</SYS>>\\n\\n' }}"
+    "{% elif message['role'] == 'user' %}{{ '[INST] ' }}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}"
+    "{{ '<image>\\n' }}{% endfor %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{{ content['text'] }}{% endfor %}{{' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}"
+    "{{ ' ' + message['content'][0]['text'] + '</s> '}}"
+    "{% else %}{{ raise_exception('Only user, system and assistant roles are supported!') }}"
+    "{% endif %}{% endfor %}"
+)
+LLAVA_VICUNA = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}"
+    "{{ message['role'].upper() + ': '}}{% endif %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}"
+    "{{ '<image>\\n' }}{% endfor %}"
+    "{% if message['role'] != 'assistant' %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{{ content['text'] + ' '}}{% endfor %}"
+    "{% else %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{% generation %}{{ content['text'] + ' '}}{% endgeneration %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+GEMMA3 = """\
+{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}
+    {%- else -%}
+        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
+    {%- endif -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}
+                {{ '<start_of_image>' }}
+            {%- elif item['type'] == 'text' -%}
+                {{ item['text'] | trim }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("Invalid content type") }}
+    {%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\n'}}
+{%- endif -%}
+"""
+MISTRAL3 = """\
+{{- bos_token }}
+{%- if messages[0]['role'] == 'system' %}
+    {%- if messages[0]['content'] is string %}
+        {%- set system_message = messages[0]['content'] %}
+    {%- else %}
+        {%- set system_message = messages[0]['content'][0]['text'] %}
+    {%- endif %}
+    {{- '[SYSTEM_PROMPT]' + system_message + '[/SYSTEM_PROMPT]' }}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- for message in loop_messages %}
+    {%- if message['role'] == 'user' %}
+        {%- if message['content'] is string %}
+            {{- '[INST]' + message['content'] + '[/INST]' }}
+        {%- else %}
+            {{- '[INST]' }}
+            {%- for block in message['content'] %}
+                {%- if block['type'] == 'text' %}
+                    {{- block['text'] }}
+                {%- elif block['type'] in ['image', 'image_url'] %}
+                    {{- '[IMG]' }}
+                {%- else %}
+                    {{- raise_exception('Only text and image blocks are supported!') }}
+                {%- endif %}
+            {%- endfor %}
+            {{- '[/INST]' }}
+        {%- endif %}
+    {%- elif message['role'] == 'assistant' %}
+        {%- if message['content'] is string %}
+            {{- message['content'] + eos_token }}
+        {%- else %}
+            {{- message['content'][0]['text'] + eos_token }}
+        {%- endif %}
+    {%- else %}
+        {{- raise_exception('Only user, system and assistant roles are supported!') }}
+    {%- endif %}
+{%- endfor %}
+"""
+IDEFICS3 = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}"
+    "{% elif line['type'] == 'video' %}{{ '<video>' }}{% endif %}{% endfor %}"
+    "<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
+
+def tokenizer(tmp: Path, tokens: list[str], named: dict[str, str] | None = None) -> Any:
+    """Qwen's tokenizer with a family's special tokens; `named` ones become attributes, too."""
+    folder = qwen_folders(tmp)["qwen2.5-vl"]
+    made = AutoTokenizer.from_pretrained(folder, extra_special_tokens=named or {})
+    made.add_special_tokens({"additional_special_tokens": tokens})
+    return made
+
+
+def llava(tmp: Path) -> Any:
+    """llava-hf/llava-1.5-7b-hf"""
+    images = CLIPImageProcessor(
+        size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336}
+    )
+    return LlavaProcessor(
+        images,
+        tokenizer(tmp, ["<image>"]),
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=LLAVA_VICUNA,
+    )
+
+
+def llava_next(tmp: Path, scale: int = 1) -> Any:
+    """llava-hf/llava-v1.6-mistral-7b-hf; all sizes divided by `scale`"""
+    side = 336 // scale
+    pinpoints = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    images = LlavaNextImageProcessor(
+        size={"shortest_edge": side},
+        crop_size={"height": side, "width": side},
+        image_grid_pinpoints=[[height // scale, width // scale] for height, width in pinpoints],
+    )
+    return LlavaNextProcessor(
+        images,
+        tokenizer(tmp, ["<image>"]),
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=LLAVA_MISTRAL,
+    )
+
+
+def llava_onevision(tmp: Path, side: int = 384, **video: Any) -> Any:
+    """llava-hf/llava-onevision-qwen2-7b-ov-hf; tiles of `side` pixels"""
+    edges = [side * number for number in range(1, 7)]
+    images = LlavaOnevisionImageProcessor(
+        size={"height": side, "width": side},
+        image_grid_pinpoints=[[height, width] for height in edges for width in edges],
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    videos = LlavaOnevisionVideoProcessor(size={"height": side, "width": side}, **video)
+    return LlavaOnevisionProcessor(
+        images,
+        tokenizer(tmp, ["<image>", "<video>"]),
+        videos,
+        num_image_tokens=(side // 14) ** 2,
+        vision_feature_select_strategy="full",
+        chat_template=LLAVA_ONEVISION,
+    )
+
+
+def gemma3(tmp: Path, side: int = 896, **images_kwargs: Any) -> Any:
+    """google/gemma-3-4b-it; with `images_kwargs`, for instance ``do_pan_and_scan``"""
+    named = {
+        "boi_token": "<start_of_image>",
+        "eoi_token": "<end_of_image>",
+        "image_token": "<image_soft_token>",
+    }
+    texts = tokenizer(tmp, ["<bos>", "<start_of_turn>", "<end_of_turn>", *named.values()], named)
+    texts.bos_token = "<bos>"
+    images = Gemma3ImageProcessor(size={"height": side, "width": side})
+    made = Gemma3Processor(images, texts, chat_template=GEMMA3, image_seq_length=(side // 56) ** 2)
+    if images_kwargs:
+        made.images_kwargs = {**made.images_kwargs, **images_kwargs}
+    return made
+
+
+def pixtral(tmp: Path, longest_edge: int = 1024, merge: int = 1) -> Any:
+    """mistral-community/pixtral-12b; Mistral-Small-3.1: patches of 14 pixels, 1540, merge 2"""
+    texts = tokenizer(
+        tmp,
+        ["<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"]
+        + ["[IMG]", "[IMG_BREAK]", "[IMG_END]"],
+    )
+    texts.bos_token = "<s>"
+    patch = 14 if merge > 1 else 16
+    images = PixtralImageProcessor(
+        size={"longest_edge": longest_edge}, patch_size={"height": patch, "width": patch}
+    )
+    return PixtralProcessor(
+        images, texts, patch_size=patch, spatial_merge_size=merge, chat_template=MISTRAL3
+    )
+
+
+_TILE_TOKENS = ["<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>"]
+_TILE_TOKENS += [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+
+
+def idefics3(tmp: Path, side: int = 364, **images: Any) -> Any:
+    """HuggingFaceM4/Idefics3-8B-Llama3; tiles of `side` pixels"""
+    settings = {"size": {"longest_edge": 4 * side}, "max_image_size": {"longest_edge": side}}
+    return Idefics3Processor(
+        Idefics3ImageProcessor(**{**settings, **images}),
+        tokenizer(tmp, _TILE_TOKENS),
+        image_seq_len=(side // 14 // 2) ** 2,
+        chat_template=IDEFICS3,
+    )
+
+
+def smolvlm(tmp: Path, side: int = 512, fps: float = 1, max_frames: int = 64) -> Any:
+    """HuggingFaceTB/SmolVLM2-500M-Video-Instruct; tiles of `side` pixels"""
+    settings: dict[str, Any] = {"max_image_size": {"longest_edge": side}}
+    sampling = {"fps": fps, "max_frames": max_frames, "video_size": {"longest_edge": side}}
+    return SmolVLMProcessor(
+        SmolVLMImageProcessor(size={"longest_edge": 4 * side}, **settings),
+        tokenizer(tmp, _TILE_TOKENS),
+        SmolVLMVideoProcessor(size={"longest_edge": side}, video_sampling=sampling, **settings),
+        image_seq_len=(side // 16 // 4) ** 2,
+        chat_template=IDEFICS3,
+    )
+
+
+# -- conversations ---------------------------------------------------------------------------------
+
+TEXTS = [
+    *("What is this?", "\nWhat\n", "\n\n\nwhere", "why \n\n", " a ", "\n", "  ", "漢字と\n\n한글"),
+    *(
+        "العربية",
+        "naïve e\u0301",
+        "🙂🇩🇪",
+        "\t\nx",
+        "end.\n",
+        "1\n2\n3",
+        "<|im_end|>",
+        "<image",
+        "[IMG",
+    ),
+]
+SIZES = [(1, 1), (1, 40), (40, 1), (13, 17), (56, 56), (57, 99), (336, 336), (97, 333), (300, 30)]
+
+
+def picture(rng: random.Random, largest: int = 500) -> Image.Image:
+    size = rng.choice([*SIZES, (rng.randrange(2, largest), rng.randrange(2, largest))])
+    return Image.frombytes("L", size, bytes(size[0] * size[1])).convert("RGB")
+
+
+def clip(rng: random.Random, longest: int = 40) -> np.ndarray:
+    height, width = rng.randrange(20, 60), rng.randrange(20, 60)
+    return np.zeros((rng.randrange(4, longest), height, width, 3), np.uint8)
+
+
+def conversation(rng: random.Random, kinds: list[str]) -> list[dict[str, Any]]:
+    """Messages whose content is a list of parts; media of `kinds` in the users' turns."""
+    turns: list[dict[str, Any]] = []
+    if rng.random() < 0.3:
+        turns.append({"role": "system", "content": [_text(rng)]})
+    rounds = rng.randrange(1, 4)
+    places = [rng.randrange(rounds) for _ in kinds]
+    for number in range(rounds):
+        parts: list[dict[str, Any]] = [_text(rng) for _ in range(rng.randrange(1, 3))]
+        for kind, place in zip(kinds, places, strict=True):
+            if place == number:
+                medium = picture(rng) if kind == "image" else clip(rng)
+                parts.insert(rng.randrange(len(parts) + 1), {"type": kind, kind: medium})
+        turns.append({"role": "user", "content": parts})
+        turns.append({"role": "assistant", "content": [_text(rng)]})
+    return turns
+
+
+def _text(rng: random.Random) -> dict[str, str]:
+    return {"type": "text", "text": "".join(rng.choices(TEXTS, k=rng.randrange(1, 4)))}
+
+
+# -- what packidx makes of them --------------------------------------------------------------------
+
+
+def counted(
+    processor: Any, files: ProcessorFiles, messages: list[dict[str, Any]], fps: float | None = None
+) -> tuple[list[int], MediaCounts, MediaCounts]:
+    """Token ids by the family's arithmetic, and the counts of the images and of the videos.
+
+    The rendering is transformers' own: templates are another test's business.
+    """
+    assert files.vision is not None and files.tokenizer is not None
+    vision: Any = files.vision
+    parts = [part for message in messages for part in message["content"]]
+    pictures = [part["image"] for part in parts if part["type"] == "image"]
+    clips = [part["video"] for part in parts if part["type"] == "video"]
+    infos = [MediaInfo(clip.shape[1], clip.shape[2], len(clip), fps) for clip in clips]
+    sizes = np.array([(image.height, image.width) for image in pictures], np.int64).reshape(-1, 2)
+    images = vision.count_images(sizes, np.zeros(len(pictures), np.int64))
+    videos = vision.count_videos(infos, np.zeros(len(clips), np.int64))
+    assert not images.errors and not videos.errors
+
+    text = processor.apply_chat_template(messages)
+    places = {
+        match.start(): kind
+        for kind, token in vision.placeholders.items()
+        for match in re.finditer(re.escape(token), text)
+    }
+    media = tuple(sorted(places))
+    kinds = [places[at] for at in media]
+    by_kind = {
+        kind: iter(zip(counts.tokens.tolist(), counts.expansions or [None] * 99, strict=False))
+        for kind, counts in (("image", images), ("video", videos))
+    }
+    pairs = [next(by_kind[kind]) for kind in kinds]
+    expanded = expand(
+        Rendered(text, (), media),
+        kinds,
+        [tokens for tokens, _ in pairs],
+        [expansion for _, expansion in pairs],
+        vision.placeholders,
+    )
+    encoder = TextEncoder(files.tokenizer)
+    batch = encoder.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
+    features = sorted(
+        {files.tokenizer.token_to_id(token) for token in vision.feature_tokens.values()}
+    )
+    runs = locate_runs(batch, [expanded], features)
+    assert not runs.mismatched
+    repeats = np.ones(len(batch.ids), np.int64)
+    repeats[runs.tokens] = runs.repeats
+    ids: list[int] = np.repeat(batch.ids, repeats).tolist()
+    assert np.isin(ids, features).sum() == images.tokens.sum() + videos.tokens.sum()
+    return ids, images, videos
+
+
+def saved(processor: Any, folder: Path) -> ProcessorFiles:
+    """What packidx reads of a processor's folder."""
+    processor.save_pretrained(folder)
+    return load_processor(folder)
+
+
+def real_ids(outputs: Any) -> list[int]:
+    """The ids of one sample among a processor's outputs."""
+    ids = outputs["input_ids"][0]
+    return ids.tolist() if hasattr(ids, "tolist") else list(ids)

@@ -1,0 +1,186 @@
+"""Random conversations with media, put to packidx and to a real processor, and what differs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from random_records import MODES, text
+
+from packidx.encode import ProcessorEncoder
+from packidx.processor.counter import METHODS, Counter, Counts
+from packidx.processor.families import Family
+from packidx.processor.fingerprint import complete_settings
+from packidx.processor.folder import load_processor
+from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
+
+CLEAN = [
+    "\n",
+    "  ",
+    "\n\nDescribe it.\n",
+    " what?",
+    "漢字 한글 العربية",
+    "👩‍👩‍👧 naïve é",
+    "x = 1;\n",
+]
+
+
+def words(rng: random.Random) -> str:
+    """Text that often begins and ends with white space, and sometimes is quite strange."""
+    if rng.random() < 0.3:
+        return text(rng)
+    return "".join(rng.choices(CLEAN, k=rng.randrange(1, 4)))
+
+
+def answer(rng: random.Random) -> str:
+    """Text with white space around it, and nothing in it that templates cut it at."""
+    return rng.choice(CLEAN) + rng.choice(["Yes, 2 of them.", "はい", "No"]) + rng.choice(CLEAN)
+
+
+def picture(rng: random.Random, sizes: Sequence[tuple[int, int]]) -> Image.Image:
+    """An image of one of `sizes` (width, height), or of up to 300 x 300 pixels."""
+    size = rng.choice([*sizes, (rng.randrange(1, 300), rng.randrange(1, 300))])
+    return Image.new("RGB", size, rng.randrange(1 << 24)).convert(rng.choice(MODES))
+
+
+def clip(rng: random.Random, frames: Sequence[int]) -> Media:
+    """A video as an array of frames."""
+    shape = rng.choice(frames), rng.randrange(16, 90), rng.randrange(16, 90), 3
+    array = np.full(shape, rng.randrange(256), np.uint8)
+    return Media("video", array, fps=rng.choice([2.0, 10.0, 24.0, 29.97, 30000 / 1001]))
+
+
+def conversation(
+    rng: random.Random,
+    sizes: Sequence[tuple[int, int]],
+    frames: Sequence[int] = (),
+    share: float = 0.5,
+) -> Conversation:
+    """One to three questions and answers; media in `share` of the questions.
+
+    Args:
+        sizes: (width, height) of images to try besides random ones.
+        frames: numbers of frames of videos to try; none for no video. At most one video a
+            conversation, as batches of videos must have equal shapes.
+    """
+    turns = [Turn("system", (words(rng),))] if rng.random() < 0.3 else []
+    has_video = bool(frames) and rng.random() < 0.5
+    for number in range(rng.randrange(1, 4)):
+        parts: list[str | Media] = [words(rng)] if rng.random() < 0.8 else []
+        if rng.random() < share:
+            parts += [Media("image", picture(rng, sizes)) for _ in range(rng.choice([1, 1, 2]))]
+        if has_video and number == 0:
+            parts.append(clip(rng, frames))
+        parts += [words(rng)] if rng.random() < 0.8 else []
+        rng.shuffle(parts)
+        turns.append(Turn("user", tuple(parts) or (words(rng),)))
+        turns.append(Turn("assistant", (answer(rng),)))
+    return Conversation(tuple(turns))
+
+
+def info_of(medium: Media) -> MediaInfo:
+    """What is known of a medium that `conversation` made."""
+    if medium.kind == "image":
+        return MediaInfo(medium.ref.height, medium.ref.width)
+    num, height, width = medium.ref.shape[:3]
+    return MediaInfo(height, width, num_frames=num, fps=medium.fps)
+
+
+def messages_of(talk: Conversation) -> list[dict[str, Any]]:
+    """The messages that transformers is given: content as text, or a list with opened media."""
+    messages = to_messages(talk)
+    for turn, message in zip(talk.turns, messages, strict=True):
+        if isinstance(message["content"], list):
+            for part, given in zip(turn.parts, message["content"], strict=True):
+                if isinstance(part, Media):
+                    given[part.kind] = part.ref
+    return messages
+
+
+def run_processor(processor: Any, talk: Conversation) -> Any:
+    """What the real processor makes of it; videos come with what a decoder knows of them."""
+    videos = [medium for medium in talk.media if medium.kind == "video"]
+    options: dict[str, Any] = {}
+    if videos:
+        metadata = [
+            {
+                "total_num_frames": len(video.ref),
+                "fps": video.fps,
+                "duration": len(video.ref) / video.fps,
+                "frames_indices": list(range(len(video.ref))),
+            }
+            for video in videos
+            if video.fps is not None
+        ]
+        options = {"processor_kwargs": {"video_metadata": metadata}}
+    return processor.apply_chat_template(
+        messages_of(talk), tokenize=True, return_dict=True, return_tensors="pt", **options
+    )
+
+
+def count(folder: Path, talks: Sequence[Conversation]) -> Counts:
+    """Packidx's counts of them."""
+    infos = [[info_of(medium) for medium in talk.media] for talk in talks]
+    counts = Counter(load_processor(folder)).count(talks, infos)
+    assert not {number: str(error) for number, error in counts.errors.items()}
+    assert set(counts.method.tolist()) == {METHODS.index("exact")}
+    return counts
+
+
+def media_differences(ids: list[int], feature_ids: set[int], counts: Counts, number: int) -> int:
+    """Media of sample `number` whose first or last token is not where the real ids have it."""
+    wrong = 0
+    for medium in range(*counts.media.offsets[number : number + 2].tolist()):
+        first = int(counts.media.at[medium])
+        last = first + int(counts.media.tokens[medium]) - 1
+        inside = ids[first] in feature_ids and ids[last] in feature_ids
+        outside = ids[first - 1] not in feature_ids and ids[last + 1] not in feature_ids
+        wrong += not (inside and outside)
+    return wrong
+
+
+def compare(
+    name: str, folder: Path, processor: Any, talks: Sequence[Conversation], rows: Callable[..., int]
+) -> dict[str, int]:
+    """How often packidx and the real processor differ on `talks`, by what differs.
+
+    Args:
+        rows: what the real processor returned → patches in its pixels.
+    """
+    counts = count(folder, talks)
+    files = load_processor(folder)
+    assert files.family == name
+    found = {"lengths": 0, "patches": 0, "media": 0}
+    for number, talk in enumerate(talks):
+        real = run_processor(processor, talk)
+        ids = real["input_ids"][0].tolist()
+        found["lengths"] += len(ids) != counts.length[number]
+        found["patches"] += rows(real) != counts.vision_patches[number]
+        found["media"] += media_differences(ids, set(files.feature_ids), counts, number)
+    return found
+
+
+def id_differences(folder: Path, processor: Any, talks: Sequence[Conversation]) -> int:
+    """How many of `talks` the encoder turns into other ids than the real processor."""
+    encoder = ProcessorEncoder(str(folder))
+    wrong = 0
+    for talk in talks:
+        ids = encoder({"messages": messages_of(talk)})["input_ids"].tolist()
+        wrong += ids != run_processor(processor, talk)["input_ids"][0].tolist()
+    return wrong
+
+
+def default_differences(family: Family, image: Any, video: Any) -> dict[str, Any]:
+    """Defaults of a family that are not those of transformers' classes: (ours, theirs)."""
+    found = {}
+    for ours, theirs in ((family.image_defaults, image()), (family.video_defaults, video())):
+        expected = complete_settings(theirs.to_dict(), None, family.settings)
+        written = complete_settings({}, ours, family.settings)
+        for key in expected.keys() | written.keys():
+            if expected.get(key) != written.get(key):
+                found[f"{type(theirs).__name__}.{key}"] = (written.get(key), expected.get(key))
+    return found

@@ -1,0 +1,200 @@
+"""Idefics3 and SmolVLM count as transformers' processors do."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import family_processors_tiles as tiles
+import numpy as np
+import pytest
+import torch
+from num2words import num2words
+from transformers import Idefics3ImageProcessor, SmolVLMImageProcessor, SmolVLMVideoProcessor
+from transformers.video_utils import VideoMetadata
+
+from packidx.errors import SourceError
+from packidx.processor.families import FAMILIES
+from packidx.processor.families.idefics3 import Idefics3Vision
+from packidx.processor.families.words import cardinal
+from packidx.processor.fingerprint import complete_settings
+from packidx.records.conversation import MediaInfo
+
+
+@pytest.mark.parametrize("name", ["idefics3", "idefics3-whole", "smolvlm"])
+def test_conversations(tmp_path: Path, name: str) -> None:
+    if name == "smolvlm":
+        processor = tiles.smolvlm(tmp_path, 128)
+    else:
+        processor = tiles.idefics3(tmp_path, 56, do_image_splitting=name == "idefics3")
+    files = tiles.saved(processor, tmp_path / name)
+    side = {"smolvlm": 8}.get(name, 4)
+    rng = random.Random(name)
+    for number in range(300 if name == "idefics3" else 100):
+        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
+        outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
+        ids, images, _ = tiles.counted(processor, files, messages)
+        assert ids == tiles.real_ids(outputs), messages
+        num_tiles = outputs["pixel_values"].shape[1] if "pixel_values" in outputs else 0
+        assert images.grids[:, 0].sum() == num_tiles  # every row is a tile
+        assert images.patches.sum() == num_tiles * side**2
+        assert (images.grids[:, 0] > 1).all() == (name != "idefics3-whole" or not len(images.grids))
+
+
+def real_grid(processor: Any, height: int, width: int) -> tuple[int, int]:
+    """Rows and columns that the image processor's own steps make of an image without pixels."""
+    image = torch.empty(1, 3, height, width, device="meta")
+    if processor.do_resize:
+        image = processor.resize(image, processor.size, resample=0)
+    side = processor.max_image_size["longest_edge"]
+    image = processor.resize_for_vision_encoder(image, side, resample=0)
+    _, rows, columns = processor.split_images(image, processor.max_image_size, resample=0)
+    return rows[0], columns[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"size": {"longest_edge": 364}},
+        {"size": {"longest_edge": 1001}},
+        {"size": {"longest_edge": 5001}},
+        {"do_resize": False},
+    ],
+)
+def test_sizes(tmp_path: Path, settings: dict[str, Any]) -> None:
+    processor = tiles.idefics3(tmp_path, **settings)
+    vision: Any = tiles.saved(processor, tmp_path / "sizes").vision
+    rng = np.random.default_rng(len(str(settings)))
+    near = [n * 364 + off for n in (1, 2, 4) for off in (-1, 0, 1)]
+    sizes = np.concatenate(
+        [
+            rng.integers(1, 2000, (500, 2)),
+            rng.integers(1, 40, (200, 2)),
+            rng.integers(1, 300, (200, 1)) * rng.integers(1, 7, (200, 2)),
+            np.stack(np.meshgrid(near, near), axis=-1).reshape(-1, 2),
+            np.array([(1, 1), (1, 2000), (2000, 3), (3, 2000)]),
+        ]
+    )
+    expected = [real_grid(processor.image_processor, *size) for size in sizes.tolist()]
+    counts = vision.count_images(sizes)
+    assert counts.grids[:, 0].tolist() == [rows * columns + 1 for rows, columns in expected]
+    for number in range(0, len(sizes), 40):
+        rows, columns = expected[number]
+        expansion = counts.expansions[number]
+        written = processor.replace_image_token({"rows": [[rows]], "cols": [[columns]]}, 0)
+        assert expansion.text.replace("<image>", "<image>" * 169) == written
+        assert expansion.runs == (169,) * (rows * columns + 1)
+
+
+def test_the_processors_own_estimate_is_not_what_it_does(tmp_path: Path) -> None:
+    """Why `get_number_of_image_patches` is not the reference."""
+    processor = tiles.idefics3(tmp_path, size={"longest_edge": 1001})
+    images = processor.image_processor
+    sizes = [(height, 1000) for height in range(600, 1000, 4)]
+    assert any(
+        images.get_number_of_image_patches(*size)[1:] != real_grid(images, *size) for size in sizes
+    )
+
+
+def video_messages(rng: random.Random, num: int) -> list[dict[str, Any]]:
+    return tiles.conversation(rng, ["video"] * num)
+
+
+@pytest.mark.parametrize("max_frames", [5, 64])
+def test_videos(tmp_path: Path, max_frames: int) -> None:
+    processor = tiles.smolvlm(tmp_path, 128, fps=2, max_frames=max_frames)
+    files = tiles.saved(processor, tmp_path / "video")
+    rng = random.Random(max_frames)
+    lengths = set()
+    for number in range(60):
+        fps = rng.choice([1.0, 2.5, 24.0, 29.97, 30000 / 1001, 0.125])
+        messages = video_messages(rng, number % 2 + 1)
+        clips = [part["video"] for turn in messages for part in turn["content"] if "video" in part]
+        metadata = [
+            {"total_num_frames": len(clip), "fps": fps, "duration": len(clip) / fps}
+            for clip in clips
+        ]
+        outputs = processor.apply_chat_template(
+            messages,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            processor_kwargs={"video_metadata": [metadata]},
+        )
+        ids, _, videos = tiles.counted(processor, files, messages, fps)
+        assert ids == tiles.real_ids(outputs), messages
+        shape = outputs["pixel_values"].shape  # padded to the longest of the sample
+        assert shape[:2] == (len(clips), videos.grids[:, 0].max()) and shape[-1] == 128
+        assert (videos.grids[:, 1:] == 8).all()
+        lengths.update(videos.grids[:, 0].tolist())
+    assert len(lengths) > 3 and max(lengths) <= max_frames
+
+
+def test_frames(tmp_path: Path) -> None:
+    processor = tiles.smolvlm(tmp_path, 128, fps=1, max_frames=16)
+    vision = tiles.saved(processor, tmp_path / "frames").vision
+    assert isinstance(vision, Idefics3Vision)
+    rng = random.Random(3)
+    for _ in range(1000):
+        total = rng.choice([1, 2, 3, rng.randrange(1, 200), rng.randrange(1, 20_000)])
+        fps = rng.choice([1.0, 24.0, 25.0, 30.0, 29.97, 12.5, rng.uniform(0.1, 120)])
+        metadata = VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps)
+        real = processor.video_processor.sample_frames(metadata)
+        assert vision.sample_frames(MediaInfo(9, 9, total, fps)).tolist() == real.tolist()
+    listed = MediaInfo(9, 9, 30, 2.0, extracted=True)
+    assert len(vision.sample_frames(listed)) == 30
+    assert vision.sample_frames(MediaInfo(9, 9, 30, 2.0, (7, 9))).tolist() == [7, 9]
+    counts = vision.count_videos(
+        [MediaInfo(9, 9, 30), MediaInfo(9, 9, 0, 2.0), MediaInfo(9, 9, 90_000 * 30, 30.0)]
+    )
+    assert [counts.errors[number].reason for number in (0, 1)] == ["broken_media"] * 2
+    assert counts.tokens.tolist() == [0, 0, 16 * 4]
+    assert counts.expansions is not None and counts.expansions[2] is not None
+    assert "sixteen frames from a 1 day, 1:00:00 [H:MM:SS]" in counts.expansions[2].text
+
+
+def test_numbers_in_words() -> None:
+    rng = random.Random(1)
+    for number in (*range(2200), *(rng.randrange(10**6) for _ in range(2000)), 999_999):
+        assert cardinal(number) == num2words(number)
+
+
+def test_what_cannot_be_counted(tmp_path: Path) -> None:
+    files = tiles.saved(tiles.smolvlm(tmp_path, 128), tmp_path / "smolvlm")
+    family = FAMILIES["SmolVLMProcessor"]
+    assert files.vision is not None and files.family == "smolvlm"
+    counts = files.vision.count_images([(0, 5), (5, 5)])
+    assert counts.errors[0].reason == "broken_media" and counts.tokens.tolist() == [0, 17 * 4]
+    image, video = dict(files.image_settings or {}), dict(files.video_settings or {})
+    own = dict(files.own_settings)
+    no_sampling = {"video_sampling": None, "fps": None, "num_frames": None}
+    for settings, message in (
+        ((image | {"size": {"height": 9, "width": 9}}, video, own), "longest_edge"),
+        ((image, video, own | {"image_seq_len": 5}), "5 tokens"),
+        ((image, video, own | {"image_seq_len": None}), "image_seq_len"),
+        ((image, video | {"do_resize": False}, own), "do_resize"),
+        ((image, video | {"max_image_size": {"longest_edge": 96}}, own), "128 pixels"),
+        ((image, video | no_sampling | {"fps": 3}, own), "set both or none"),
+        ((image, video | no_sampling | {"do_sample_frames": True}, own), "do_sample_frames"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            family.build(*settings)
+    whole = family.build(image, video | no_sampling, own)
+    assert len(whole.sample_frames(MediaInfo(9, 9, 700, 30.0))) == 700
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "video"),
+    [
+        ("Idefics3Processor", Idefics3ImageProcessor, None),
+        ("SmolVLMProcessor", SmolVLMImageProcessor, SmolVLMVideoProcessor),
+    ],
+)
+def test_defaults_are_the_classes(name: str, image: Any, video: Any) -> None:
+    family = FAMILIES[name]
+    for defaults, real in ((family.image_defaults, image), (family.video_defaults, video)):
+        if real is not None:
+            expected = complete_settings(real().to_dict(), None, family.settings)
+            assert complete_settings(defaults, None, family.settings) == expected
