@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,6 +34,30 @@ if TYPE_CHECKING:
     "Without it lengths are guesses.",
 )
 @click.option(
+    "--encode",
+    metavar="MODULE:NAME",
+    help="Instead of a processor, the encoder that training uses: any callable(record) that "
+    "returns input_ids, or its count(record). NAME() calls NAME first.",
+)
+@click.option(
+    "--labels",
+    metavar="WORDS",
+    help="Which tokens are trained on, as in last,no-thinking,no-eot; needs --processor.",
+)
+@click.option(
+    "--transform",
+    metavar="MODULE:NAME",
+    help="f(record, rng) -> record, applied before a record is encoded, here and in training.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of --transform and --calibrate.")
+@click.option(
+    "--text-engine",
+    default="auto",
+    show_default=True,
+    metavar="auto|gigatoken|tokenizers",
+    help="What tokenizes; auto takes the faster one if both agree on the data's own text.",
+)
+@click.option(
     "--media-root",
     metavar="DIR",
     type=click.Path(),
@@ -50,11 +74,10 @@ if TYPE_CHECKING:
 def estimate(
     sources: tuple[str, ...],
     output: str,
-    processor: str | None,
-    media_root: str | None,
     workers: int | None,
     quiet: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Count the tokens of every record of the SOURCEs, without decoding pixels.
 
@@ -65,18 +88,13 @@ def estimate(
 
     with _progress(quiet or not sys.stderr.isatty()) as progress:
         summary = estimate_lengths(
-            list(sources),
-            output,
-            processor=processor,
-            media_root=media_root,
-            workers=workers,
-            progress=progress,
+            list(sources), output, workers=workers, progress=progress, **options
         )
     if as_json:
         print_json(dataclasses.asdict(summary))
     else:
         _print(summary)
-    _warn(summary, processor)
+    _warn(summary, options)
 
 
 @contextlib.contextmanager
@@ -108,6 +126,8 @@ def _print(summary: LengthsSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts["table"] = f"{summary.path} ({state})"
+    if summary.resumed_parts:
+        facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
 
 
@@ -116,9 +136,12 @@ def _with_parts(total: int, parts: dict[str, int]) -> str:
     return f"{count(total)} ({listed})" if listed else count(total)
 
 
-def _warn(summary: LengthsSummary, processor: str | None) -> None:
+def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
+    if summary.discarded_parts:
+        text = f"{summary.discarded_parts} finished parts of a run with other settings were removed"
+        click.echo(f"note: {text}", err=True)
     guessed = sum(number for name, number in summary.methods.items() if name != "exact")
-    if processor is None:
+    if options["processor"] is None and options["encode"] is None:
         text = "no --processor was given: lengths are not exact, so packs will need a margin"
     elif guessed:
         text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from packidx.index import Index
 
 
 @click.command()
 @click.argument("index")
 @click.option("--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths.")
+@click.option(
+    "--encode",
+    metavar="MODULE:NAME",
+    help="The user's own encoder that counted the lengths; NAME() calls NAME first.",
+)
+@click.option(
+    "--transform",
+    metavar="MODULE:NAME",
+    help="The transform that the lengths were counted with, for --sample.",
+)
 @click.option("--sample", "num_sampled", default=0, metavar="N", help="Encode N samples for real.")
 @click.option("--seed", default=0, show_default=True, help="Which samples.")
 @click.option(
@@ -20,6 +33,8 @@ import click
 def verify(
     index: str,
     processor: str | None,
+    encode: str | None,
+    transform: str | None,
     num_sampled: int,
     seed: int,
     roots: tuple[str, ...],
@@ -28,11 +43,12 @@ def verify(
 ) -> None:
     """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
 
-    With --processor also its fingerprint, and with --sample N the lengths of N samples encoded by
-    the real transformers processor.
+    With --processor or --encode also its fingerprint, and with --sample N the lengths of N samples
+    encoded for real.
     """
     from packidx.errors import OptionError, VerificationError
     from packidx.index import open_index
+    from packidx.named import load_named
     from packidx.verify import verify as run
 
     from .console import print_json, print_table, status
@@ -40,10 +56,14 @@ def verify(
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
+    if processor is not None and encode is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
     opened = open_index(index, parse_roots(roots))
+    encoder = _processor(opened, processor) if encode is None else load_named(encode, "--encode")
+    options = {"transform": transform, "num_sampled": num_sampled, "seed": seed}
     checks = []
     with status(quiet) as doing:
-        for check in run(opened, encoder=_encoder(processor), num_sampled=num_sampled, seed=seed):
+        for check in run(opened, encoder=encoder, **options):
             checks.append(check)
             doing(f"{len(checks)} checks done, {check.name} last")
     failed = [check for check in checks if not check.ok]
@@ -58,9 +78,13 @@ def verify(
         raise VerificationError(f"{opened.path}@{opened.id[:12]} is not as it should be: {names}")
 
 
-def _encoder(processor: str | None) -> Any:
+def _processor(index: Index, processor: str | None) -> Any:
+    """The processor with the label policy that the plan was counted with."""
     if processor is None:
         return None
     from packidx.encode import ProcessorEncoder
+    from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
-    return ProcessorEncoder(processor)
+    words = (index.manifest["lengths"].get("encoder") or {}).get("labels")
+    policy = DEFAULT_POLICY if words is None else LabelPolicy.parse(words)
+    return ProcessorEncoder(processor, policy)

@@ -5,40 +5,57 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from packidx.errors import MismatchError, PackidxError, SourceError
+from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.index import Index, Sample
+from packidx.records import containers
+from packidx.records.layout import Layout
 from packidx.records.media import open_media
-from packidx.records.sources import read_record
+from packidx.records.sources import read_row
 
 
 class Fetcher:
-    """Reads the records that an index locates; holds no file open, pickles small."""
+    """Reads the records that an index locates; holds no file open, pickles small.
+
+    Of the manifest it needs, per shard, `uri`, `bytes`, and `container` where it is not JSON Lines;
+    per source `name`, `media_root`, and `layout` where it is not the default one.
+    """
 
     def __init__(self, index: Index) -> None:
         self.index = index
         sources = index.manifest["sources"]
-        self._media_roots = {one["name"]: one.get("media_root") for one in sources}
+        self._layouts = {one["name"]: _layout(index, one) for one in sources}
+        self._media_roots = {
+            one["name"]: one.get("media_root") or self._layouts[one["name"]].media_root
+            for one in sources
+        }
         self._checked: set[int] = set()
 
     def read(self, sample: Sample) -> dict[str, Any]:
-        """The record of `sample` in its own dialect, every media reference opened.
+        """The record of `sample` in its own dialect and the standard names, its media opened.
 
         Raises:
             PackidxError: the snapshot was planned from bare lengths and locates nothing.
             MismatchError: the shard's size is not the one that was counted.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
-        if sample.shard is None or sample.offset is None or sample.nbytes is None:
+        path, record = self._raw(sample)
+        root = self._media_roots.get(sample.source or "")
+        confined = root is not None
+        folder = self.index.resolve(root) if root is not None else os.path.dirname(path) or "."
+        return open_media(record, folder, confined, self.index.resolve)
+
+    def _raw(self, sample: Sample) -> tuple[str, dict[str, Any]]:
+        located = sample.offset is not None and sample.nbytes is not None
+        if sample.shard is None or (sample.row is None and not located):
             raise PackidxError(
                 f"snapshot {self.index.id} was planned from bare lengths and does not say where its"
                 " samples are; plan from a table that `packidx estimate` wrote to read packs"
             )
         path = self._shard(sample.shard)
-        record = read_record(path, sample.offset, sample.nbytes)
-        root = self._media_roots.get(sample.source or "")
-        confined = root is not None
-        folder = self.index.resolve(root) if root is not None else os.path.dirname(path) or "."
-        return open_media(record, folder, confined, self.index.resolve)
+        kind = self.index.manifest["shards"][sample.shard].get("container", containers.DEFAULT)
+        layout = self._layouts.get(sample.source or "", Layout())
+        row = -1 if sample.row is None else sample.row
+        return path, read_row(path, row, sample.offset, sample.nbytes, kind=kind, layout=layout)
 
     def _shard(self, number: int) -> str:
         """Path of a shard; its size is compared with the plan's once per process."""
@@ -59,3 +76,13 @@ class Fetcher:
                 )
             self._checked.add(number)
         return path
+
+
+def _layout(index: Index, source: dict[str, Any]) -> Layout:
+    try:
+        return Layout.from_json(source.get("layout"))
+    except (OptionError, TypeError) as error:
+        raise FormatError(
+            f"the manifest of snapshot {index.id} has a layout of source {source['name']!r} that "
+            f"cannot be read: {error}; a newer packidx may have written it"
+        ) from None

@@ -15,33 +15,47 @@ from packidx.index import Index, Sample
 from packidx.index.verify import Check, verify_snapshot
 from packidx.manifest import load_manifest
 from packidx.mix import derive_key, permutation
+from packidx.named import fingerprint_of
 from packidx.schema import LENGTHS_FORMAT
+from packidx.transform import Function, Transform, planned_transform
 
 
 def verify(
-    index: Index, *, encoder: Any = None, num_sampled: int = 0, seed: int = 0
+    index: Index,
+    *,
+    encoder: Any = None,
+    transform: str | Function | None = None,
+    num_sampled: int = 0,
+    seed: int = 0,
 ) -> Iterator[Check]:
     """Run every check that this machine's data allows, cheapest first.
 
     Args:
         index: an opened snapshot; its `roots` say where moved data lies.
         encoder: callable(record) -> {"input_ids", ...}, with ``fingerprint()`` if it has one.
+        transform: the plan's, where it names one: it is applied to samples before `encoder`.
         num_sampled: encode so many samples, drawn by `seed`, and compare their lengths.
+
+    Raises:
+        OptionError: samples are to be encoded and there is nothing to encode, or to do it with.
+        MismatchError: samples are to be encoded and `transform` is not the plan's.
     """
     if num_sampled and encoder is None:
-        raise OptionError("--sample needs an encoder: give --processor DIR_OR_NAME as well")
+        raise OptionError("--sample needs an encoder: give --processor or --encode as well")
     if num_sampled and not index.manifest["shards"]:
         raise OptionError(
             f"{index.path} was planned from bare lengths and does not say where its samples are: "
             "leave --sample out"
         )
+    planned = index.manifest["lengths"].get("transform")
+    given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
     yield from verify_snapshot(index)
     yield from _check_lengths(index)
     yield from _check_shards(index)
     if encoder is not None:
         yield from _check_fingerprint(index, encoder)
     if num_sampled:
-        yield _check_samples(index, encoder, num_sampled, seed)
+        yield _check_samples(index, encoder, given, num_sampled, seed)
 
 
 def _check_lengths(index: Index) -> Iterator[Check]:
@@ -88,27 +102,36 @@ def _check_shards(index: Index) -> Iterator[Check]:
 
 def _check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
     counted = index.manifest["lengths"].get("encoder")
-    if not hasattr(encoder, "fingerprint"):
-        return
     if counted is None:
         detail = "nothing to compare: the lengths are not a processor's, see their column method"
         yield Check("encoder", True, detail)
         return
-    given = encoder.fingerprint()
-    same = given == counted["fingerprint"]
+    planned, given = counted["fingerprint"], fingerprint_of(encoder)
+    if planned is None or given is None:
+        unknown = "the encoder" if given is None else f"{counted['name']}, which counted,"
+        detail = f"nothing to compare: {unknown} has no fingerprint; --sample N compares lengths"
+        if given is None and planned is not None:
+            detail += f" with those of {counted['name']}"
+        yield Check("encoder", True, detail)
+        return
+    same = given == planned
     detail = (
         "the encoder is the one that counted"
         if same
         else (
             f"the encoder has fingerprint {given}, the lengths were counted by "
-            f"{counted['fingerprint']} ({counted['name']}): use that one, or estimate again"
+            f"{planned} ({counted['name']}): use that one, or estimate again"
         )
     )
     yield Check("encoder", same, detail)
 
 
 def _check_samples(
-    index: Index, encoder: Callable[[Mapping[str, Any]], Any], wanted: int, seed: int
+    index: Index,
+    encoder: Callable[[Mapping[str, Any]], Any],
+    transform: Transform | None,
+    wanted: int,
+    seed: int,
 ) -> Check:
     """Encode some samples for real and compare their lengths with the plan's."""
     rows = permutation(index.manifest["result"]["num_pieces"], derive_key(seed, "verify"))[:wanted]
@@ -117,7 +140,11 @@ def _check_samples(
     wrong, cut = [], 0
     for sample in _samples_at(index, np.sort(rows)):
         try:
-            length = _num_tokens(encoder(fetcher.read(sample))) - shift
+            record = fetcher.read(sample)
+            if transform is not None:
+                epoch = index.pack(sample.pack_id).stats["epoch"]
+                record = transform.apply(record, sample.sample_id, epoch=epoch, copy=sample.copy)
+            length = _num_tokens(encoder(record)) - shift
         except PackidxError as error:
             wrong.append(f"sample {sample.sample_id} ({sample.key}): {error}")
             continue

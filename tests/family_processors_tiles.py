@@ -322,7 +322,7 @@ TEXTS = [
 SIZES = [(1, 1), (1, 40), (40, 1), (13, 17), (56, 56), (57, 99), (336, 336), (97, 333), (300, 30)]
 
 
-def picture(rng: random.Random, largest: int = 500) -> Image.Image:
+def picture(rng: random.Random, largest: int = 400) -> Image.Image:
     size = rng.choice([*SIZES, (rng.randrange(2, largest), rng.randrange(2, largest))])
     return Image.frombytes("L", size, bytes(size[0] * size[1])).convert("RGB")
 

@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
+import transformers
+from clips import write_clip
+from family_processors_qwen import (
+    conversation,
+    info_of,
+    qwen_counter,
+    qwen_processor,
+    run_processor,
+)
 from processors import qwen_folders
 from random_records import record
-from transformers import (
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLModel,
-    Qwen2VLConfig,
-    Qwen2VLModel,
-    Qwen3VLConfig,
-    Qwen3VLModel,
-)
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.mrope import mrope_positions
+from packidx.encode.mrope import MropeMedium, mrope_positions
 
 TEXT = {
     **dict.fromkeys(("hidden_size", "intermediate_size"), 16),
@@ -32,24 +33,32 @@ TEXT = {
     "head_dim": 8,
     "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e4},
 }
-VISION = {"depth": 1, "num_heads": 2, "spatial_merge_size": 2}
-MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "qwen2-vl": (Qwen2VLConfig, Qwen2VLModel, {"embed_dim": 16, "hidden_size": 16}),
-    "qwen2.5-vl": (Qwen2_5_VLConfig, Qwen2_5_VLModel, {"hidden_size": 16, "out_hidden_size": 16}),
-    "qwen3-vl": (
-        Qwen3VLConfig,
-        Qwen3VLModel,
-        {"hidden_size": 16, "out_hidden_size": 16, "deepstack_visual_indexes": []},
-    ),
+VISION = {"depth": 1, "num_heads": 2, "spatial_merge_size": 2, "hidden_size": 16}
+OUTPUT = {"out_hidden_size": 16}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2-vl": ("Qwen2VL", {"embed_dim": 16}),
+    "qwen2.5-vl": ("Qwen2_5_VL", OUTPUT),
+    "qwen3-vl": ("Qwen3VL", {**OUTPUT, "deepstack_visual_indexes": []}),
+    "qwen3.5": ("Qwen3_5", OUTPUT),
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_equals_the_model(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def tiny_model(name: str, **vision: Any) -> Any:
+    """The family's model, randomly initialised."""
+    prefix, extra = MODELS[name]
+    config = getattr(transformers, f"{prefix}Config")(
+        text_config=TEXT, vision_config={**VISION, **extra, **vision}
+    )
+    return getattr(transformers, f"{prefix}Model")(config)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_encoded_images_equal_the_model(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder: Path = qwen_folders(tmp_path_factory.getbasetemp() / "processors")[name]
     encoder = ProcessorEncoder(folder)
-    config, kind, vision = MODELS[name]
-    model = kind(config(text_config=TEXT, vision_config={**VISION, **vision}))
+    model = tiny_model(name)
     multimodal = 0
     for seed in range(40):
         sample = encoder(record(random.Random(seed)))
@@ -66,12 +75,73 @@ def test_equals_the_model(name: str, tmp_path_factory: pytest.TempPathFactory) -
     assert multimodal > 10
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens_per_second"),
+    [("qwen2-vl", 1), ("qwen2.5-vl", 2), ("qwen2.5-vl", 25), ("qwen3-vl", 1), ("qwen3.5", 1)],
+)
+def test_videos_equal_the_model(
+    name: str, tokens_per_second: int, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    tmp = tmp_path_factory.getbasetemp() / "processors"
+    processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
+    model = tiny_model(name, tokens_per_second=tokens_per_second)
+    clips = [
+        write_clip(tmp_path / "a.mp4", frames=13, size=(98, 66)),
+        write_clip(tmp_path / "b.mp4", frames=24, size=(64, 130), fps="30000/1001"),
+        write_clip(tmp_path / "c.mp4", frames=5, size=(48, 40), fps="7/3"),
+    ]
+    videos = 0
+    for seed in range(30):
+        rng = random.Random(f"{name}{seed}")
+        talk = conversation(rng, clips, largest=90, thoughts=name != "qwen3.5")
+        real = run_processor(processor, talk)
+        names = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
+        grids = {key: real[key] for key in names if key in real}
+        want, _ = model.get_rope_index(real["input_ids"], real["mm_token_type_ids"], **grids)
+
+        media = counter.count_media([talk], [[info_of(one) for one in talk.media]])
+        assert not media.errors
+        runs = [len(medium) for medium in counter.expand(talk, 0, media).runs]
+        is_feature = np.isin(real["input_ids"][0].numpy(), counter.files.feature_ids)
+        firsts = np.flatnonzero(is_feature & ~np.roll(is_feature, 1)).tolist()
+        seconds = iter(real.get("second_per_grid_ts", torch.ones(9)).tolist())
+        given = []
+        for medium, num, grid in zip(talk.media, runs, media.grid.tolist(), strict=True):
+            is_video = medium.kind == "video"
+            interval = tokens_per_second * next(seconds) if is_video else 1.0
+            given.append(MropeMedium(firsts[:num], tuple(grid), interval))
+            firsts = firsts[num:]
+            videos += is_video
+        got = mrope_positions(real["input_ids"].shape[1], given, 2)
+        assert np.array_equal(got, want[:, 0].numpy()), seed
+    assert videos > 15
+
+
 def test_by_hand() -> None:
-    got = mrope_positions(9, [2], [[1, 4, 6]], 2)  # 2 x 3 tokens
+    got = mrope_positions(9, [MropeMedium([2], (1, 4, 6))], 2)  # 2 x 3 tokens
     assert got.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5],
         [0, 1, 2, 2, 2, 3, 3, 3, 5],
         [0, 1, 2, 3, 4, 2, 3, 4, 5],
     ]
-    assert mrope_positions(3, [], [], 2).tolist() == [[0, 1, 2]] * 3
-    assert mrope_positions(4, [0], [[1, 4, 4]], 2).dtype == np.int64
+    assert mrope_positions(3, [], 2).tolist() == [[0, 1, 2]] * 3
+    assert mrope_positions(4, [MropeMedium([0], (1, 4, 4))], 2).dtype == np.int64
+
+
+def test_videos_by_hand() -> None:
+    # Three times of 1 x 2 tokens in one run, 2.5 positions apart and rounded down.
+    got = mrope_positions(8, [MropeMedium([1], (3, 2, 4), 2.5)], 2)
+    assert got.tolist() == [
+        [0, 1, 1, 3, 3, 6, 6, 3],
+        [0, 1, 1, 1, 1, 1, 1, 3],
+        [0, 1, 2, 1, 2, 1, 2, 3],
+    ]
+    # Two times in two runs, with text between them: each is a medium by itself.
+    got = mrope_positions(7, [MropeMedium([1, 4], (2, 2, 4), 9.0)], 2)
+    assert got.tolist() == [
+        [0, 1, 1, 3, 4, 4, 6],
+        [0, 1, 1, 3, 4, 4, 6],
+        [0, 1, 2, 3, 4, 5, 6],
+    ]
+    with pytest.raises(ValueError, match="zip"):
+        mrope_positions(7, [MropeMedium([1, 4], (3, 2, 4))], 2)

@@ -18,6 +18,8 @@ from PIL import Image
 from packidx import schema
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import LengthsSummary, estimate_lengths, output, rows, work
+from packidx.estimate.parts import Part, Place
+from packidx.processor.counter import Counter
 from packidx.records import sources
 from packidx.records.sources import read_record
 
@@ -270,21 +272,21 @@ def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
-def _die(task: work.Task, folder: str) -> work.Part:
+def _die(task: work.Task, place: Place) -> Part:
     os._exit(9)
 
 
 def test_one_record_that_cannot_be_counted_costs_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = rows.Counter.count
+    count = Counter.count
 
     def fail(self: Any, conversations: Any, sizes: Any) -> Any:
         if any("boom" in c.turns[0].parts for c in conversations):
             raise ValueError("boom")
         return count(self, conversations, sizes)
 
-    monkeypatch.setattr(rows.Counter, "count", fail)
+    monkeypatch.setattr(Counter, "count", fail)
     shard = write(tmp_path / "a.jsonl", [chat("a"), chat("boom"), chat("b")])
     assert estimate_lengths(str(shard), tmp_path / "out", workers=1).rejected == {"uncountable": 1}
     assert read(tmp_path / "out").column("status").to_pylist() == ["ok", "rejected", "ok"]

@@ -85,10 +85,10 @@ def test_a_killed_run_leaves_the_old_table_and_the_next_one_cleans_up(
     command = [sys.executable, "-m", "packidx_cli", "estimate", str(tmp_path / "many.jsonl")]
     command += ["-o", str(output), "--processor", str(processors / "qwen2.5-vl"), "--workers", "1"]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while not (staging := list(tmp_path.glob(".out.new-*/part-*"))):
+    while not (staging := list(tmp_path.glob(".out.new-*/table/.part-*"))):
         assert run.poll() is None
         time.sleep(0.01)
-    living = tmp_path / ".other.new-x"  # of another table: not ours to clean
+    living = tmp_path / ".other.new-0123456789abcdef"  # of another table: not ours to clean
     living.mkdir()
     run.kill()
     run.wait()
@@ -96,6 +96,6 @@ def test_a_killed_run_leaves_the_old_table_and_the_next_one_cleans_up(
     assert staging[0].exists()
     (tmp_path / "one.jsonl").write_text(GOOD)
     assert main(["estimate", str(tmp_path / "one.jsonl"), "-o", str(output)]) == 0
-    assert not staging[0].parent.exists()
+    assert not staging[0].parents[1].exists()
     assert living.exists()
     assert json.loads((output / "manifest.json").read_text())["num_samples"] == 1

@@ -23,7 +23,7 @@ from packidx.processor.fingerprint import complete_settings
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import MediaInfo
 
-SIZES = [(1, 1), (3, 900), (2000, 3), (28, 28), (29, 57), (300, 700), (333, 97), (8000, 20)]
+SIZES = [(1, 1), (3, 900), (2000, 3), (28, 28), (29, 57), (300, 420), (333, 97), (8000, 20)]
 
 
 @pytest.fixture(scope="module")

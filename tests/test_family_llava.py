@@ -147,7 +147,7 @@ def test_frames(made: dict[str, Made], tmp_path: Path) -> None:
             assert len(vision.sample_frames(MediaInfo(20, 20, num, fps, extracted=True))) == num
         short = vision.count_videos([MediaInfo(20, 20, 3, None), MediaInfo(0, 20, 9, 1.0)])
         reasons = [short.errors[number].reason for number in (0, 1)]
-        assert reasons == ["video_too_short" if "num_frames" in settings else "broken_media"] + [
+        assert reasons == ["too_few_frames" if "num_frames" in settings else "unknown_fps"] + [
             "broken_media"
         ]
         assert short.tokens.tolist() == [0, 0] and not short.grids.any()

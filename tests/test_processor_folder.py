@@ -15,8 +15,8 @@ from processors import qwen_folders
 
 from packidx.errors import SourceError
 from packidx.processor import load_processor
-from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
 from packidx.processor.families.qwen import QwenVision
+from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,14 @@ EXPECTED = (
 
 def user(content: Any, **record: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}], **record}
+
+
+def meta_of(entry: Any) -> dict[str, Any]:
+    return user("<video>", videos=["v"], mm_inputs_meta={"videos_meta": [entry]})
+
+
+def turn_of(**members: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "content": "a", **members}]}
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,143 @@ def test_nemo_meta_states_sizes_and_tokens() -> None:
     )
 
 
+def test_nemo_meta_states_frames_of_videos() -> None:
+    video = {"num_frames": 8, "height": 6, "width": 7, "fps": 2.5, "n_tokens": 9}
+    meta = {
+        "images_meta": [[20, 30]],
+        "videos_meta": [[100, 20, 30, 25.0, 4.0], None, video, [0, 4, 5, 2, 3.2], [20, 30]],
+    }
+    videos = ["a", "b", {"path": "c", "fps": 1}, "d", "e"]
+    record = user("<image><video><video><video><video><video>", images=["i"], videos=videos)
+    parsed = parse({**record, "mm_inputs_meta": meta})
+    assert parsed.media == (
+        Media("image", "i", 20, 30),
+        Media("video", "a", 20, 30, None, 100, 25.0),
+        Media("video", "b"),
+        Media("video", "c", 6, 7, 9, 8, 1.0),  # the entry itself knows better
+        Media("video", "d", 4, 5, None, 6, 2.0),  # 0 frames: those of 3.2 s
+        Media("video", "e", 20, 30),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("v.mp4", Media("video", "v.mp4")),
+        ({"path": "v.mp4"}, Media("video", "v.mp4")),
+        (
+            {"path": "v.mp4", "frame_indices": [0, 4, 8], "fps": 2, "num_frames": 9},
+            Media("video", "v.mp4", num_frames=9, fps=2.0, frame_indices=(0, 4, 8)),
+        ),
+        (
+            {"video": "v.mp4", "nframes": 9, "height": 4, "width": 6},
+            Media("video", "v.mp4", 4, 6, num_frames=9),
+        ),
+        ({"video_url": {"url": "v.mp4"}}, Media("video", "v.mp4")),
+        (["a.png", "b.png"], Media("video", ["a.png", "b.png"], num_frames=2)),
+        (
+            {"frames": ["a.png", {"path": "b.png"}], "fps": 0.5},
+            Media("video", ["a.png", "b.png"], num_frames=2, fps=0.5),
+        ),
+        (
+            {"video": ["a.png"], "sample_fps": 2, "num_frames": 1},
+            Media("video", ["a.png"], num_frames=1, fps=2.0),
+        ),
+    ],
+)
+def test_video_entries(entry: Any, expected: Media) -> None:
+    assert parse(user("<video>", videos=[entry])).media == (expected,)
+    if isinstance(entry, dict):
+        assert parse(user([{"type": "video", **entry}])).media == (expected,)
+
+
+def test_image_entries_state_sizes() -> None:
+    entries = ["a.lmdb::k", {"path": "b.png", "height": 4, "width": 6, "n_tokens": 3}]
+    assert parse(user("<image><image>", images=entries)).media == (
+        Media("image", "a.lmdb::k"),
+        Media("image", "b.png", 4, 6, 3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("train", True, True),
+        ("training", False, False),
+        ("loss", 1, True),
+        ("loss_weight", 0.0, False),
+        ("weight", 0, False),
+        ("weight", None, None),
+    ],
+)
+def test_turns_say_whether_they_are_trained(key: str, value: Any, expected: bool | None) -> None:
+    turn = {"role": "assistant", "content": "a", key: value, "name": "n"}
+    (parsed,) = parse({"messages": [turn]}).turns
+    assert parsed == Turn("assistant", ("a",), {"name": "n"}, expected)
+    meta = parse({"messages": [turn], "mm_inputs_meta": {}}).turns
+    assert meta == (parsed,)
+
+
+def test_function_calls_are_tool_calls() -> None:
+    turns = [
+        {"from": "human", "value": "hi"},
+        {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'},
+        {"from": "observation", "value": "42"},
+        {"from": "function_call", "value": '[{"name": "f"}, {"name": "g"}]'},
+    ]
+    parsed = parse({"conversations": turns})
+    assert [turn.role for turn in parsed.turns] == ["user", "assistant", "tool", "assistant"]
+    assert to_messages(parsed)[1] == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}],
+    }
+    names = [call["function"]["name"] for call in parsed.turns[3].extra["tool_calls"]]
+    assert names == ["f", "g"]
+
+
+IMAGE = Media("image", "a.png")
+
+
+@pytest.mark.parametrize(
+    ("record", "texts"),
+    [
+        ({"prompt": "q", "response": "r"}, [("q",), ("r",)]),
+        ({"prompt": "q", "completion": "r"}, [("q",), ("r",)]),
+        ({"prompt": "q", "query": "x", "response": ""}, [("q\nx",), ()]),
+        ({"instruction": "q", "input": "", "output": "r"}, [("q",), ("r",)]),
+        ({"instruction": "q", "input": "x", "output": "r"}, [("q\nx",), ("r",)]),
+        (
+            {"instruction": "q", "output": "r", "history": [["a", "b"]], "image": "a.png"},
+            [(IMAGE, "a"), ("b",), ("q",), ("r",)],
+        ),
+        ({"question": "q", "answer": "r", "image": "a.png"}, [(IMAGE, "q"), ("r",)]),
+        ({"question": "q<image>", "answer": "r", "image": "a.png"}, [("q", IMAGE), ("r",)]),
+        (
+            {"question": "q", "answer": "r", "images": ["a.png"], "videos": ["v"]},
+            [(IMAGE, Media("video", "v"), "q"), ("r",)],
+        ),
+        ({"caption": "r", "image": {"path": "a.png"}}, [(IMAGE,), ("r",)]),
+        ({"text": "r", "image": "a.png"}, [(IMAGE,), ("r",)]),
+    ],
+)
+def test_single_turn_tables(record: dict[str, Any], texts: list[Any]) -> None:
+    before = repr(record)
+    parsed = parse({**record, "system": "s"})
+    assert [turn.parts for turn in parsed.turns] == [("s",), *texts]
+    roles = ["user", "assistant"] * (len(texts) // 2)
+    assert [turn.role for turn in parsed.turns[1:]] == roles
+    assert repr(record) == before
+
+
+@pytest.mark.parametrize("make", [list, tuple, np.array, pa.array, pa.scalar])
+def test_records_of_tokens(make: Any) -> None:
+    record = {"input_ids": make([5, 0, 7]), "messages": [{"role": "user", "content": "hi"}]}
+    assert parse(record) == Conversation((), input_ids=[5, 0, 7])
+    labelled = parse({**record, "labels": make([-100, 0, 7]), "_text_tokens": 3})
+    assert labelled == Conversation((), 3, input_ids=[5, 0, 7], labels=[-100, 0, 7])
+
+
 def test_opened_images_know_their_size() -> None:
     image = Image.new("RGB", (30, 20))
     (medium,) = parse(user("<image>", image=image)).media
@@ -168,6 +315,57 @@ BAD: list[tuple[Any, str, str]] = [
         "bad_meta",
         "[height, width]",
     ),
+    (user("hi", mm_inputs_meta={"videos_meta": [[1, 2]]}), "bad_meta", "1 entries"),
+    (meta_of([1, 2, 3]), "bad_meta", "[frames, height, width, fps, seconds]"),
+    (meta_of([1, 2, 3, -1, 1]), "bad_meta", "fps is -1"),
+    (meta_of([-1, 2, 3, 1, 1]), "bad_meta", "num_frames is -1"),
+    (meta_of([1, 0, 3, 1, 1]), "bad_meta", "height is 0"),
+    (meta_of([1, 2, 3, 1, "long"]), "bad_meta", "duration is 'long'"),
+    (user("<video>", videos=[[]]), "bad_media", "an empty list of frames"),
+    (user("<video>", videos=[["a", None]]), "bad_media", "null"),
+    (user("<video>", videos=[["a", {}]]), "bad_media", "names nothing"),
+    (user("<video>", videos=[{"path": "v", "fps": 0}]), "bad_media", "fps is 0"),
+    (user("<video>", videos=[{"path": "v", "fps": "2"}]), "bad_media", "fps is '2'"),
+    (user("<video>", videos=[{"path": "v", "num_frames": 0}]), "bad_media", "num_frames is 0"),
+    (user("<video>", videos=[{"frames": ["a"], "nframes": 2}]), "bad_media", "lists 1"),
+    (user("<video>", videos=[{"path": "v", "frame_indices": []}]), "bad_media", "frame_indices"),
+    (user("<video>", videos=[{"path": "v", "frame_indices": [-1]}]), "bad_media", "-1"),
+    (user("<video>", videos=[{"path": "v", "frame_indices": [None]}]), "bad_media", "null"),
+    (turn_of(train="yes"), "bad_turn", "'train' of turn 0 is 'yes'"),
+    (turn_of(loss=2), "bad_turn", "'loss' of turn 0 is 2"),
+    (turn_of(weight=0.5), "bad_turn", "'weight' of turn 0 is 0.5"),
+    (turn_of(weight=1, train=False), "bad_turn", "contradict"),
+    (turn_of(role="function_call"), "bad_turn", "not JSON"),
+    (turn_of(role="function_call", content="[]"), "bad_turn", "no function call"),
+    (turn_of(role="function_call", content='{"a": 1}'), "bad_turn", "no function call"),
+    ({"prompt": 5, "response": "r"}, "bad_turn", "'prompt' is a number"),
+    ({"prompt": "q", "response": ["r"]}, "bad_turn", "'response' is a list"),
+    ({"prompt": "q"}, "no_messages", "none of"),
+    ({"text": "no image"}, "no_messages", "none of"),
+    ({"prompt": "q<image>", "response": "r"}, "media_mismatch", "but 0"),
+    (
+        {"prompt": "<image>", "response": "r", "images": ["a", "b"]},
+        "media_mismatch",
+        "1 placeholder(s) for images but 2",
+    ),
+    ({"prompt": "q", "response": "r", "history": [["a"]]}, "bad_turn", "'history'"),
+    ({"input_ids": []}, "bad_input_ids", "empty"),
+    ({"input_ids": "1 2"}, "bad_input_ids", "text"),
+    ({"input_ids": 5}, "bad_input_ids", "a number"),
+    ({"input_ids": [1.5]}, "bad_input_ids", "[1.5]"),
+    ({"input_ids": ["1"]}, "bad_input_ids", "['1']"),
+    ({"input_ids": [[1], [2]]}, "bad_input_ids", "[[1], [2]]"),
+    ({"input_ids": [[1], [2, 3]]}, "bad_input_ids", "[[1], [2, 3]]"),
+    ({"input_ids": [1, None]}, "bad_input_ids", "[1, None]"),
+    ({"input_ids": [1, True]}, "bad_input_ids", "a boolean"),
+    ({"input_ids": [1, -1]}, "bad_input_ids", "holds -1 at 1"),
+    ({"input_ids": [2**40]}, "bad_input_ids", "1099511627776"),
+    ({"input_ids": [2**80]}, "bad_input_ids", "not a list of integers"),
+    ({"input_ids": [1], "labels": []}, "bad_labels", "empty"),
+    ({"input_ids": [1], "labels": [1, 2]}, "bad_labels", "2 labels for 1 input_ids"),
+    ({"input_ids": [1], "labels": [-1]}, "bad_labels", "holds -1 at 0"),
+    ({"input_ids": [1], "_text_tokens": -1}, "bad_text_tokens", "-1"),
+    ({"messages": [], "audio": "a.wav"}, "unsupported_media", "audio"),
     (user("hi", tools="{"), "bad_record", "not JSON"),
     (user("hi", tools=5), "bad_record", "a number"),
 ]
@@ -190,6 +388,8 @@ _json = st.recursive(
                 ["messages", "conversations", "role", "content", "from", "value", "type", "text"]
                 + ["image", "images", "image_url", "url", "bytes", "system", "mm_inputs_meta"]
                 + ["images_meta", "height", "width", "n_tokens", "_text_tokens", "tools", "videos"]
+                + ["videos_meta", "frames", "fps", "num_frames", "frame_indices", "train", "weight"]
+                + ["prompt", "response", "history", "input_ids", "labels", "tool_calls"]
             ),
             inner
             | st.sampled_from(
@@ -210,7 +410,7 @@ def test_any_json_parses_or_is_a_bad_record(record: Any) -> None:
         assert error.reason
         assert error.detail
     else:
-        assert parsed.turns
+        assert parsed.turns or parsed.input_ids
         assert all(part != "" for turn in parsed.turns for part in turn.parts)
 
 

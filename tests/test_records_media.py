@@ -120,6 +120,84 @@ def test_bad_image_bytes(data: bytes, reason: str, recwarn: pytest.WarningsRecor
     assert not recwarn.list
 
 
+def animated(kind: str) -> bytes:
+    frames = [Image.new("RGB", (30, 20), (number * 40, 0, 0)) for number in range(3)]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, kind, save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+def of_mode(mode: str, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGBA", (30, 20), (90, 10, 200, 128)).convert("RGB").convert(mode).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        of_mode("CMYK", "JPEG"),
+        of_mode("CMYK", "TIFF"),
+        of_mode("P", "PNG"),
+        of_mode("P", "GIF"),
+        of_mode("1", "PNG"),
+        of_mode("L", "JPEG"),
+        of_mode("LA", "PNG"),
+        of_mode("I", "TIFF"),
+        of_mode("F", "TIFF"),
+        animated("GIF"),
+        animated("WEBP"),
+        animated("PNG"),
+        animated("TIFF"),
+    ],
+)
+def test_images_of_every_mode(data: bytes) -> None:
+    """The first frame, in whatever mode: its size is right and its pixels can be had."""
+    assert image_size(data) == (20, 30)
+    opened = open_image(data)
+    assert opened.size == (30, 20)
+    assert np.asarray(opened.convert("RGB")).shape == (20, 30, 3)
+
+
+def test_lists_of_frames(root: Path) -> None:
+    frames = ["a.png", {"path": "in/b.png"}, {"bytes": encoded()}]
+    for video in (frames, {"frames": frames, "fps": 2}):
+        record = {"messages": [{"role": "user", "content": "<video>"}], "videos": [video]}
+        (medium,) = parse(record).media
+        assert media_size(medium, str(root), confined=True) is None
+        (opened,) = parse(open_media(record, str(root), True)).media
+        assert [image.size for image in opened.ref] == [(36, 20)] * 3
+        assert (opened.num_frames, opened.fps) == (3, medium.fps)
+        part = {"type": "video", **(video if isinstance(video, dict) else {"video": video})}
+        record = {"messages": [{"role": "user", "content": [part]}]}
+        (inner,) = parse(open_media(record, str(root), True)).media
+        assert [image.size for image in inner.ref] == [(36, 20)] * 3
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        ("none.png", "missing_media"),
+        ("../root2/secret.png", "media_outside_root"),
+        ("link.png", "media_outside_root"),
+    ],
+)
+def test_frames_are_looked_for(root: Path, frame: str, reason: str) -> None:
+    video = Media("video", ["a.png", frame])
+    assert refused(media_size, video, str(root), confined=True).reason == reason
+    stated = Media("video", ["a.png", frame], 20, 36)
+    if reason == "media_outside_root":
+        assert refused(media_size, stated, str(root), confined=True).reason == reason
+    record = {"messages": [{"role": "user", "content": "<video>"}], "videos": [["a.png", frame]]}
+    assert refused(open_media, record, str(root), True).reason == reason
+
+
+def test_single_turn_tables_are_opened(root: Path) -> None:
+    record = {"question": "?", "answer": "!", "image": {"path": "a.png", "bytes": None}}
+    (medium,) = parse(open_media(record, str(root), True)).media
+    assert (medium.height, medium.width) == (20, 36)
+
+
 def test_large_images_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:
     assert image_size(png_of_size(12_000, 10_000)) == (10_000, 12_000)
     assert not recwarn.list

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from packidx.errors import BadRecord, SourceError
 from packidx.records import sources
+from packidx.records.containers import lines as lines_module
 from packidx.records.sources import expand_sources, read_lines, read_record, scan, short_names
 
 BOM = b"\xef\xbb\xbf"
@@ -62,11 +63,11 @@ def test_expand(
         (["none.jsonl"], "no such file"),
         (["none*.jsonl"], "no such file"),
         (["x=none.jsonl"], "no such file"),
-        (["empty"], "no .jsonl file in it"),
+        (["empty"], "no data file in it"),
         (["a.txt"], "unknown kind"),
         (["a.jsonl", "./a.jsonl"], "same file"),
         (["a.jsonl", "link.jsonl"], "same file"),
-        (["dir.jsonl"], "no .jsonl file in it"),
+        (["dir.jsonl"], "no data file in it"),
         (["pipe.jsonl"], "not a regular file"),
         (["dangling.jsonl"], "No such file"),
         (["s3://bucket/a.jsonl"], "s3:// is not supported"),
@@ -118,7 +119,7 @@ def test_scan_agrees_with_lines(
     expected = [line for line in text.split(b"\n") if line.strip(b" \t\r\v\f")]
     with pytest.MonkeyPatch.context() as patch:
         # a read of fewer bytes than the mark has is only possible with a block this small
-        patch.setattr(sources, "_BLOCK", max(block, len(BOM)))
+        patch.setattr(lines_module, "SCAN_BLOCK", max(block, len(BOM)))
         patch.setattr(sources, "TASK_BYTES", cut)
         result = scan(path)
     assert (result.nbytes, result.num_records) == (len(data), len(expected))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packidx.encode.loading import files_of, import_torch, load_image_processor
-from packidx.encode.mrope import mrope_positions
+from packidx.encode.mrope import MropeMedium, mrope_positions
+from packidx.encode.video import encode_videos, load_video_processor
 from packidx.errors import BadRecord, OptionError
-from packidx.processor.counter import Counter, media_token_in_text
+from packidx.processor.counter import Counter, MediaColumns, media_token_in_text
 from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.sequence import locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects import parse
-from packidx.records.media import open_image
+from packidx.records.images import open_image
+from packidx.records.video import Video, media_info
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +37,7 @@ class ProcessorEncoder:
     Args:
         processor: a transformers processor or tokenizer, or a folder or model name to load it from.
         policy: which tokens are trained on; the plan was counted with one, and only that will do.
+        tokens_per_second: of Qwen2.5-VL's videos, from the ``vision_config`` of the model.
 
     Raises:
         SourceError: the folder or model has nothing usable.
@@ -43,13 +46,22 @@ class ProcessorEncoder:
             the pixels of a processor given by name).
     """
 
-    def __init__(self, processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> None:
+    def __init__(
+        self,
+        processor: Any,
+        policy: LabelPolicy = DEFAULT_POLICY,
+        *,
+        tokens_per_second: float = 2.0,
+    ) -> None:
+        self.tokens_per_second = tokens_per_second
         if isinstance(processor, str | os.PathLike):
             self.files = load_processor(processor, policy)
             self._image_processor: Any = None
+            self._video_processor: Any = None
         else:
             self.files = files_of(processor, policy)
             self._image_processor = getattr(processor, "image_processor", None)
+            self._video_processor = getattr(processor, "video_processor", None)
         if self.files.tokenizer is None or self.files.template is None:
             lacking = "tokenizer.json" if self.files.tokenizer is None else "chat template"
             raise OptionError(f"processor {self.files.name} has no {lacking}: samples need one")
@@ -107,8 +119,14 @@ class ProcessorEncoder:
         torch = import_torch()
         conversation = parse(record)
         _refuse_unsupported(conversation, self.files)
-        sample = self._encode_text(conversation)
-        pixels = self._encode_images(conversation)
+        infos = [_info(medium) for medium in conversation.media]
+        media = self._counter.count_media([conversation], [infos])
+        for number in sorted(media.errors):
+            raise media.errors[number]
+        pixels = self._encode_images(conversation) | self._encode_videos(conversation, infos)
+        seconds = pixels.get("second_per_grid_ts")
+        intervals = [] if seconds is None else (seconds * self.tokens_per_second).tolist()
+        sample = self._encode_text(conversation, media, intervals)
         return {**{key: torch.from_numpy(value) for key, value in sample.items()}, **pixels}
 
     def _encode_images(self, conversation: Conversation) -> dict[str, torch.Tensor]:
@@ -124,13 +142,26 @@ class ProcessorEncoder:
             raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
         return {name: features[name] for name in vision.model_inputs if name in features}
 
-    def _encode_text(self, conversation: Conversation) -> dict[str, np.ndarray]:
-        counter, text, files = self._counter, self._counter.text, self.files
+    def _encode_videos(
+        self, conversation: Conversation, infos: Sequence[MediaInfo]
+    ) -> dict[str, torch.Tensor]:
+        vision = self.files.vision
+        given = zip(conversation.media, infos, strict=True)
+        videos = [(_video(medium), info) for medium, info in given if medium.kind == "video"]
+        if not videos or vision is None:
+            return {}
+        if self._video_processor is None:
+            self._video_processor = load_video_processor(str(self.files.folder))
+        return encode_videos(videos, vision, self._video_processor)
+
+    def _encode_text(
+        self, conversation: Conversation, media: MediaColumns, intervals: Sequence[float]
+    ) -> dict[str, np.ndarray]:
+        if conversation.input_ids is not None:
+            return _given(conversation)
+        text, files = self._counter.text, self.files
         assert text is not None  # see __init__
-        media = counter.count_media([conversation], [[_info(one) for one in conversation.media]])
-        for number in sorted(media.errors):
-            raise media.errors[number]
-        expanded = counter.expand(conversation, 0, media)
+        expanded = self._counter.expand(conversation, 0, media)
         batch = text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
         runs = locate_runs(batch, [expanded], files.feature_ids)
         if runs.mismatched:
@@ -141,9 +172,18 @@ class ProcessorEncoder:
         trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)
         positions = np.arange(len(input_ids))
         if files.vision is not None and files.vision.mrope:
-            positions = mrope_positions(
-                len(input_ids), runs.at.tolist(), media.grid, files.vision.merge_size
-            )
+            ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
+            starts = np.split(runs.at, ends) if expanded.runs else []
+            left = iter(intervals)
+            spans = [
+                MropeMedium(
+                    one.tolist(), tuple(grid), next(left, 1.0) if medium.kind == "video" else 1.0
+                )
+                for one, grid, medium in zip(
+                    starts, media.grid.tolist(), conversation.media, strict=True
+                )
+            ]
+            positions = mrope_positions(len(input_ids), spans, files.vision.merge_size)
         return {
             "input_ids": input_ids,
             "labels": np.where(trained, input_ids, IGNORED),
@@ -151,9 +191,25 @@ class ProcessorEncoder:
         }
 
 
+def _given(conversation: Conversation) -> dict[str, np.ndarray]:
+    """A record's own ids, and its labels if it has any."""
+    input_ids = np.array(conversation.input_ids, np.int64)
+    labels = np.array(
+        conversation.input_ids if conversation.labels is None else conversation.labels, np.int64
+    )
+    labels[:1] = IGNORED
+    return {"input_ids": input_ids, "labels": labels, "position_ids": np.arange(len(input_ids))}
+
+
 def _info(medium: Media) -> MediaInfo:
+    if medium.kind == "video":
+        return media_info(medium, ".", confined=False)
     width, height = _open(medium).size
     return MediaInfo(height, width)
+
+
+def _video(medium: Media) -> Video:
+    return medium.ref if isinstance(medium.ref, Video) else Video(medium.ref)
 
 
 def _open(medium: Media) -> Any:
@@ -166,5 +222,5 @@ def _open(medium: Media) -> Any:
 
 def _refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> None:
     for medium in conversation.media:
-        if medium.kind != "image" or files.vision is None:
-            raise BadRecord("unsupported_media", f"{files.name} cannot encode {medium.kind} yet")
+        if files.vision is None or medium.kind not in files.vision.feature_tokens:
+            raise BadRecord("unsupported_media", f"{files.name} cannot encode {medium.kind}")

@@ -9,15 +9,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from packidx import schema
 from packidx.errors import BadRecord, MismatchError
 from packidx.estimate.columns import count_columns
-from packidx.processor.counter import Counter, Counts
+from packidx.estimate.recipe import Examined, RecordCounter, without_references
+from packidx.processor.counter import Counts
 from packidx.records import sources
-from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.containers import DEFAULT as JSONL
+from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects import parse
+from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media import check_place, media_size
+from packidx.records.video import media_info
 
 BATCH = 512
 """Records that are tokenised together."""
@@ -41,90 +46,127 @@ class ShardInfo:
     """Whether `root` was stated: then nothing outside it is read."""
     sized: bool
     """Whether sizes matter where token counts are stated (that is, a processor is given)."""
+    container: str = JSONL
+    layout: Layout = DEFAULT
 
 
 def shard_rows(
-    shard: ShardInfo, part: sources.Range, first_id: int, counter: Counter
+    shard: ShardInfo, part: sources.Range, first_id: int, counter: RecordCounter
 ) -> Iterator[pa.Table]:
     """The rows of one range of a shard, as tables of at most `BATCH` rows.
 
     Raises:
         SourceError: the shard cannot be read.
     """
-    lines: list[tuple[int, bytes]] = []
-    row = part.first_row
-    offset = first_id - part.first_row
-    for line in sources.read_lines(shard.path, part.start, part.end):
-        lines.append(line)
-        if len(lines) == BATCH:
-            yield _table(shard, lines, row, row + offset, counter)
-            row += len(lines)
-            lines = []
-    if lines:
-        yield _table(shard, lines, row, row + offset, counter)
+    shift = first_id - part.first_row
+    rows: list[Row] = []
+    for raw in raw_records(shard, part):
+        rows.append(examine(raw, shard, raw.row + shift, counter))
+        if len(rows) == BATCH:
+            yield _table(shard, rows, counter)
+            rows = []
+    if rows:
+        yield _table(shard, rows, counter)
+
+
+def raw_records(shard: ShardInfo, part: sources.Range) -> Iterator[sources.RawRecord]:
+    """The records of one range of a shard, as they stand there.
+
+    Raises:
+        SourceError: the shard cannot be read.
+    """
+    return sources.read_records(shard.path, part, shard.container, shard.layout)
 
 
 @dataclass(slots=True)
-class _Parsed:
+class Row(Examined):
+    """One record, examined but not yet counted."""
+
+    sample_id: int = 0
+    row: int = 0
+    offset: int | None = None
+    nbytes: int | None = None
     key: str | None = None
-    conversation: Conversation | None = None
-    infos: tuple[MediaInfo | None, ...] = ()
     error: BadRecord | None = None
 
 
-def _table(
-    shard: ShardInfo,
-    lines: Sequence[tuple[int, bytes]],
-    row: int,
-    sample_id: int,
-    counter: Counter,
-) -> pa.Table:
-    parsed = [_parse(line, shard) for _, line in lines]
-    good = [number for number, item in enumerate(parsed) if item.error is None]
-    counts, good = _count(parsed, good, counter)
-    num = len(lines)
-    names = [
-        f"{shard.name}#{row + number}" if item.key is None else item.key
-        for number, item in enumerate(parsed)
-    ]
+def _table(shard: ShardInfo, rows: Sequence[Row], counter: RecordCounter) -> pa.Table:
+    good = [number for number, item in enumerate(rows) if item.error is None]
+    counts, good = count_rows(rows, good, counter)
+    num = len(rows)
+    names = [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows]
     columns: dict[str, Any] = {
-        "sample_id": np.arange(sample_id, sample_id + num),
+        "sample_id": [item.sample_id for item in rows],
         "source": pa.repeat(shard.source, num),
         "key": names,
         "shard": pa.repeat(shard.number, num),
-        "row": np.arange(row, row + num),
-        "offset": [offset for offset, _ in lines],
-        "nbytes": [len(line) for _, line in lines],
+        "row": [item.row for item in rows],
+        "offset": [item.offset for item in rows],
+        "nbytes": [item.nbytes for item in rows],
     }
-    columns.update(_content_columns(parsed))
+    columns.update(_content_columns(rows))
     columns.update(count_columns(counts, np.array(good, np.int64), num))
-    columns.update(_status_columns(parsed))
+    if any(item.measured is not None and item.measured.kinds is None for item in rows):
+        columns["media"] = _known_media(columns["media"], rows)
+    columns.update(_status_columns(rows))
     arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS]
     return pa.Table.from_arrays(arrays, schema=schema.LENGTHS)
+
+
+def _known_media(media: pa.Array, rows: Sequence[Row]) -> pa.Array:
+    """`media`, null where only the user's encoder knows what a record holds."""
+    known = [item.measured is not None and item.measured.kinds is not None for item in rows]
+    return pc.if_else(pa.array(known), media, pa.scalar(None, media.type))
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
     return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
-def _parse(line: bytes, shard: ShardInfo) -> _Parsed:
-    item = _Parsed()
+def examine(
+    raw: sources.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter
+) -> Row:
+    """All that one record says; what is wrong with it is in the row's `error`."""
+    item = Row(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
+    if isinstance(raw.record, BadRecord):
+        item.error = raw.record
+        return item
     try:
-        record = sources.decode(line)
-        item.key = _key(record)
-        item.conversation = parse(record)
-        item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
+        item.key = _key(raw.record)
+        if counter.opens_media:
+            _examine_opened(item, raw.record, shard, counter)
+        else:
+            item.conversation = parse(raw.record)
+            item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
     except BadRecord as error:
         item.error = error
     except (MemoryError, RecursionError) as error:
-        item.error = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+        item.error = _too_large(error)
     return item
+
+
+def _examine_opened(
+    item: Row, record: dict[str, Any], shard: ShardInfo, counter: RecordCounter
+) -> None:
+    opened = counter.open(record, shard.root, shard.confined, item.sample_id)
+    counter.measure(opened, item)
+    if item.measured is None:
+        item.conversation = parse(opened)
+        item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
+    if item.conversation is not None:
+        item.conversation = without_references(item.conversation)
+
+
+def _too_large(error: Exception) -> BadRecord:
+    return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
 
 
 def _info(medium: Media, shard: ShardInfo) -> MediaInfo | None:
     if medium.tokens is not None and not shard.sized:
         check_place(medium, shard.root, confined=shard.confined)
         return None
+    if medium.kind == "video" and shard.sized:
+        return media_info(medium, shard.root, confined=shard.confined)
     size = media_size(medium, shard.root, confined=shard.confined)
     return None if size is None else MediaInfo(*size)
 
@@ -141,8 +183,8 @@ def _key(record: dict[str, Any]) -> str | None:
     return None
 
 
-def _count(
-    parsed: Sequence[_Parsed], good: list[int], counter: Counter
+def count_rows(
+    parsed: Sequence[Row], good: list[int], counter: RecordCounter
 ) -> tuple[Counts, list[int]]:
     """The counts of what can be counted, and which of `parsed` they are; the rest gets its error.
 
@@ -170,13 +212,11 @@ def _count(
     return counts, good
 
 
-def _run(parsed: Sequence[_Parsed], chosen: Sequence[int], counter: Counter) -> Counts:
-    items = [parsed[number] for number in chosen]
-    conversations = [item.conversation for item in items if item.conversation is not None]
-    return counter.count(conversations, [item.infos for item in items])
+def _run(parsed: Sequence[Row], chosen: Sequence[int], counter: RecordCounter) -> Counts:
+    return counter.count([parsed[number] for number in chosen])
 
 
-def _content_columns(parsed: Sequence[_Parsed]) -> dict[str, list[int | None]]:
+def _content_columns(parsed: Sequence[Row]) -> dict[str, list[int | None]]:
     known = [None if item.error else item.conversation for item in parsed]
     media = [None if c is None else [medium.kind for medium in c.media] for c in known]
     return {
@@ -186,7 +226,7 @@ def _content_columns(parsed: Sequence[_Parsed]) -> dict[str, list[int | None]]:
     }
 
 
-def _status_columns(parsed: Sequence[_Parsed]) -> dict[str, list[Any]]:
+def _status_columns(parsed: Sequence[Row]) -> dict[str, list[Any]]:
     errors = [item.error for item in parsed]
     return {
         "status": ["rejected" if error else "ok" for error in errors],

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from packidx import files, schema
-from packidx.errors import MismatchError, SourceError
+from packidx import schema
+from packidx.errors import OptionError, SourceError
+from packidx.estimate.parts import Part, Place, begin_part, is_begun, write_part
+from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import ShardInfo, shard_rows
-from packidx.processor.counter import Counter
-from packidx.processor.folder import load_processor
 from packidx.records.sources import TASK_BYTES, Range, ShardScan
-
-ROW_GROUP = 16384
-"""Rows of a row group: pinned, because the file's bytes depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +35,6 @@ class Task:
     @property
     def num_records(self) -> int:
         return sum(part.num_records for _, part in self.ranges)
-
-    @property
-    def file_name(self) -> str:
-        return f"part-{self.number:05d}.parquet"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part file that is written, and the sums over it."""
-
-    number: int
-    path: str
-    rows: int
-    nbytes: int
-    sha256: str
-    digests: tuple[str, ...]
-    """`files.array_digest` of each column, in the schema's order."""
-    methods: dict[str, int]
-    rejected: dict[str, int]
-    num_media: int
-    sources: dict[str, tuple[int, int, int]]
-    """Per source: samples, rejected samples, tokens."""
 
 
 def make_tasks(shards: Sequence[ShardInfo], scans: Sequence[ShardScan]) -> list[Task]:
@@ -75,17 +51,17 @@ def make_tasks(shards: Sequence[ShardInfo], scans: Sequence[ShardScan]) -> list[
 
     for shard, scan in zip(shards, scans, strict=True):
         for part in scan.ranges:
-            if ranges and nbytes + part.end - part.start > TASK_BYTES * 3 // 2:
+            if ranges and nbytes + part.nbytes > TASK_BYTES * 3 // 2:
                 close()
             ranges.append((shard, part))
-            nbytes += part.end - part.start
+            nbytes += part.nbytes
     if ranges or not tasks:
         close()
     return tasks
 
 
 def run_task(
-    task: Task, folder: str, counter: Counter, progress: Callable[[int], None] | None = None
+    task: Task, place: Place, counter: RecordCounter, progress: Callable[[int], None] | None = None
 ) -> Part:
     """Count one task's records and write its part file.
 
@@ -93,42 +69,41 @@ def run_task(
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
-    path = os.path.join(folder, task.file_name)
-    with schema.open_writer(path, schema.LENGTHS) as writer:  # at once: it marks the task as begun
-        table = _count(task, counter, progress)
-        writer.write_table(table, row_group_size=ROW_GROUP)
-    files.fsync_path(path)
-    return Part(
-        number=task.number,
-        path=task.file_name,
-        rows=table.num_rows,
-        nbytes=os.path.getsize(path),
-        sha256=files.file_digest(path),
-        digests=tuple(files.array_digest(column) for column in table.columns),
-        methods=_frequencies(table, "method"),
-        rejected=_frequencies(table, "reason"),
-        num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
-        sources=_source_sums(table),
-    )
+    temporary = begin_part(place, task.number)
+    table = _count(task, counter, progress)
+    return write_part(place, task.number, table, temporary)
 
 
 def run_pool(
-    tasks: Sequence[Task], folder: str, processor: str | None, fingerprint: str | None, workers: int
+    tasks: Sequence[Task],
+    place: Place,
+    recipe: Recipe,
+    fingerprints: Sequence[str | None],
+    workers: int,
 ) -> Iterator[Part]:
     """Parts as they are finished, in any order, counted by `workers` processes.
 
+    Args:
+        tasks: what is to be counted.
+        place: where the parts go.
+        recipe: the counter of each process.
+        fingerprints: `RecordCounter.fingerprints` of the parent's.
+        workers: processes.
+
     Raises:
+        OptionError: the recipe holds an object that cannot be sent to another process.
         SourceError: also when a worker process dies.
     """
+    _check_picklable(recipe)
     executor = ProcessPoolExecutor(
         max_workers=workers,
         mp_context=get_context("spawn"),
         initializer=_start_worker,
-        initargs=(processor, fingerprint),
+        initargs=(recipe, tuple(fingerprints)),
     )
     try:
         waiting: dict[Future[Part], Task] = {
-            executor.submit(_run_in_worker, task, folder): task for task in tasks
+            executor.submit(_run_in_worker, task, place): task for task in tasks
         }
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
@@ -136,7 +111,7 @@ def run_pool(
                 try:
                     part = future.result()
                 except BrokenProcessPool:
-                    raise _died(waiting.values(), folder) from None
+                    raise _died(waiting.values(), place) from None
                 del waiting[future]
                 yield part
     finally:
@@ -150,46 +125,64 @@ def run_pool(
                 process.join(5)
 
 
-_counter: Counter | None = None
+def _check_picklable(recipe: Recipe) -> None:
+    try:
+        pickle.dumps(recipe)
+    except Exception as error:
+        raise OptionError(
+            f"the encoder or transform cannot be sent to worker processes ({error}): name it as "
+            "'module:NAME', or take workers=1"
+        ) from None
+
+
+_counter: RecordCounter | None = None
 _failure: Exception | None = None
 
 
-def _start_worker(processor: str | None, fingerprint: str | None) -> None:
+def _start_worker(recipe: Recipe, fingerprints: Sequence[str | None]) -> None:
     global _counter, _failure
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    # The processes are the parallelism, also of what a user's encoder imports.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        counter = Counter(None if processor is None else load_processor(processor))
-        if counter.fingerprint() != fingerprint:
-            raise MismatchError(
-                f"the processor {processor} changed while it was loaded: a worker has the "
-                f"fingerprint {counter.fingerprint()}, the parent {fingerprint}; start again"
-            )
-        _counter = counter
+        _counter = recipe.build_same(fingerprints)
     except Exception as error:  # raised by the task: a failing initializer says nothing
         _failure = error
 
 
-def _run_in_worker(task: Task, folder: str) -> Part:
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _run_in_worker(task: Task, place: Place) -> Part:
     if _failure is not None:
         raise _failure
     if _counter is None:
         raise RuntimeError("the worker was not started by run_pool")
-    return run_task(task, folder, _counter)
+    return run_task(task, place, _counter)
 
 
-def _died(waiting: Iterable[Task], folder: str) -> SourceError:
+def _died(waiting: Iterable[Task], place: Place) -> SourceError:
     tasks = sorted(waiting, key=lambda task: task.number)
-    begun = [task for task in tasks if os.path.exists(os.path.join(folder, task.file_name))]
+    begun = [task for task in tasks if is_begun(place, task.number)]
     names = sorted({shard.path for task in begun or tasks[:1] for shard, _ in task.ranges})
     shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
     return SourceError(
         f"a worker process died while it counted {shown}: most often memory ran out, so use fewer "
-        "workers (in a script of your own, call this under `if __name__ == '__main__':`)"
+        "workers; finished parts are kept (in a script of your own, call this under "
+        "`if __name__ == '__main__':`)"
     )
 
 
-def _count(task: Task, counter: Counter, progress: Callable[[int], None] | None = None) -> pa.Table:
+def _count(
+    task: Task, counter: RecordCounter, progress: Callable[[int], None] | None = None
+) -> pa.Table:
     tables = [schema.LENGTHS.empty_table()]
     first_id = task.first_id
     for shard, part in task.ranges:
@@ -206,21 +199,3 @@ def _count(task: Task, counter: Counter, progress: Callable[[int], None] | None 
             )
         first_id += found
     return pa.concat_tables(tables).combine_chunks()
-
-
-def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
-    counts = pc.value_counts(table.column(name).drop_null()).to_pylist()
-    return {entry["values"]: entry["counts"] for entry in sorted(counts, key=lambda e: e["values"])}
-
-
-def _source_sums(table: pa.Table) -> dict[str, tuple[int, int, int]]:
-    flat = table.select(["source", "length"]).append_column(
-        "bad", pc.equal(table.column("status"), "rejected").cast(pa.int64())
-    )
-    sums = flat.group_by("source").aggregate(
-        [("length", "count"), ("bad", "sum"), ("length", "sum")]
-    )
-    return {
-        row["source"]: (row["length_count"], row["bad_sum"], row["length_sum"])
-        for row in sums.to_pylist()
-    }

@@ -15,10 +15,11 @@ import jinja2.sandbox
 import jinja2.utils
 
 
-class _Generation(jinja2.ext.Extension):
-    """``{% generation %} … {% endgeneration %}``: rendered as its body."""
+class Generation(jinja2.ext.Extension):
+    """``{% generation %} … {% endgeneration %}``: rendered as its body, between `borders`."""
 
     tags = {"generation"}
+    borders = ("", "")
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
         line = next(parser.stream).lineno
@@ -26,12 +27,12 @@ class _Generation(jinja2.ext.Extension):
         call = self.call_method("_body")
         return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
 
-    @jinja2.pass_eval_context
-    def _body(self, context: jinja2.nodes.EvalContext, caller: jinja2.runtime.Macro) -> str:
-        return str(caller())
+    def _body(self, caller: jinja2.runtime.Macro) -> str:
+        before, after = self.borders
+        return before + str(caller()) + after
 
 
-class _Dict:
+class TemplateDict:
     """``dict`` without its attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
@@ -41,7 +42,7 @@ class _Dict:
         return dict.fromkeys(*args, **kwargs)
 
 
-class _Namespace(jinja2.utils.Namespace):
+class TemplateNamespace(jinja2.utils.Namespace):
     """Refuses underscore-prefixed attributes."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that `namespace(self=…)` works
@@ -65,29 +66,41 @@ def _raise(message: str) -> None:
     raise jinja2.exceptions.TemplateError(message)
 
 
-def _to_json(
+def to_json(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    """``tojson``, without HTML escapes."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
-def _now(layout: str) -> str:
+def now(layout: str) -> str:
+    """``strftime_now``"""
     return datetime.now().strftime(layout)
 
 
-def chat_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """A sandboxed environment that renders chat templates as transformers 5.23 does."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+Environment = jinja2.sandbox.ImmutableSandboxedEnvironment
+
+
+def chat_environment(
+    kind: type[Environment] = Environment, generation: type[Generation] = Generation
+) -> Environment:
+    """A sandboxed environment that renders chat templates as transformers 5.23 does.
+
+    Args:
+        kind: the environment's class.
+        generation: what ``{% generation %}`` does.
+    """
+    environment = kind(
+        trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = to_json
     environment.globals.update(
-        raise_exception=_raise, strftime_now=_now, dict=_Dict(), namespace=_Namespace
+        raise_exception=_raise, strftime_now=now, dict=TemplateDict(), namespace=TemplateNamespace
     )
     return environment

@@ -10,6 +10,7 @@ import re
 import urllib.parse
 
 from packidx.errors import BadRecord
+from packidx.records.lmdb_store import SEPARATOR, data_file, split_reference
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 
@@ -18,7 +19,8 @@ def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
     """Where a media reference leads.
 
     Args:
-        ref: a path, a ``file://`` URL or a ``data:`` URI.
+        ref: a path, a ``file://`` URL, a ``data:`` URI, or ``path.lmdb::key``, of which the path is
+            resolved and the key kept.
         root: the folder that relative paths start from.
         confined: a media root was stated, and nothing outside it (symbolic links followed) is read.
             Otherwise absolute paths are allowed; a relative one stays below `root` always.
@@ -37,6 +39,19 @@ def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
             ref = _local_path(ref, scheme[1].lower())
     if not ref or "\0" in ref:
         raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
+    if (entry := split_reference(ref)) is not None:
+        return SEPARATOR.join((_database(entry[0], root, confined), entry[1]))
+    return _placed(ref, root, confined)
+
+
+def _database(path: str, root: str, confined: bool) -> str:
+    place = _placed(path, root, confined)
+    if confined and not _is_inside(real_folder(data_file(place)), real_folder(root)):
+        raise BadRecord("media_outside_root", f"{shortened(path)!r} is not inside the media root")
+    return place
+
+
+def _placed(ref: str, root: str, confined: bool) -> str:
     path = os.path.join(root, ref)
     if confined:
         inside = _is_inside(_real_path(path), real_folder(root))
@@ -78,7 +93,7 @@ def _local_path(ref: str, scheme: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def real_folder(path: str) -> str:
-    """`os.path.realpath` of a folder, remembered."""
+    """`os.path.realpath` of a folder (or a database), remembered."""
     return os.path.realpath(path)
 
 

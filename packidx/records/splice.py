@@ -35,7 +35,8 @@ def set_keys(line: bytes, values: Mapping[str, Any]) -> bytes:
 def _replace(text: str, values: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """`text` with the values of the keys that it has, and those that it has not."""
     absent = dict(values)
-    pieces, at = [], 0
+    pieces: list[str] = []
+    at = 0
     for key, start, end in _members(text):
         if key in values:
             pieces += (text[at:start], orjson.dumps(values[key]).decode())

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import Expansion, Family, MediaCounts, no_videos
+from packidx.processor.families.frames import Frames, frames_used, known_fps, timestamps
 from packidx.processor.families.tiles import (
     Ints,
     longest_edge,
@@ -32,8 +33,6 @@ MAX_EDGE = 4096
 """Pixels; `MAX_IMAGE_SIZE` of both image processors."""
 SKIPPED_SECONDS = 1
 """Left out at both ends of a long video (`skip_secs` of `SmolVLMVideoProcessor.sample_frames`)."""
-ASSUMED_FPS = 24
-"""Where a video's are not known (`SmolVLMProcessor.replace_video_token`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ class Idefics3Vision:
         """
         if self.family != "smolvlm":
             return no_videos(self.family, videos)
-        frames: list[NDArray[np.int64]] = []
+        frames: list[Frames] = []
         errors: dict[int, BadRecord] = {}
         for number, video in enumerate(videos):
             try:
@@ -136,34 +135,27 @@ class Idefics3Vision:
         grids = np.stack([num, side, side], axis=1)
         return MediaCounts(grids, num * self.tokens, expansions, errors)
 
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
-        """Frames ``[f]``, as `SmolVLMVideoProcessor.sample_frames` of transformers 5.23 takes them.
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        whole = self.num_frames is None or self.fps is None
+        return frames_used(video, None if whole else self._sample)
 
-        Raises:
-            BadRecord: the video has none, or its frames per second are needed and unknown.
-        """
-        total = video.num_frames
-        if total <= 0 or min(video.height, video.width) <= 0:
-            raise BadRecord("broken_media", f"a video of {total} frames has no picture")
-        if video.frame_indices is not None:
-            return np.array(video.frame_indices, np.int64)
-        if video.extracted or self.num_frames is None or self.fps is None:
-            return np.arange(total)
-        if not video.fps:
-            raise BadRecord("broken_media", "a video's frames per second are not known")
-        seconds = total / video.fps
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        """As `SmolVLMVideoProcessor.sample_frames` of transformers 5.23."""
+        assert self.num_frames is not None and self.fps is not None  # see sample_frames
+        fps = known_fps(fps)
+        seconds = total / fps
         wanted = max(1, min(round(self.fps * seconds), self.num_frames))
         start, end = 0, total - 1
         if seconds - 2 * SKIPPED_SECONDS > self.num_frames * self.fps:
-            start = int(SKIPPED_SECONDS * video.fps)
-            end = min(int(total - SKIPPED_SECONDS * video.fps), end)
+            start = int(SKIPPED_SECONDS * fps)
+            end = min(int(total - SKIPPED_SECONDS * fps), end)
         if start >= end:
             start, end = 0, total - 1
         return np.unique(np.linspace(start, end, wanted, dtype=np.int64))
 
-    def _video_text(self, video: MediaInfo, frames: NDArray[np.int64], longest: int) -> Expansion:
+    def _video_text(self, video: MediaInfo, frames: Frames, longest: int) -> Expansion:
         """What stands for a video of which `frames` are taken."""
-        times = (frames / (video.fps or ASSUMED_FPS)).tolist()
+        times = timestamps(frames, video.fps)
         seconds = int(video.num_frames / video.fps) if video.fps else int(times[-1])
         text = (
             f"You are provided the following series of {cardinal(longest)} frames "

@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Family, MediaCounts, no_videos
-from packidx.processor.families.tiles import (
-    Ints,
-    best_resolution,
-    needed,
-    positive_sizes,
-    square_side,
-    without,
-)
+from packidx.errors import BadRecord
+from packidx.processor.families.base import MediaCounts, no_videos
+from packidx.processor.families.frames import Frames, frames_used, known_fps, too_few_frames
+from packidx.processor.families.tiles import Ints, best_resolution, positive_sizes, without
 from packidx.records.conversation import MediaInfo
 
 
@@ -69,7 +63,7 @@ class LlavaVision:
     ) -> MediaCounts:
         return no_videos(self.family, videos)
 
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+    def sample_frames(self, video: MediaInfo) -> Frames:
         return np.arange(video.num_frames)
 
     def text_overhead(self, roles: list[str], num_media: int) -> int:
@@ -155,200 +149,18 @@ class TiledLlavaVision(LlavaVision):
         tokens = np.where(num_frames > 0, num_frames * pooled**2 + 1, 0)
         return MediaCounts(np.stack([num_frames, side, side], axis=1), tokens, errors=errors)
 
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
-        if video.num_frames <= 0 or min(video.height, video.width) <= 0:
-            raise BadRecord("broken_media", f"a video of {video.num_frames} frames has no picture")
-        if video.frame_indices is not None:
-            return np.array(video.frame_indices, np.int64)
-        if video.extracted or self.sampling is None:
-            return np.arange(video.num_frames)
-        return evenly(video, self.sampling.get("num_frames"), self.sampling.get("fps"))
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        return frames_used(video, None if self.sampling is None else self._evenly)
 
-
-def evenly(video: MediaInfo, num_frames: int | None, fps: float | None) -> NDArray[np.int64]:
-    """Frames ``[f]`` at equal distances, as many as `num_frames` or as `fps` gives.
-
-    transformers 5.23, `video_utils.default_sample_indices_fn`.
-
-    Raises:
-        BadRecord: the video has fewer, or its frames per second are needed and unknown.
-    """
-    total = video.num_frames
-    if num_frames is None and fps is not None:
-        if not video.fps:
-            raise BadRecord("broken_media", "a video's frames per second are not known")
-        num_frames = max(1, int(total / video.fps * fps))
-    if num_frames is None:
-        return np.arange(total)
-    if num_frames > total:
-        raise BadRecord(
-            "video_too_short", f"a video has {total} frames, of which {num_frames} are to be taken"
-        )
-    return np.arange(num_frames) * total // num_frames
-
-
-def _whole(family: str, own: Mapping[str, Any], side: int) -> LlavaVision:
-    """What LLaVA's and LLaVA-NeXT's own settings say of a tile of `side` pixels."""
-    patches = side // needed(own, "patch_size")
-    return LlavaVision(
-        family=family,
-        patches=patches,
-        base_tokens=patches**2 + int(own.get("num_additional_image_tokens") or 0),
-        dropped=int(own.get("vision_feature_select_strategy") == "default"),
-        image_token=str(own.get("image_token") or "<image>"),
-    )
-
-
-def _build_llava(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> LlavaVision:
-    if image.get("do_center_crop"):
-        return _whole("llava", own, square_side(image.get("crop_size"), "crop_size"))
-    size = image.get("size") or {}
-    if not image.get("do_resize") or ("shortest_edge" in size and not image.get("do_pad")):
-        raise SourceError(
-            "its images do not all become squares of one size: set do_center_crop and crop_size"
-        )
-    return _whole("llava", own, square_side(size, "size"))
-
-
-def _tile_side(image: Mapping[str, Any]) -> int:
-    """Pixels per side of a tile.
-
-    Raises:
-        SourceError: tiles of another size, or cut images, are asked for.
-    """
-    side = square_side(image.get("size"), "size")
-    crop = image.get("crop_size")
-    if not image.get("do_resize"):
-        raise SourceError("its image settings have do_resize false: set it to true")
-    if (crop or image.get("do_center_crop")) and square_side(crop, "crop_size") != side:
-        raise SourceError(
-            f"its image settings have size {side} but crop_size {crop}: they must be the same"
-        )
-    return side
-
-
-def _resolutions(image: Mapping[str, Any], side: int) -> tuple[tuple[int, int], ...]:
-    given = image.get("image_grid_pinpoints") or []
-    pairs = tuple((int(height), int(width)) for height, width in given)
-    if not pairs or any(edge % side or edge <= 0 for pair in pairs for edge in pair):
-        raise SourceError(
-            f"its image settings have image_grid_pinpoints {given}: "
-            f"each must be of whole tiles of {side} pixels"
-        )
-    return pairs
-
-
-def _build_next(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> TiledLlavaVision:
-    side = _tile_side(image)
-    whole = _whole("llava_next", own, side)
-    return TiledLlavaVision(
-        family=whole.family,
-        patches=whole.patches,
-        base_tokens=whole.base_tokens,
-        dropped=whole.dropped,
-        image_token=whole.image_token,
-        model_inputs=("pixel_values", "image_sizes"),
-        side=side,
-        resolutions=_resolutions(image, side),
-    )
-
-
-def _build_onevision(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> TiledLlavaVision:
-    side = _tile_side(image)
-    tokens = needed(own, "num_image_tokens")
-    patches = math.isqrt(tokens)
-    ratio = str(own.get("vision_aspect_ratio") or "anyres_max_9")
-    if patches**2 != tokens:
-        raise SourceError(f"its processor_config.json has num_image_tokens {tokens}: no square")
-    if not ratio.startswith("anyres_max_") or not ratio[len("anyres_max_") :].isdigit():
-        raise SourceError(f"its processor_config.json has vision_aspect_ratio {ratio!r}: unknown")
-    if square_side(video.get("size"), "video size") != side:
-        raise SourceError(f"its video frames must be {side} pixels a side as its image tiles are")
-    sampling = video if video.get("do_sample_frames") else None
-    if sampling and sampling.get("fps") and sampling.get("num_frames"):
-        raise SourceError("its video settings have fps and num_frames: leave one out")
-    vision = TiledLlavaVision(
-        family="llava_onevision",
-        patches=patches,
-        base_tokens=tokens,
-        dropped=int(own.get("vision_feature_select_strategy") == "default"),
-        image_token=str(own.get("image_token") or "<image>"),
-        side=side,
-        resolutions=_resolutions(image, side),
-        max_tiles=int(ratio[len("anyres_max_") :]),
-        video_token=str(own.get("video_token") or "<video>"),
-        sampling=sampling,
-    )
-    inputs = ("pixel_values", "image_sizes", "batch_num_images", "pixel_values_videos")
-    return replace(vision, model_inputs=inputs)
-
-
-# Class defaults of transformers 5.23: LlavaNextImageProcessor, LlavaOnevisionImageProcessor and
-# LlavaOnevisionVideoProcessor.
-_DEFAULTS: dict[str, Any] = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-_NEXT_IMAGE = {
-    **_DEFAULTS,
-    "do_pad": True,
-    "do_center_crop": True,
-    "size": {"shortest_edge": 224},
-    "crop_size": {"height": 224, "width": 224},
-    "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
-}
-_EDGES = range(384, 2305, 384)
-_ONEVISION_IMAGE = {**_DEFAULTS, "do_pad": True, "size": {"height": 384, "width": 384}}
-_ONEVISION_IMAGE |= {"image_grid_pinpoints": [[h, w] for h in _EDGES for w in _EDGES]}
-_ONEVISION_VIDEO = {**_DEFAULTS, "size": {"height": 384, "width": 384}, "do_sample_frames": False}
-_STRATEGY = ("image_token", "vision_feature_select_strategy")
-
-LLAVA = Family(
-    "llava",
-    "LlavaProcessor",
-    {},  # its image processor may be of any class (CLIP's, SigLIP's): nothing can be assumed
-    {},
-    _build_llava,
-    settings=(*_STRATEGY, "patch_size", "num_additional_image_tokens"),
-    own_defaults={"image_token": "<image>", "num_additional_image_tokens": 0},
-)
-LLAVA_NEXT = Family(
-    "llava_next",
-    "LlavaNextProcessor",
-    _NEXT_IMAGE,
-    {},
-    _build_next,
-    settings=(
-        *(*_STRATEGY, "patch_size", "num_additional_image_tokens"),
-        "image_grid_pinpoints",
-    ),
-    own_defaults={"image_token": "<image>", "num_additional_image_tokens": 0},
-)
-LLAVA_ONEVISION = Family(
-    "llava_onevision",
-    "LlavaOnevisionProcessor",
-    _ONEVISION_IMAGE,
-    _ONEVISION_VIDEO,
-    _build_onevision,
-    settings=(
-        *(*_STRATEGY, "num_image_tokens", "video_token"),
-        *("vision_aspect_ratio", "image_grid_pinpoints"),
-    ),
-    own_defaults={
-        "image_token": "<image>",
-        "video_token": "<video>",
-        "vision_aspect_ratio": "anyres_max_9",
-    },
-)
+    def _evenly(self, total: int, fps: float | None) -> Frames:
+        """Frames at equal distances: transformers 5.23, `video_utils.default_sample_indices_fn`."""
+        settings = self.sampling or {}
+        num_frames, wanted_fps = settings.get("num_frames"), settings.get("fps")
+        if num_frames is None and wanted_fps is not None:
+            num_frames = max(1, int(total / known_fps(fps) * wanted_fps))
+        if num_frames is None:
+            return np.arange(total)
+        if num_frames > total:
+            raise too_few_frames(total, num_frames)
+        frames: Frames = np.arange(num_frames) * total // num_frames
+        return frames

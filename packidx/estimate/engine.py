@@ -1,0 +1,81 @@
+"""Choosing the text engine, on the data's own text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from packidx.errors import BadRecord, OptionError
+from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.rows import ShardInfo, examine, raw_records
+from packidx.processor.text import ENGINES, choose_engine
+from packidx.records.sources import Range, ShardScan
+
+NUM_TEXTS = 512
+"""Texts that both engines tokenize before the faster one is trusted."""
+
+_NUM_RANGES = 64
+
+
+def check_engine(wanted: str | None) -> str | None:
+    """An engine's name as an option; ``'auto'`` is None.
+
+    Raises:
+        OptionError: there is no such engine.
+    """
+    if wanted is None or wanted == "auto":
+        return None
+    if wanted not in ENGINES:
+        known = ", ".join(("auto", *ENGINES))
+        raise OptionError(f"text-engine is {wanted!r}: choose one of {known}")
+    return wanted
+
+
+def choose(
+    counter: RecordCounter,
+    shards: Sequence[ShardInfo],
+    scans: Sequence[ShardScan],
+    wanted: str | None,
+) -> tuple[str, dict[str, Any] | None]:
+    """The engine, and the record of why; the first that serves and no record without a tokenizer.
+
+    Raises:
+        SourceError: a shard cannot be read.
+        MismatchError: the engine that is wanted does not serve.
+    """
+    text = counter.counter.text
+    if text is None or counter.opens_media and counter.encoder is not None:
+        return "tokenizers", None
+    texts: list[str] = []
+    if wanted != "tokenizers":
+        texts = list(itertools.islice(_texts(counter, shards, scans), NUM_TEXTS))
+    return choose_engine(text.tokenizer, texts, wanted)
+
+
+def _texts(
+    counter: RecordCounter, shards: Sequence[ShardInfo], scans: Sequence[ShardScan]
+) -> Iterator[str]:
+    """What is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
+    ranges = [
+        (shard, part) for shard, scan in zip(shards, scans, strict=True) for part in scan.ranges
+    ]
+    step = max(1, -(-len(ranges) // _NUM_RANGES))
+    chosen = ranges[::step]
+    for shard, part in chosen:
+        yield from _range_texts(counter, shard, part, -(-NUM_TEXTS // len(chosen)))
+
+
+def _range_texts(
+    counter: RecordCounter, shard: ShardInfo, part: Range, limit: int
+) -> Iterator[str]:
+    records = raw_records(shard, part)
+    for raw in itertools.islice(records, limit):
+        item = examine(raw, shard, 0, counter)
+        if item.error is not None or item.conversation is None or item.conversation.input_ids:
+            continue
+        media = counter.counter.count_media([item.conversation], [item.infos])
+        try:
+            yield counter.counter.expand(item.conversation, 0, media).text
+        except BadRecord:
+            continue  # it becomes a rejected row

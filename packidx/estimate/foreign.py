@@ -1,0 +1,232 @@
+"""Counting with the user's own encoder: what ``--encode module:name`` runs on every record."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.errors import BadRecord, OptionError, PackidxError
+from packidx.named import fingerprint_of, load_named, name_of
+from packidx.processor.counter import EXACT, KINDS, UNKNOWN, Counts, MediaColumns
+from packidx.records.conversation import Conversation
+
+Encode = Callable[[dict[str, Any]], Any]
+Ints = NDArray[np.int64]
+
+_IGNORED = -100  # label of what is not trained on, as in transformers
+_TYPES = {1: "image", 2: "video"}  # values of transformers' mm_token_type_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an encoder's sample says of itself, `UNKNOWN` where it says nothing."""
+
+    length: int
+    label_tokens: int = UNKNOWN
+    kinds: tuple[int, ...] | None = None
+    """Number in `KINDS` of each medium, in order of appearance; None where nobody says."""
+    of_kind: tuple[int, ...] | None = None
+    """Tokens of each kind in `KINDS`; None where nobody says which tokens are media."""
+    tokens: tuple[int, ...] = ()
+    at: tuple[int, ...] = ()
+    grids: tuple[tuple[int, int, int], ...] = ()
+
+
+class ForeignEncoder:
+    """An encoder that is not ours, as a counter of records.
+
+    Args:
+        encode: callable(record) -> {"input_ids": …}, or ``module:NAME`` of it. With a method
+            ``count(record)`` that is asked instead; with ``fingerprint()`` it can be told from
+            others.
+
+    Raises:
+        OptionError: it cannot be loaded.
+    """
+
+    def __init__(self, encode: str | Encode) -> None:
+        if isinstance(encode, str):
+            self.name = encode
+            self._encode: Encode = load_named(encode, "--encode")
+        else:
+            if not callable(encode):
+                raise OptionError(f"encode is {type(encode).__name__}, which cannot be called")
+            self.name, self._encode = name_of(encode), encode
+
+    def fingerprint(self) -> str | None:
+        """Its own, or None where it has none."""
+        return fingerprint_of(self._encode)
+
+    def measure(self, record: dict[str, Any], conversation: Conversation | None) -> Measured:
+        """The sample that `record` becomes.
+
+        Args:
+            record: as the reader hands it over, media opened.
+            conversation: the record parsed, None where it is of no dialect packidx knows.
+
+        Raises:
+            BadRecord: ``encode_failed``, or what the encoder raises itself.
+        """
+        kinds = None
+        if conversation is not None:
+            kinds = tuple(KINDS.index(medium.kind) for medium in conversation.media)
+        count = getattr(self._encode, "count", None)
+        try:
+            if callable(count):
+                return Measured(_natural(count(record)), kinds=kinds)
+            encoded = self._encode(record)
+        except PackidxError:
+            raise
+        except Exception as error:  # whatever the user's code raises costs this record alone
+            raise BadRecord("encode_failed", f"{type(error).__name__}: {error}") from error
+        if not isinstance(encoded, Mapping) or encoded.get("input_ids") is None:
+            given = ", ".join(map(str, encoded)) if isinstance(encoded, Mapping) else ""
+            text = f"it returned {given or type(encoded).__name__}, not a dict with input_ids"
+            raise BadRecord("encode_failed", text)
+        return _measure(encoded, kinds)
+
+
+def _natural(value: Any) -> int:
+    number = operator.index(value)
+    if number < 0:
+        raise ValueError(f"count(record) is {number}")
+    return number
+
+
+def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measured:
+    """Shapes as the reader takes them: ``[T]`` or ``[1, T]``; labels default to the ids."""
+    ids = _vector("input_ids", encoded["input_ids"], None)
+    given = encoded.get("labels")
+    labels = ids if given is None else _vector("labels", given, len(ids))
+    trained = int(np.count_nonzero(labels[1:] != _IGNORED))  # nothing predicts the first token
+    kinds, grids = _grids(encoded, kinds)
+    types = encoded.get("mm_token_type_ids")
+    if types is None:
+        of_kind = None if kinds is None or kinds else (0,) * len(KINDS)
+        return Measured(len(ids), trained, kinds, of_kind, grids=grids)
+    spans = _spans(_vector("mm_token_type_ids", types, len(ids)))
+    sums = [sum(size for kind, _, size in spans if kind == number) for number in range(len(KINDS))]
+    at: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+    if tuple(kind for kind, _, _ in spans) == kinds:  # one run of tokens per medium
+        at = tuple(first for _, first, _ in spans)
+        tokens = tuple(size for _, _, size in spans)
+    return Measured(len(ids), trained, kinds, tuple(sums), tokens, at, grids)
+
+
+def _vector(name: str, value: Any, length: int | None) -> Ints:
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if not hasattr(value, "tolist"):
+            text = f"it returned {name} as {type(value).__name__}, which is no array ({error})"
+            raise BadRecord("encode_failed", text) from None
+        found = np.asarray(value.tolist())  # a tensor on a device, or with a gradient
+    if found.ndim == 2 and found.shape[0] == 1:
+        found = found[0]
+    if found.ndim != 1 or (length is not None and len(found) != length):
+        wanted = "[T] or [1, T]" if length is None else f"[{length}]"
+        text = f"it returned {name} of shape {list(found.shape)}, not {wanted}"
+        raise BadRecord("encode_failed", text)
+    if found.dtype.kind not in "iub" and found.size:
+        raise BadRecord("encode_failed", f"it returned {name} of type {found.dtype}, not integers")
+    return found.astype(np.int64)
+
+
+def _spans(types: Ints) -> list[tuple[int, int, int]]:
+    """(number in `KINDS`, first token, tokens) of each run of media tokens."""
+    edges = np.flatnonzero(np.diff(types, prepend=0, append=0))
+    found = []
+    for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        kind = _TYPES.get(int(types[first]))
+        if kind is not None:
+            found.append((KINDS.index(kind), first, end - first))
+    return found
+
+
+def _grids(
+    encoded: Mapping[str, Any], kinds: tuple[int, ...] | None
+) -> tuple[tuple[int, ...] | None, tuple[tuple[int, int, int], ...]]:
+    """The kinds, known from grids of one kind too, and each medium's (t, h, w), all or none."""
+    rows: dict[int, list[Any]] = {}
+    for number, kind in enumerate(KINDS):
+        value = encoded.get(f"{kind}_grid_thw")
+        if value is not None:
+            found = np.asarray(value)
+            if found.ndim != 2 or found.shape[1] != 3:
+                text = f"it returned {kind}_grid_thw of shape {list(found.shape)}, not [media, 3]"
+                raise BadRecord("encode_failed", text)
+            rows[number] = found.tolist()
+    if kinds is None:
+        if len(rows) != 1:
+            return None, ()
+        kinds = tuple(kind for kind, found in rows.items() for _ in found)
+    if any(len(rows.get(kind, ())) != kinds.count(kind) for kind in set(kinds)):
+        return kinds, ()
+    following = {kind: iter(found) for kind, found in rows.items()}
+    grids = [next(following[kind]) for kind in kinds]
+    return kinds, tuple((int(t), int(h), int(w)) for t, h, w in grids)
+
+
+def counts_of(measured: Sequence[Measured]) -> Counts:
+    """The columns of n samples that were measured."""
+    offsets = np.zeros(len(measured) + 1, np.int64)
+    np.cumsum([len(one.kinds or ()) for one in measured], out=offsets[1:])
+    media = _media_columns(measured, offsets)
+    sums = np.array([one.of_kind or (UNKNOWN,) * len(KINDS) for one in measured], np.int64)
+    sums = sums.reshape(-1, len(KINDS))
+    length = np.array([one.length for one in measured], np.int64)
+    known = sums[:, 0] != UNKNOWN
+    has_grids = np.array(
+        [one.kinds is not None and len(one.grids) == len(one.kinds) for one in measured], bool
+    )
+    return Counts(
+        text_tokens=np.where(known, length - sums.sum(axis=1), UNKNOWN),
+        image_tokens=sums[:, 0],
+        video_tokens=sums[:, 1],
+        audio_tokens=sums[:, 2],
+        length=length,
+        label_tokens=np.array([one.label_tokens for one in measured], np.int64),
+        vision_patches=np.where(has_grids, _sums(media.patches, offsets), UNKNOWN),
+        vision_cost=np.where(has_grids, _sums(media.cost, offsets), UNKNOWN),
+        method=np.full(len(measured), EXACT, np.int64),
+        media=media,
+        errors={},
+    )
+
+
+def _media_columns(measured: Sequence[Measured], offsets: Ints) -> MediaColumns:
+    num = int(offsets[-1])
+    unknown = np.full(num, UNKNOWN, np.int64)
+    columns = MediaColumns(
+        offsets=offsets,
+        kind=np.array([kind for one in measured for kind in one.kinds or ()], np.int64),
+        tokens=unknown.copy(),
+        grid=np.full((num, 3), UNKNOWN, np.int64),
+        patches=unknown.copy(),
+        cost=unknown.copy(),
+        at=unknown.copy(),
+        method=np.full(num, EXACT, np.int64),
+        expansions=[None] * num,
+    )
+    for one, first, end in zip(measured, offsets[:-1], offsets[1:], strict=True):
+        if one.tokens:
+            columns.tokens[first:end] = one.tokens
+            columns.at[first:end] = one.at
+        if one.grids and first < end:
+            grid = np.array(one.grids, np.int64)
+            columns.grid[first:end] = grid
+            columns.patches[first:end] = grid.prod(axis=1)
+            columns.cost[first:end] = grid[:, 0] * (grid[:, 1] * grid[:, 2]) ** 2
+    return columns
+
+
+def _sums(values: Ints, offsets: Ints) -> Ints:
+    total = np.concatenate([[0], np.cumsum(values)])
+    found: Ints = total[offsets[1:]] - total[offsets[:-1]]
+    return found

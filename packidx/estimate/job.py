@@ -1,0 +1,242 @@
+"""A job: all that decides what a lengths table will be, and the manifest that says so."""
+
+from __future__ import annotations
+
+import collections
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import packidx
+from packidx import files, schema
+from packidx.estimate.parts import ROW_GROUP, Part
+from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.estimate.rows import BATCH, ShardInfo, media_root
+from packidx.manifest import software
+from packidx.records.sources import TASK_BYTES, Shard, ShardScan, short_names
+
+_MEDIA_REASONS = frozenset(
+    ("missing_media", "broken_media", "media_outside_root", "media_remote", "media_too_large")
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is counted, and how."""
+
+    shards: list[Shard]
+    scans: list[ShardScan]
+    recipe: Recipe
+    counter: RecordCounter
+    """Of `recipe`, in this process."""
+    media_root: str | None
+    calibrate: int = 0
+    """Samples to encode for real (see `calibrate`)."""
+    wanted_engine: str | None = None
+    """A text engine that was asked for; None takes the fastest that is exact."""
+    engine: dict[str, Any] | None = field(default=None)
+    """The text engine that counts, and why; None where no text is tokenized."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options, as they stand in the manifest."""
+        options: dict[str, Any] = {
+            "processor": self.recipe.processor,
+            "encode": None if self.counter.encoder is None else self.counter.encoder.name,
+            "labels": self.recipe.labels,
+            "media_root": self.media_root,
+            "calibrate": self.calibrate,
+            "seed": self.recipe.seed,
+        }
+        return options
+
+    @property
+    def encoder(self) -> dict[str, Any] | None:
+        """What builds the samples that were counted; None where nobody knows."""
+        fingerprint = self.counter.fingerprint()
+        if self.counter.encoder is not None:
+            return {"fingerprint": fingerprint, "name": self.counter.encoder.name}
+        if fingerprint is None:
+            return None
+        encoder = {"fingerprint": fingerprint, "name": self.recipe.processor}
+        if self.recipe.labels is not None:
+            encoder["labels"] = self.recipe.labels
+        return encoder
+
+    @property
+    def transform(self) -> dict[str, Any] | None:
+        return None if self.counter.transform is None else self.counter.transform.to_json()
+
+
+def shard_infos(job: Job) -> list[ShardInfo]:
+    """What the rows of each shard have in common."""
+    names = short_names([shard.path for shard in job.shards])
+    return [
+        ShardInfo(
+            number,
+            names[number],
+            shard.path,
+            shard.source,
+            *media_root(shard.path, job.media_root or shard.layout.media_root),
+            sized=job.recipe.processor is not None,
+            container=shard.container,
+            layout=shard.layout,
+        )
+        for number, shard in enumerate(job.shards)
+    ]
+
+
+def job_digest(job: Job) -> str:
+    """SHA-256 of everything that decides the table's bytes; another one each time where an encoder
+    without a fingerprint counts: nobody can tell whether it is still the same.
+
+    Paths are absolute here: the same relative ones name other media in another folder.
+    """
+    head = {
+        **_inputs(job),
+        "layouts": _layouts(job),
+        "paths": [os.path.abspath(shard.path) for shard in job.shards],
+        "media_root": None if job.media_root is None else os.path.abspath(job.media_root),
+        "fingerprints": job.counter.fingerprints(),
+        "engine": job.engine,
+        "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],
+        "software": software(),
+        "nonce": None if job.counter.is_known else secrets.token_hex(16),
+    }
+    return files.digest(files.canonical_json(head))
+
+
+def is_same(job: Job, manifest: dict[str, Any]) -> bool:
+    """Whether the table of `manifest` is certainly the one that `job` would make."""
+    if any(manifest.get(name) != value for name, value in _inputs(job).items()):
+        return False
+    layouts = {one["name"]: one["layout"] for one in manifest["sources"] if "layout" in one}
+    if manifest.get("version") != schema.FORMAT_VERSION or layouts != _layouts(job):
+        return False
+    given = job.recipe.processor is not None or job.counter.encoder is not None
+    if given and job.counter.fingerprint() is None:
+        return False  # nothing to compare
+    versions = manifest.get("software")
+    if not isinstance(versions, dict) or versions.get("packidx") != packidx.__version__:
+        return False  # another version may count differently
+    engine = manifest.get("text_engine") or {}
+    if job.wanted_engine and not str(engine.get("name")).startswith(job.wanted_engine):
+        return False
+    # Media files are not part of the fingerprint: they may have been repaired or exchanged since.
+    if manifest.get("num_media") != 0:
+        return False
+    return _MEDIA_REASONS.isdisjoint(manifest.get("rejected", _MEDIA_REASONS))
+
+
+def make_manifest(
+    job: Job, parts: Sequence[Part], calibration: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The manifest of a finished table."""
+    rejected = _total(part.rejected for part in parts)
+    manifest = {
+        "format": schema.LENGTHS_FORMAT,
+        "version": schema.FORMAT_VERSION,
+        "fingerprint": _fingerprint(job, parts, calibration),
+        "num_samples": sum(part.rows for part in parts),
+        "num_rejected": sum(rejected.values()),
+        **_inputs(job),
+        "text_engine": job.engine,
+        "sources": _sources(job, parts),
+        "files": [
+            {"path": part.path, "rows": part.rows, "bytes": part.nbytes, "sha256": part.sha256}
+            for part in parts
+        ],
+        "methods": _total(part.methods for part in parts),
+        "rejected": rejected,
+        "num_media": sum(part.num_media for part in parts),
+        "software": software(),
+    }
+    if calibration is not None:
+        manifest["calibration"] = calibration
+    return manifest
+
+
+def _inputs(job: Job) -> dict[str, Any]:
+    """What two runs must agree in to make the same table, as it stands in the manifest."""
+    inputs: dict[str, Any] = {"encoder": job.encoder, "options": job.options}
+    if job.transform is not None:
+        inputs["transform"] = job.transform
+    inputs["shards"] = [
+        _shard_json(shard, result) for shard, result in zip(job.shards, job.scans, strict=True)
+    ]
+    return inputs
+
+
+def _shard_json(shard: Shard, result: ShardScan) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "uri": shard.uri,
+        "bytes": result.nbytes,
+        "rows": result.num_records,
+        "fingerprint": result.sha256,
+        "source": shard.source,
+    }
+    if shard.container != "jsonl":
+        entry["container"] = shard.container
+    return entry
+
+
+def _fingerprint(job: Job, parts: Sequence[Part], calibration: dict[str, Any] | None) -> str:
+    """Digest of the table's logical content: not of where things are, nor of any library."""
+    head: dict[str, Any] = {
+        "format": schema.LENGTHS_FORMAT,
+        "version": schema.FORMAT_VERSION,
+        "shards": [
+            {"fingerprint": result.sha256, "source": shard.source}
+            for shard, result in zip(job.shards, job.scans, strict=True)
+        ],
+        "encoder": None if job.encoder is None else job.encoder["fingerprint"],
+        "options": {"confined": job.media_root is not None},
+        "columns": schema.LENGTHS.names,
+    }
+    # What is there only sometimes is named only then: tables without it keep their fingerprint.
+    if job.transform is not None:
+        head["transform"] = [job.transform["fingerprint"], job.transform["seed"]]
+    if layouts := _layouts(job):
+        paths = ("media_root", "sample_ratio")  # where things are, and what a plan does with them
+        head["layouts"] = {
+            source: {name: value for name, value in layout.items() if name not in paths}
+            for source, layout in layouts.items()
+        }
+    if calibration is not None:
+        head["calibration"] = calibration["sources"]
+    digests = [digest.encode() for part in parts for digest in part.digests]
+    return files.digest(files.canonical_json(head), *digests)
+
+
+def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    totals: dict[str, list[int]] = {shard.source: [0, 0, 0] for shard in job.shards}
+    for part in parts:
+        for name, sums in part.sources.items():
+            totals[name] = [a + b for a, b in zip(totals[name], sums, strict=True)]
+    layouts = _layouts(job)
+    return [
+        {
+            "name": name,
+            "media_root": job.media_root,
+            **({"layout": layouts[name]} if name in layouts else {}),
+            "num_samples": samples,
+            "num_rejected": rejected,
+            "num_tokens": tokens,
+        }
+        for name, (samples, rejected, tokens) in totals.items()
+    ]
+
+
+def _layouts(job: Job) -> dict[str, dict[str, Any]]:
+    """The sources' layouts as the manifest has them, where they are not the default one."""
+    found = {shard.source: shard.layout.to_json() for shard in job.shards}
+    return {source: layout for source, layout in found.items() if layout}
+
+
+def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: collections.Counter[str] = collections.Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))

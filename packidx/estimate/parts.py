@@ -1,0 +1,160 @@
+"""A finished part of a lengths table, and the note beside it that lets the next run take it over.
+
+The note is written after the part is on disk, atomically, so a part with a note is whole. It names
+the job, that is everything that decides the table: a part of other settings is never taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from packidx import files, schema
+
+ROW_GROUP = 16384
+"""Rows of a row group: pinned, because the file's bytes depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part file that is written, and the sums over it."""
+
+    number: int
+    path: str
+    rows: int
+    nbytes: int
+    sha256: str
+    digests: tuple[str, ...]
+    """`files.array_digest` of each column, in the schema's order."""
+    methods: dict[str, int]
+    rejected: dict[str, int]
+    num_media: int
+    sources: dict[str, tuple[int, int, int]]
+    """Per source: samples, rejected samples, tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job's parts go."""
+
+    table: str
+    """Folder of the parts."""
+    notes: str
+    """Folder of the notes."""
+    job: str
+    """Digest of everything that decides the table."""
+
+
+def file_name(number: int) -> str:
+    """Name of part `number`."""
+    return f"part-{number:05d}.parquet"
+
+
+def write_part(place: Place, number: int, table: pa.Table, temporary: str) -> Part:
+    """Write a part and its note; there is either both or nothing to take over.
+
+    Args:
+        place: where.
+        number: the part's.
+        table: its rows.
+        temporary: as `begin_part` gave it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with schema.open_writer(temporary, schema.LENGTHS) as writer:
+        writer.write_table(table, row_group_size=ROW_GROUP)
+    files.fsync_path(temporary)
+    part = Part(
+        number=number,
+        path=file_name(number),
+        rows=table.num_rows,
+        nbytes=os.path.getsize(temporary),
+        sha256=files.file_digest(temporary),
+        digests=tuple(files.array_digest(column) for column in table.columns),
+        methods=_frequencies(table, "method"),
+        rejected=_frequencies(table, "reason"),
+        num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
+        sources=_source_sums(table),
+    )
+    os.replace(temporary, os.path.join(place.table, part.path))
+    files.fsync_path(place.table)
+    files.write_json(_note(place, number), {"job": place.job, **asdict(part)})
+    return part
+
+
+def begin_part(place: Place, number: int) -> str:
+    """Path of a new temporary file, which says that the part is being counted.
+
+    No two processes share one: a worker that outlives its killed parent for a moment does not write
+    into the next run's.
+    """
+    name = f".{file_name(number)}.{os.getpid()}-{secrets.token_hex(4)}"
+    path = os.path.join(place.table, name)
+    with open(path, "wb"):
+        return path
+
+
+def is_begun(place: Place, number: int) -> bool:
+    """Whether a part is being counted, or was when its process died."""
+    start = f".{file_name(number)}."
+    return any(name.startswith(start) for name in os.listdir(place.table))
+
+
+def take_over(place: Place, number: int, num_records: int) -> Part | None:
+    """Part `number` as an earlier run of this very job left it, or None."""
+    try:
+        with open(_note(place, number), "rb") as file:
+            note = json.load(file)
+        if note.pop("job") != place.job:
+            return None
+        part = _from_json(note)
+        path = os.path.join(place.table, part.path)
+        if (part.number, part.path, part.rows) != (number, file_name(number), num_records):
+            return None
+        if os.path.getsize(path) != part.nbytes or files.file_digest(path) != part.sha256:
+            return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None  # damaged: count it again
+    return part
+
+
+def tidy(place: Place, numbers: list[int]) -> None:
+    """Remove from the table's folder everything that is not one of its parts."""
+    kept = {file_name(number) for number in numbers}
+    for name in os.listdir(place.table):
+        if name not in kept:
+            os.unlink(os.path.join(place.table, name))
+
+
+def _note(place: Place, number: int) -> str:
+    return os.path.join(place.notes, f"part-{number:05d}.json")
+
+
+def _from_json(note: dict[str, Any]) -> Part:
+    sources = {name: (int(a), int(b), int(c)) for name, (a, b, c) in note.pop("sources").items()}
+    return Part(**{**note, "digests": tuple(note["digests"]), "sources": sources})
+
+
+def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
+    counts = pc.value_counts(table.column(name).drop_null()).to_pylist()
+    return {entry["values"]: entry["counts"] for entry in sorted(counts, key=lambda e: e["values"])}
+
+
+def _source_sums(table: pa.Table) -> dict[str, tuple[int, int, int]]:
+    flat = table.select(["source", "length"]).append_column(
+        "bad", pc.equal(table.column("status"), "rejected").cast(pa.int64())
+    )
+    sums = flat.group_by("source").aggregate(
+        [("length", "count"), ("bad", "sum"), ("length", "sum")]
+    )
+    return {
+        row["source"]: (row["length_count"], row["bad_sum"], row["length_sum"])
+        for row in sums.to_pylist()
+    }

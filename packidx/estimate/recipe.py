@@ -1,0 +1,172 @@
+"""How records are counted: the settings every process shares, and the counter made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.estimate.foreign import Encode, ForeignEncoder, Measured, counts_of
+from packidx.processor.counter import Counter, Counts
+from packidx.processor.folder import ProcessorFiles, load_processor
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.dialects import parse
+from packidx.records.media import open_media
+from packidx.transform import Function, Transform
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Settings that decide a record's counts; picklable if what the user gave is."""
+
+    processor: str | None = None
+    """Folder or name."""
+    labels: str | None = None
+    """Label policy in words (`LabelPolicy.parse`); None is the default."""
+    engine: str = "tokenizers"
+    """Of `TextEncoder`."""
+    encode: str | Encode | None = None
+    """The user's own encoder, or ``module:NAME`` of it."""
+    transform: str | Function | None = None
+    seed: int = 0
+    """Of the transform."""
+    cheap: bool = False
+    """Estimate without tokenizing or encoding anything, for a table that is calibrated."""
+
+    def __post_init__(self) -> None:
+        if self.encode is not None and self.processor is not None:
+            raise OptionError("an encoder and a processor both say how to count: give one of them")
+        if self.labels is not None and self.processor is None:
+            raise OptionError("a label policy needs a processor: without one no labels are counted")
+
+    def build(self) -> RecordCounter:
+        """The counter.
+
+        Raises:
+            SourceError, OptionError: the processor, encoder or transform cannot be used.
+        """
+        files = None
+        if self.processor is not None:
+            policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
+            files = load_processor(self.processor, policy)
+        encoder = None if self.encode is None else ForeignEncoder(self.encode)
+        transform = None
+        if self.transform is not None:
+            transform = Transform(self.transform, self.seed)
+        return RecordCounter(files, self.engine, encoder, transform, self.cheap)
+
+    def build_same(self, fingerprints: Sequence[str | None]) -> RecordCounter:
+        """The counter, in another process.
+
+        Raises:
+            MismatchError: it is not the one whose `RecordCounter.fingerprints` are given.
+        """
+        counter = self.build()
+        if counter.fingerprints() != tuple(fingerprints):
+            name = self.processor or (counter.encoder.name if counter.encoder else "the transform")
+            raise MismatchError(
+                f"{name} changed while it was loaded: a worker has the fingerprints "
+                f"{counter.fingerprints()}, the parent {tuple(fingerprints)}; start again"
+            )
+        return counter
+
+
+@dataclass(slots=True)
+class Examined:
+    """One record on its way to its counts."""
+
+    conversation: Conversation | None = None
+    infos: tuple[MediaInfo | None, ...] = ()
+    measured: Measured | None = None
+
+
+class RecordCounter:
+    """Counts raw records: by a processor, by the user's encoder, or by guess.
+
+    Attributes:
+        files: the processor, None without one.
+        encoder: the user's encoder, None without one.
+        transform: what changes records before they are encoded, None without one.
+        opens_media: whether records are handed over with their media opened.
+    """
+
+    def __init__(
+        self,
+        files: ProcessorFiles | None,
+        engine: str = "tokenizers",
+        encoder: ForeignEncoder | None = None,
+        transform: Transform | None = None,
+        cheap: bool = False,
+    ) -> None:
+        self.files = files
+        self.encoder = encoder
+        self.transform = transform
+        self._measures = encoder is not None and not cheap
+        self.opens_media = self._measures or transform is not None
+        if cheap and files is not None:
+            self.counter = Counter(replace(files, tokenizer=None))  # media as ever, text by guess
+        else:
+            self.counter = Counter(files, engine)
+
+    def fingerprint(self) -> str | None:
+        """The encoder's or the processor's; None where there is none that could be compared."""
+        if self.encoder is not None:
+            return self.encoder.fingerprint()
+        return Counter(self.files).fingerprint()
+
+    def fingerprints(self) -> tuple[str | None, ...]:
+        """All that tells two counters apart."""
+        files = None if self.files is None else self.files.fingerprint()
+        transform = None if self.transform is None else self.transform.fingerprint
+        return self.fingerprint(), files, transform
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `fingerprints` tell this counter from every other one."""
+        return self.encoder is None or self.encoder.fingerprint() is not None
+
+    def open(
+        self, record: dict[str, Any], root: str, confined: bool, sample_id: int
+    ) -> dict[str, Any]:
+        """The record as the reader hands it to an encoder: media opened, transformed.
+
+        Raises:
+            BadRecord: media cannot be opened, or the transform failed.
+        """
+        opened = open_media(record, root, confined)
+        return opened if self.transform is None else self.transform.apply(opened, sample_id)
+
+    def measure(self, record: dict[str, Any], item: Examined) -> None:
+        """Run the encoder on an opened record, where there is one to run.
+
+        Raises:
+            BadRecord: the encoder cannot build a sample of it.
+        """
+        if self._measures and self.encoder is not None:
+            try:
+                item.conversation = parse(record)
+            except BadRecord:  # of a dialect that only the encoder knows
+                item.conversation = None
+            item.measured = self.encoder.measure(record, item.conversation)
+
+    def count(self, items: Sequence[Examined]) -> Counts:
+        """The counts of a batch."""
+        if self._measures:
+            return counts_of([item.measured for item in items if item.measured is not None])
+        conversations = [item.conversation for item in items if item.conversation is not None]
+        return self.counter.count(conversations, [item.infos for item in items])
+
+
+def without_references(conversation: Conversation) -> Conversation:
+    """`conversation` without what its media are: opened ones hold their files' bytes."""
+    turns = tuple(
+        replace(turn, parts=tuple(_without_reference(part) for part in turn.parts))
+        for turn in conversation.turns
+    )
+    return replace(conversation, turns=turns)
+
+
+def _without_reference(part: str | Media) -> str | Media:
+    return part if isinstance(part, str) else replace(part, ref=None)

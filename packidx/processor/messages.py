@@ -1,0 +1,143 @@
+"""A conversation as the messages a template gets, plain or traced, and what they have in common.
+
+Two conversations have the same `structure` if they differ in nothing but their texts: then a
+template can only tell them apart by asking about these.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import jinja2.nodes
+
+from packidx.processor.fallback import REASONING
+from packidx.processor.trace import Trace
+from packidx.processor.traced import Traced
+from packidx.processor.traced_values import Incomplete
+from packidx.processor.turns import Hole
+from packidx.records.conversation import Conversation, to_messages
+
+
+class Unusual(Exception):
+    """A conversation whose structure cannot be told."""
+
+
+def messages_of(conversation: Conversation, empty_as_list: bool) -> list[dict[str, Any]]:
+    """The messages as transformers hands them to a template."""
+    messages = to_messages(conversation)
+    for turn, message in zip(conversation.turns, messages, strict=True):
+        if turn.extra:
+            _normalise(message)
+        content = message["content"]
+        if empty_as_list and type(content) is str and not content:
+            message["content"] = []
+    return messages
+
+
+def _normalise(message: dict[str, Any]) -> None:
+    """What transformers does to messages with further keys before it renders them."""
+    for key in [key for key, value in message.items() if value is None]:
+        del message[key]
+    reasoning = next((message[key] for key in REASONING if key in message), None)
+    if reasoning is not None:
+        message.setdefault("thinking", reasoning)
+        message["reasoning_content"] = reasoning
+
+
+def known_names(template: jinja2.nodes.Template) -> frozenset[str]:
+    """The keys that a template may ask a message for; any other does not matter to it."""
+    names = {node.attr for node in template.find_all(jinja2.nodes.Getattr)}
+    for const in template.find_all(jinja2.nodes.Const):
+        if isinstance(const.value, str):
+            names.add(const.value)
+    if names & set(REASONING):
+        names |= set(REASONING)
+    return frozenset(names)
+
+
+def structure(
+    conversation: Conversation, names: frozenset[str]
+) -> tuple[tuple[Hashable, ...], list[str]]:
+    """Everything about a conversation but its texts, and its texts.
+
+    Raises:
+        Unusual: it holds something that is neither.
+    """
+    key: list[Hashable] = []
+    texts: list[str] = []
+    for turn in conversation.turns:
+        key.append(turn.role if turn.train is None else (turn.role, turn.train))
+        for part in turn.parts:
+            if isinstance(part, str):
+                if not part:
+                    raise Unusual("an empty text")
+                texts.append(part)
+                key.append(1)
+            else:
+                key.append(part.kind)
+        if turn.extra:
+            extra = {name: turn.extra[name] for name in turn.extra if name in names}
+            if extra:
+                key.append(_shape(extra, texts))
+    if conversation.tools is not None:
+        try:
+            key.append(marshal.dumps(conversation.tools, 2))
+        except ValueError as error:
+            raise Unusual(str(error)) from error
+    return tuple(key), texts
+
+
+def _shape(value: Any, texts: list[str]) -> Hashable:
+    """`value` without its texts, which are appended to `texts`."""
+    kind = type(value)
+    if kind is str:
+        texts.append(value)
+        return ""
+    if kind is dict:
+        for key in value:
+            if type(key) is not str:
+                raise Unusual(f"a key that is a {type(key).__name__}")
+        return ("dict", tuple(value), *(_shape(item, texts) for item in value.values()))
+    if kind is list:
+        return ("list", *(_shape(item, texts) for item in value))
+    if value is None or kind in (bool, int, float):
+        return (kind.__name__, repr(value))
+    raise Unusual(f"a {kind.__name__}")
+
+
+def traced_messages(
+    conversation: Conversation, names: frozenset[str], empty_as_list: bool, trace: Trace
+) -> tuple[list[dict[str, Any]], list[Hole]]:
+    """`messages_of` with traced texts, and whose each of them is; in the order of `structure`."""
+    owners: list[Hole] = []
+
+    def traced(value: Any, turn: int, kind: str) -> Any:
+        if isinstance(value, str):
+            owners.append(Hole(turn, kind))
+            return Traced(trace, (len(owners) - 1,))
+        if isinstance(value, dict):
+            return {key: traced(item, turn, kind) for key, item in value.items()}
+        if isinstance(value, list):
+            return [traced(item, turn, kind) for item in value]
+        return value
+
+    turns = []
+    for number, turn in enumerate(conversation.turns):
+        parts = tuple(traced(part, number, "content") for part in turn.parts)
+        known = {name: value for name, value in turn.extra.items() if name in names}
+        extra = {name: traced(value, number, _kind(name)) for name, value in known.items()}
+        turns.append(replace(turn, parts=parts, extra=extra))
+    messages = messages_of(replace(conversation, turns=tuple(turns)), empty_as_list)
+    for number, turn in enumerate(conversation.turns):
+        if turn.extra.keys() - names:
+            messages[number] = Incomplete(messages[number])
+    return messages, owners
+
+
+def _kind(name: str) -> str:
+    if name in REASONING:
+        return "reasoning"
+    return "tool" if name in ("tool_calls", "function_call") else "other"

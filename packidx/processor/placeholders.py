@@ -1,0 +1,88 @@
+"""The media placeholders in a rendered text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from packidx.errors import BadRecord
+from packidx.processor.turns import Layout, Place
+from packidx.records.conversation import Conversation
+
+
+def any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern of any of these tokens, the longest that is there; None for none."""
+    longest_first = sorted(set(tokens), key=lambda token: (-len(token), token))
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
+class Placeholders:
+    """What a template writes for media.
+
+    Args:
+        tokens: kind of medium → its placeholder.
+    """
+
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        self.pattern = any_of(tokens.values())
+        self._tokens = tuple(sorted(set(tokens.values())))
+        self._of = dict(tokens)
+
+    def are_in(self, texts: Sequence[str]) -> bool:
+        """Whether any text holds a placeholder."""
+        for token in self._tokens:
+            for text in texts:
+                if token in text:
+                    return True
+        return False
+
+    def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
+        """First character of each medium's placeholder in the rendering `text`.
+
+        Raises:
+            BadRecord: ``media_token_in_text`` or ``media_not_rendered``.
+        """
+        if self.pattern is None:
+            return ()
+        found = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
+        media = self._expected(conversation)
+        if not found and not media:
+            return ()
+        for turn in conversation.turns:
+            for part in turn.parts:
+                if isinstance(part, str) and (hit := self.pattern.search(part)):
+                    detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
+                    raise BadRecord("media_token_in_text", detail)
+        if [token for _, token in found] != media:
+            reason = "media_not_rendered" if len(found) < len(media) else "media_token_in_text"
+            detail = f"the rendered text has {len(found)} media placeholders for {len(media)} media"
+            raise BadRecord(reason, detail)
+        return tuple(at for at, _ in found)
+
+    def place(self, conversation: Conversation, layout: Layout) -> tuple[Place, ...] | None:
+        """Where the media of all records of `layout` are whose texts hold no placeholder.
+
+        None if texts could still make one together with the template's words, or if there are
+        others than the conversation's: then `find` has to look.
+        """
+        found = []
+        for number, literal in enumerate(layout.literals):
+            for token in self.pattern.finditer(literal) if self.pattern else ():
+                found.append((token.group(), (2 * number, token.start())))
+            inner = 0 < number < len(layout.literals) - 1
+            if any(_completes(literal, token, inner) for token in self._tokens):
+                return None
+        if self.pattern and [token for token, _ in found] != self._expected(conversation):
+            return None
+        return tuple(place for _, place in found)
+
+    def _expected(self, conversation: Conversation) -> list[str | None]:
+        return [self._of.get(medium.kind) for medium in conversation.media]
+
+
+def _completes(literal: str, token: str, inner: bool) -> bool:
+    """Whether a text beside `literal` could make a placeholder together with it."""
+    cuts = range(1, len(token))
+    if any(literal.endswith(token[:cut]) or literal.startswith(token[cut:]) for cut in cuts):
+        return True
+    return inner and literal in token

@@ -1,0 +1,191 @@
+"""What a template makes of all records of one structure that answer its questions alike.
+
+The records of a structure (roles, kinds of parts …) share a tree: each `Node` is a question that
+the template asked of their texts when it was traced, each branch an answer, and at its end is the
+`Skeleton` that these answers led to. Putting a record's texts into it is its rendering, without
+Jinja.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from packidx.processor.labels import LabelPolicy
+from packidx.processor.spans import Region, Span, join_stop, subtract, trained_spans
+from packidx.processor.trace import Question, Step, Trace, Values
+from packidx.processor.traced import Traced
+from packidx.processor.turns import Found, Hole, Layout, Place, Stretch
+
+MAX_BRANCHES = 64
+"""Skeletons of one structure; records that need yet another one are traced one by one."""
+
+
+@dataclass(slots=True)
+class Skeleton:
+    """A template's words, and where its labels and media are."""
+
+    steps: tuple[Step, ...]
+    """Values made after the last question."""
+    holes: tuple[int, ...]
+    """The value that each hole takes."""
+    parts: list[str]
+    """The literals, with an empty text for each hole between them."""
+    plain: bool
+    """Whether the holes take the record's texts as they are, each once and in order."""
+    spans: tuple[Stretch, ...] | None = None
+    """What is trained on; None where that takes a look at the text (`found`)."""
+    found: tuple[Found, ...] = ()
+    media: tuple[Place, ...] | None = None
+    """Where the media are; None where that takes a look at the text."""
+    lost: bool = False
+    """Whether it takes other ways (`packidx.processor.fallback`) to find the trained turns."""
+
+    def fill(self, values: Values) -> tuple[str, list[int]]:
+        """The text, and where each border (`turns.Place`) is in it."""
+        parts = self.parts.copy()
+        if self.plain:
+            parts[1::2] = values
+        else:
+            for step in self.steps:
+                values.append(step(values))
+            parts[1::2] = [values[hole] for hole in self.holes]
+        return "".join(parts), [0, *accumulate(map(len, parts))]
+
+    def label_spans(self, text: str, borders: list[int], policy: LabelPolicy) -> tuple[Span, ...]:
+        """The characters that are trained on."""
+        if self.spans is None:
+            regions = [_region(found, borders) for found in self.found]
+            return trained_spans(regions, text, policy)
+        return tuple([(borders[i] + a, borders[j] + b) for (i, a), (j, b) in self.spans])
+
+    def set_turns(self, found: Sequence[Found], policy: LabelPolicy) -> None:
+        """Say where the trained turns are."""
+        self.found, self.spans = tuple(found), None
+        if policy.thinking and policy.tool_calls:
+            self.spans = tuple(
+                span
+                for turn in found
+                for span in join_stop(subtract(turn.start, turn.end, turn.cuts), turn.stop)
+            )
+
+
+def _region(found: Found, borders: list[int]) -> Region:
+    def at(place: Place) -> int:
+        return borders[place[0]] + place[1]
+
+    cuts = tuple((at(low), at(high)) for low, high in found.cuts)
+    stop = None if found.stop is None else (at(found.stop[0]), at(found.stop[1]))
+    return Region(found.turn, at(found.start), at(found.end), cuts, stop)
+
+
+def lay_out(trace: Trace, rendering: str, owners: Sequence[Hole]) -> tuple[Skeleton, Layout]:
+    """What a traced rendering consists of.
+
+    Args:
+        trace: with its values and questions.
+        rendering: what the template made of the traced texts.
+        owners: per text of the record, whose it is.
+    """
+    literals, holes = [""], list[int]()
+    blocks: list[Stretch] = []
+    begun: list[Place] = []
+    pieces = rendering._pieces if isinstance(rendering, Traced) else (rendering,)
+    for piece in pieces:
+        place = (2 * len(holes), len(literals[-1]))
+        if isinstance(piece, str):
+            literals[-1] += piece
+        elif isinstance(piece, int):
+            holes.append(piece)
+            literals.append("")
+        elif piece.begins:
+            begun.append(place)
+        else:
+            blocks.append((begun.pop(), place))
+    parts = [part for literal in literals for part in (literal, "")][:-1]
+    plain = holes == list(range(len(owners))) and not trace.pending and not _steps(trace)
+    skeleton = Skeleton(tuple(trace.pending), tuple(holes), parts, plain)
+    layout = Layout(
+        tuple(literals),
+        tuple(_owner([owners[origin] for origin in trace.origins[hole]]) for hole in holes),
+        tuple(sorted(blocks)),
+    )
+    return skeleton, layout
+
+
+def _steps(trace: Trace) -> bool:
+    return any(question.steps for question in trace.questions)
+
+
+def _owner(owners: Sequence[Hole]) -> Hole | None:
+    turns = {owner.turn for owner in owners}
+    if len(turns) != 1:
+        return None
+    kinds = {owner.kind for owner in owners}
+    kind = next((kind for kind in ("other", "content") if kind in kinds), "tool")
+    return Hole(turns.pop(), kinds.pop() if len(kinds) == 1 else kind)
+
+
+class Dead:
+    """Answers that lead to something that cannot be traced."""
+
+
+DEAD = Dead()
+
+
+@dataclass(slots=True)
+class Node:
+    """A question, and where its answers lead."""
+
+    question: Question
+    branches: dict[Hashable, Node | Skeleton | Dead] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tree:
+    """The questions of one structure."""
+
+    root: Node | Skeleton | Dead | None = None
+    size: int = 0
+
+    def find(self, values: Values) -> Skeleton | Dead | None:
+        """Where the record's answers lead; None if no record has given them yet.
+
+        Values that questions need are appended to `values`.
+        """
+        node = self.root
+        while type(node) is Node:
+            question = node.question
+            for step in question.steps:
+                values.append(step(values))
+            node = node.branches.get(question.ask(values))
+        assert not isinstance(node, Node)
+        return node
+
+    def add(self, questions: Sequence[Question], leaf: Skeleton | Dead) -> bool:
+        """Remember where a trace's answers led, unless there are too many already.
+
+        Returns:
+            False if the template asked something else before, after the same answers: then it goes
+            by chance.
+        """
+        if self.size >= MAX_BRANCHES:
+            return True
+        rest = list(questions)
+        node, answer = self.root, None
+        parent: Node | None = None
+        while isinstance(node, Node):
+            if not rest or rest[0].key != node.question.key:
+                return False
+            parent, answer = node, rest.pop(0).answer
+            node = parent.branches.get(answer)
+        grown: Node | Skeleton | Dead = leaf
+        for question in reversed(rest):
+            grown = Node(question, {question.answer: grown})
+        if parent is None:
+            self.root = grown
+        else:
+            parent.branches[answer] = grown
+        self.size += 1
+        return True

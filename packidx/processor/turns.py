@@ -1,0 +1,293 @@
+"""Where each trained turn is in a template's words.
+
+A rendering that was traced is a row of the template's own words (*literals*) and what it made of
+the record's texts (*holes*), each of which belongs to one turn. A turn's region begins after the
+words that the template ends a prompt with (``<|im_start|>assistant\\n``) and ends with the token
+that it ends a turn with; both are learned from small renderings, once per template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packidx.processor.labels import LabelPolicy
+from packidx.processor.spans import THINKING, skip_space
+from packidx.records.conversation import Turn
+
+Place = tuple[int, int]
+"""A position that holds for every record: (i, characters after border i). Border 2h is the start
+of literal h, border 2h + 1 its end, where hole h starts."""
+Stretch = tuple[Place, Place]
+
+
+class Lost(Exception):
+    """The literals and holes do not show where a turn is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """What is known of a hole."""
+
+    turn: int
+    kind: str
+    """``"content"``, ``"reasoning"``, ``"tool"`` or ``"other"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a template writes around turns."""
+
+    header: str
+    """How a prompt ends, before what the model says; empty if unknown."""
+    gap: str
+    """White space between a turn's content and the token that ends it."""
+    stop: str
+    """The token that ends a turn; empty if unknown or there is none."""
+    control: re.Pattern[str] | None
+    """Any special token."""
+    placeholder: re.Pattern[str] | None
+    """Any medium's placeholder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A rendering: ``literals[0] holes[0] literals[1] … literals[n]``."""
+
+    literals: tuple[str, ...]
+    holes: tuple[Hole | None, ...]
+    blocks: tuple[Stretch, ...]
+    """The ``{% generation %}`` blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One turn's region: `spans.Region` for every record of the layout."""
+
+    turn: int
+    start: Place
+    end: Place
+    cuts: tuple[Stretch, ...]
+    stop: Stretch | None
+
+
+def find_turns(
+    layout: Layout, turns: Sequence[Turn], words: Words, policy: LabelPolicy, has_blocks: bool
+) -> list[Found]:
+    """The regions of all turns that `policy.roles` names, in order.
+
+    Args:
+        has_blocks: the template has ``{% generation %}`` blocks: they are the turns.
+
+    Raises:
+        Lost: a turn is not there, or not to be told from its neighbours.
+    """
+    finder = _Finder(layout, turns, words, policy)
+    return finder.from_blocks() if has_blocks else finder.from_words()
+
+
+def trailing_media(turn: Turn) -> int:
+    """The media that follow a turn's last text."""
+    texts = [place for place, part in enumerate(turn.parts) if isinstance(part, str)]
+    return len(turn.parts) - 1 - texts[-1] if texts else len(turn.parts)
+
+
+class _Finder:
+    def __init__(
+        self, layout: Layout, turns: Sequence[Turn], words: Words, policy: LabelPolicy
+    ) -> None:
+        self.layout, self.turns, self.words, self.policy = layout, turns, words, policy
+        self.mine = [n for n, turn in enumerate(turns) if turn.role in policy.roles]
+        self.starts: dict[int, Place] = {}
+        self.ends: dict[int, tuple[Place, Stretch | None]] = {}
+
+    # -- templates that say it --------------------------------------------------------------------
+
+    def from_blocks(self) -> list[Found]:
+        """A region per block; blocks without a text of their own go by order."""
+        found: list[Found] = []
+        turn = -1
+        spoken = {hole.turn for hole in self.layout.holes if hole}
+        for start, end in self.layout.blocks:
+            inside = [
+                hole.turn
+                for number, hole in enumerate(self.layout.holes)
+                if hole and hole.turn in self.mine and start <= (2 * number + 1, 0) < end
+            ]
+            if inside:
+                turn = inside[0]
+            else:
+                silent = [n for n in self.mine if n > turn and n not in spoken]
+                turn = silent[0] if silent else turn
+            if turn < 0:
+                raise Lost("a generation block belongs to no turn")
+            body, stop = self._block_end(start, end)
+            found.append(self._found(turn, start, body, [], stop))
+        return found
+
+    def _found(
+        self, turn: int, start: Place, end: Place, media: list[Stretch], stop: Stretch | None
+    ) -> Found:
+        cuts = self._cuts(turn, start, end)
+        if any(high == end for _, high in cuts):
+            stop = None  # it goes with what stands before it
+        return Found(turn, start, end, (*media, *cuts), stop)
+
+    def _block_end(self, start: Place, end: Place) -> tuple[Place, Stretch | None]:
+        border, offset = end
+        if border % 2 or self.words.control is None:
+            return end, None
+        literal = self.layout.literals[border // 2]
+        first = start[1] if start[0] == border else 0
+        tail = literal[first:offset].rstrip()
+        for token in self.words.control.finditer(tail):
+            if token.end() == len(tail):
+                body = (border, first + token.start())
+                return body, (body, end)
+        return end, None
+
+    # -- templates that do not ---------------------------------------------------------------------
+
+    def from_words(self) -> list[Found]:
+        holes = self.layout.holes
+        for h, literal in enumerate(self.layout.literals):
+            before = self._turn(h - 1) if h else -1
+            after = self._turn(h) if h < len(holes) else len(self.turns)
+            if before != after:
+                self._between(h, literal, before, after)
+        found = []
+        for turn in self.mine:
+            if turn not in self.starts or turn not in self.ends:
+                raise Lost(f"turn {turn}")
+            start, (end, stop) = self.starts[turn], self.ends[turn]
+            if start > end:
+                raise Lost(f"turn {turn} ends before it starts")
+            found.append(self._found(turn, start, end, self._media_cuts(start, end), stop))
+        return found
+
+    def _turn(self, hole: int) -> int:
+        owner = self.layout.holes[hole]
+        if owner is None:
+            raise Lost("a text belongs to several turns")
+        if owner.kind == "other" and owner.turn in self.mine:
+            raise Lost("a trained message's other keys are written")
+        return owner.turn
+
+    def _between(self, h: int, literal: str, before: int, after: int) -> None:
+        """Turn `before` ends and turn `after` begins in literal `h`; those between have no hole."""
+        silent = [turn for turn in self.mine if before < turn < after]
+        begin = [*silent, after] if after in self.mine else silent
+        heads = _ends_of(self.words.header, literal)
+        if silent and len(heads) != len(begin):
+            raise Lost("turns without text")
+        heads = heads[-len(begin) :] if begin else []
+        for number, turn in enumerate(begin):
+            if turn in self.starts:
+                raise Lost("turns are mixed")
+            self.starts[turn] = (2 * h, heads[number]) if heads else (2 * h + 1, 0)
+        stops = [*(head - len(self.words.header) for head in heads), len(literal)]
+        if before in self.mine:
+            if before in self.ends:
+                raise Lost("turns are mixed")
+            hole = self.layout.holes[h - 1]
+            assert hole is not None
+            spoke = hole.kind == "content"
+            media = trailing_media(self.turns[before]) if spoke else 0
+            self.ends[before] = self._end(h, 0, stops[0], media, hole.kind)
+        for number, turn in enumerate(silent):
+            media = len(self.turns[turn].parts) if _only_media(self.turns[turn]) else 0
+            self.ends[turn] = self._end(h, heads[number], stops[number + 1], media, "silent")
+
+    def _end(
+        self, h: int, at: int, limit: int, media: int, kind: str
+    ) -> tuple[Place, Stretch | None]:
+        """Where a turn ends whose last text, or header, ends at `at` of literal `h`."""
+        literal, words = self.layout.literals[h], self.words
+        for _ in range(media):
+            placeholder = words.placeholder and words.placeholder.search(literal, at, limit)
+            if not placeholder:
+                raise Lost("a turn's media")
+            at = placeholder.end()
+        here = None
+        if kind == "content" and not media:
+            if words.stop and literal.startswith(words.gap + words.stop, at):
+                here = (at + len(words.gap), at + len(words.gap) + len(words.stop))
+            elif words.control and (token := words.control.match(literal, at)):
+                here = token.span()
+        elif words.stop and (first := literal.find(words.stop, at, limit)) >= 0:
+            here = (first, first + len(words.stop))
+        elif not media and words.control and (token := words.control.search(literal, at, limit)):
+            here = token.span()
+        if here is None and kind in ("tool", "reasoning"):
+            if h < len(self.layout.holes) or limit < len(literal):
+                raise Lost("the end of a turn")
+            return (2 * h, limit), None  # the text ends with it
+        if here is None:
+            return (2 * h, at), None
+        past = skip_space(literal, here[1], len(literal)) if self.policy.newline else here[1]
+        return (2 * h, here[0]), ((2 * h, here[0]), (2 * h, past))
+
+    # -- what is not trained on --------------------------------------------------------------------
+
+    def _media_cuts(self, start: Place, end: Place) -> list[Stretch]:
+        """The template's words around media."""
+        cuts = []
+        for border, low, high in self._literals(start, end):
+            text = self.layout.literals[border // 2]
+            if self.words.placeholder and self.words.placeholder.search(text, low, high):
+                cuts.append(((border, low), (border, high)))
+        return cuts
+
+    def _literals(self, start: Place, end: Place) -> list[tuple[int, int, int]]:
+        """The literals from `start` to `end`: border, and from and to which character."""
+        parts = []
+        for h, literal in enumerate(self.layout.literals):
+            border = 2 * h
+            if start[0] <= border <= end[0]:
+                low = start[1] if start[0] == border else 0
+                high = end[1] if end[0] == border else len(literal)
+                parts.append((border, low, high))
+        return parts
+
+    def _cuts(self, turn: int, start: Place, end: Place) -> list[Stretch]:
+        """Reasoning and tool calls that the message holds by themselves, if not trained on."""
+        cuts: list[Stretch] = []
+        for number, hole in enumerate(self.layout.holes):
+            if hole is None or hole.turn != turn or not start <= (2 * number + 1, 0) <= end:
+                continue
+            low, high = self._other(number, -1, hole, start), self._other(number, 1, hole, end)
+            if hole.kind == "tool" and not self.policy.tool_calls:
+                cuts.append((low, high))
+            if hole.kind == "reasoning" and not self.policy.thinking:
+                cuts.append((low, min(high, self._closed(number) or high)))
+        return cuts
+
+    def _other(self, number: int, way: int, hole: Hole, edge: Place) -> Place:
+        """Where the turn's next hole of another kind is, that way; or the region's edge."""
+        holes = self.layout.holes
+        while 0 <= number + way < len(holes) and (nearby := holes[number + way]):
+            number += way
+            if nearby.turn != hole.turn:
+                break
+            if nearby.kind != hole.kind:
+                return (2 * number + 1, 0) if way > 0 else (2 * number + 2, 0)
+        return edge
+
+    def _closed(self, number: int) -> Place | None:
+        """After the tag that closes the reasoning in hole `number`, if there is one."""
+        literal = self.layout.literals[number + 1]
+        for _, closing in THINKING:
+            if (at := literal.find(closing)) >= 0:
+                past = skip_space(literal, at + len(closing), len(literal))
+                return (2 * number + 2, past)
+        return None
+
+
+def _only_media(turn: Turn) -> bool:
+    return not any(isinstance(part, str) for part in turn.parts)
+
+
+def _ends_of(header: str, literal: str) -> list[int]:
+    """Where each `header` in `literal` ends."""
+    return [m.end() for m in re.finditer(re.escape(header), literal)] if header else []

@@ -1,0 +1,234 @@
+"""What every container of records gives: a scan, ranges for parallel work, records by row."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from packidx.errors import BadRecord, SourceError
+
+TASK_BYTES = 16 << 20
+"""Bytes of a shard that one task counts; part of the output's layout, so not an option."""
+
+BLOCK = 1 << 20
+"""Bytes read at once where records are looked for one by one."""
+
+BOM = b"\xef\xbb\xbf"
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes just read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A run of whole records of a shard, which a task reads."""
+
+    start: int
+    """Where it begins, in the container's own units: bytes, or the number of a row group."""
+    end: int
+    """One past its end, in the same units."""
+    first_row: int
+    """Number of the first record in it."""
+    num_records: int
+    weight: int | None = None
+    """Its bytes, where `start` and `end` count something else."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how much there is to read, in bytes."""
+        return self.end - self.start if self.weight is None else self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class ShardScan:
+    """What one pass over a shard finds out."""
+
+    nbytes: int
+    sha256: str
+    num_records: int
+    """Good and bad ones; what is blank is none."""
+    ranges: tuple[Range, ...]
+    """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
+
+
+class RawRecord(NamedTuple):
+    """One record as it stands in its shard, or why there is none."""
+
+    row: int
+    """Its number in the shard."""
+    offset: int | None
+    """Its first byte in the shard; None where the container is columnar or compressed."""
+    nbytes: int | None
+    record: dict[str, Any] | BadRecord
+
+
+class Container(Protocol):
+    """A kind of file that holds records. Stateless: what is remembered is remembered by path."""
+
+    def scan(
+        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
+    ) -> ShardScan:
+        """Hash a shard, count its records and find where tasks may start.
+
+        Raises:
+            SourceError: the file cannot be read or is broken as a whole, so that the number of its
+                records is unknown.
+        """
+
+    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+        """The records of a range, in order.
+
+        Raises:
+            SourceError: the file cannot be read.
+        """
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        """One record, by its byte range where it has one and by its row otherwise.
+
+        Raises:
+            BadRecord: there is a record, but it cannot be understood; the detail names the file.
+            SourceError: the file cannot be read, or has no such record.
+        """
+
+
+class BrokenFile(Exception):
+    """A file broken as a whole; says what is wrong, and whoever knows its path adds that."""
+
+
+def unreadable(path: str, error: Exception) -> SourceError:
+    """The error of a file that cannot be read."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return SourceError(f"cannot read {path}: {reason}; check the path and its permissions")
+
+
+def broken(path: str, what: str, error: object) -> SourceError:
+    """The error of a file that is not, or not wholly, what its name says."""
+    text = " ".join(str(error).split())
+    return SourceError(f"{path} is {what}: {text}; restore the file or write it again")
+
+
+def too_few(path: str, row: int) -> SourceError:
+    """The error of a shard that ends before a record that was counted."""
+    return SourceError(
+        f"{path} has no record {row}: the shard is not the one that was counted, "
+        "so run estimate again"
+    )
+
+
+class Hashing:
+    """Digest and size of the bytes that pass through it."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._hasher = hashlib.sha256()
+        self._progress = progress
+        self.nbytes = 0
+
+    def add(self, block: bytes) -> None:
+        self._hasher.update(block)
+        self.nbytes += len(block)
+        if self._progress is not None:
+            self._progress(len(block))
+
+    @property
+    def sha256(self) -> str:
+        return self._hasher.hexdigest()
+
+
+def file_hash(path: str, progress: Progress | None = None) -> Hashing:
+    """The digest of a whole file.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    hashing = Hashing(progress)
+    for block in file_blocks(path, size=4 << 20):
+        hashing.add(block)
+    return hashing
+
+
+def file_blocks(
+    path: str, start: int = 0, end: int | None = None, size: int = BLOCK
+) -> Iterator[bytes]:
+    """The bytes of a file's range, block by block.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            left = size if end is None else end - start
+            while left > 0 and (block := file.read(min(size, left))):
+                if end is not None:
+                    left -= len(block)
+                yield block
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def file_version(path: str) -> tuple[int, int]:
+    """What changes with a file's content: nothing remembered of it may outlive that.
+
+    Raises:
+        SourceError: the file is not there.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return status.st_size, status.st_mtime_ns
+
+
+def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
+    """The bytes at a locator.
+
+    Raises:
+        SourceError: the file is missing, unreadable or ends before the record does.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = b""
+            while len(data) < nbytes:  # one call returns at most 2 GiB
+                piece = os.pread(handle, nbytes - len(data), offset + len(data))
+                if not piece:
+                    break
+                data = data + piece if data else piece
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+    if len(data) < nbytes:
+        raise SourceError(
+            f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "
+            "the shard is not the one that was counted, so run estimate again"
+        )
+    return data
+
+
+def within(cuts: list[tuple[int, int]]) -> tuple[Range, ...]:
+    """Ranges between neighbouring (start, records before it), without those that are empty."""
+    return tuple(
+        Range(start, end, row, until - row)
+        for (start, row), (end, until) in zip(cuts, cuts[1:], strict=False)
+        if until > row
+    )
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` without the null members of its objects, at any depth.
+
+    Columns hold a null wherever another row has a member that this one lacks, so a null there says
+    what a missing member says in JSON.
+    """
+    if type(value) is dict:
+        kept = {key: without_nulls(item) for key, item in value.items() if item is not None}
+        return kept if kept or not value else None
+    if type(value) is list and value and type(value[0]) in (dict, list, type(None)):
+        return [without_nulls(item) for item in value]
+    return value

@@ -1,0 +1,219 @@
+"""JSON Lines: one object a line. The fast path: most data that is worth counting fast is this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+
+from packidx.errors import BadRecord, SourceError
+from packidx.records.containers.base import (
+    BOM,
+    TASK_BYTES,
+    Hashing,
+    Progress,
+    Range,
+    RawRecord,
+    ShardScan,
+    file_blocks,
+    read_bytes,
+    unreadable,
+    within,
+)
+
+SCAN_BLOCK = 4 << 20
+
+_BLANK = b" \t\r\v\f"
+
+
+class Lines:
+    """Uncompressed JSON Lines."""
+
+    def scan(
+        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
+    ) -> ShardScan:
+        hashing = Hashing(progress)
+        counter = _LineCounter(task_bytes)
+        for block in file_blocks(path, size=SCAN_BLOCK):
+            hashing.add(block)
+            counter.add(block)
+        return ShardScan(hashing.nbytes, hashing.sha256, *counter.finish())
+
+    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+        row = part.first_row
+        for offset, line in read_lines(path, part.start, part.end):
+            yield RawRecord(row, offset, len(line), decoded(line))
+            row += 1
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        if offset is None or nbytes is None:
+            raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
+        return decode(read_bytes(path, offset, nbytes), f" ({path}, offset {offset})")
+
+
+def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of every line in a byte range that is not blank.
+
+    `start` is a line's start. The bytes are without the newline (``\\n`` or ``\\r\\n``) and without
+    a byte order mark at the start of the file.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    try:
+        with open(path, "rb", buffering=1 << 20) as file:
+            if start == 0 and file.read(len(BOM)) == BOM:
+                start = len(BOM)
+            file.seek(start)
+            for line in file:
+                if end is not None and start >= end:
+                    return
+                if not line.isspace():
+                    body = line[:-1] if line.endswith(b"\n") else line
+                    yield start, body[:-1] if body.endswith(b"\r") else body
+                start += len(line)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def decode(line: bytes, where: str = "") -> dict[str, Any]:
+    """One line's JSON object.
+
+    Args:
+        line: the bytes.
+        where: file and offset for the error's detail.
+
+    Raises:
+        BadRecord: ``bad_utf8``, ``bad_json`` or ``bad_record`` (JSON, but not an object).
+    """
+    try:
+        record = orjson.loads(line)
+    except ValueError as error:
+        try:
+            line.decode()
+        except UnicodeDecodeError as wrong:
+            text = f"byte {wrong.start} is not UTF-8{where}"
+            raise BadRecord("bad_utf8", text) from None
+        raise BadRecord("bad_json", f"{error}{where}") from None
+    if not isinstance(record, dict):
+        kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
+        text = f"the line is {kind.get(type(record), 'a number')}, not an object{where}"
+        raise BadRecord("bad_record", text)
+    return record
+
+
+def decoded(line: bytes) -> dict[str, Any] | BadRecord:
+    """`decode`'s object, or its error as a value."""
+    try:
+        return decode(line)
+    except BadRecord as error:
+        return error.with_traceback(None)
+    except (MemoryError, RecursionError) as error:
+        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+
+
+class JsonLines:
+    """Lines in a stream of blocks; what compressed files are read with."""
+
+    def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of every line that is not blank; `at` is the first block's offset."""
+        for offset, line in whole_lines(blocks, at, begun):
+            body = line[:-1] if line.endswith(b"\n") else line
+            body = body[:-1] if body.endswith(b"\r") else body
+            if body.strip(_BLANK):
+                yield offset, body
+
+    def header(self, blocks: Iterator[bytes]) -> None:
+        """Lines have none."""
+
+    def records(
+        self, blocks: Iterator[bytes], at: int, begun: bool, header: None
+    ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
+        """(offset, bytes, record) of every line."""
+        for offset, raw in self.items(blocks, at, begun):
+            yield offset, len(raw), decoded(raw)
+
+    def decode(self, raw: bytes, where: str, header: None) -> dict[str, Any]:
+        return decode(raw, where)
+
+
+def whole_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes with newline) of every line; a byte order mark is no part of the first."""
+    pieces: list[bytes] = []
+    first = not begun
+    for block in blocks:
+        if first:
+            first = False
+            if block.startswith(BOM):
+                block, at = block[len(BOM) :], at + len(BOM)
+        if b"\n" not in block:
+            pieces.append(block)  # joined once: a line of many blocks must not cost their square
+            continue
+        lines = block.splitlines(keepends=True) if b"\r" not in block else _split(block)
+        if pieces:
+            lines[0] = b"".join((*pieces, lines[0]))
+        last = lines.pop() if not lines[-1].endswith(b"\n") else b""
+        for line in lines:
+            yield at, line
+            at += len(line)
+        pieces = [last] if last else []
+    if pieces:
+        yield at, b"".join(pieces)
+
+
+def _split(block: bytes) -> list[bytes]:
+    """`block` cut after each newline, and nowhere else."""
+    lines = [line + b"\n" for line in block.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
+
+
+class _LineCounter:
+    """Counts lines that are not blank, block by block, without joining blocks."""
+
+    def __init__(self, task_bytes: int) -> None:
+        self.offset = 0
+        self._task_bytes = task_bytes
+        self._records = 0  # lines begun and found not to be blank
+        self._blank = True  # the line at hand, so far
+        self._cuts = [(0, 0)]  # (offset, records before it)
+
+    def add(self, block: bytes) -> None:
+        if self.offset == 0 and block.startswith(BOM):
+            block = block[len(BOM) :]
+            self.offset = len(BOM)
+        if not block:
+            return
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
+        head = block[: ends[0]] if len(ends) else block
+        if self._blank and head.strip(_BLANK):
+            self._blank = False
+            self._records += 1
+        if len(ends):
+            self._add_lines(block, ends)
+        self.offset += len(block)
+
+    def _add_lines(self, block: bytes, ends: np.ndarray) -> None:
+        """The lines that start in `block`; `ends` are the positions of its newlines."""
+        starts = ends + 1
+        filled = np.zeros(len(starts), np.int64)
+        inner = starts[:-1]
+        first = np.frombuffer(block, np.uint8)[inner]
+        filled[:-1] = (first > 0x20) | ((first < 0x09) | ((first > 0x0D) & (first < 0x20)))
+        for number in np.flatnonzero((filled[:-1] == 0) & (ends[1:] > inner)):
+            filled[number] = bool(block[inner[number] : ends[number + 1]].strip(_BLANK))
+        filled[-1] = bool(block[starts[-1] :].strip(_BLANK))
+        before = self._records + np.concatenate(([0], np.cumsum(filled)))
+        due = self._cuts[-1][0] + self._task_bytes - self.offset
+        if starts[-1] >= due:
+            at = int(np.searchsorted(starts, due))
+            self._cuts.append((self.offset + int(starts[at]), int(before[at])))
+        self._records = int(before[-1])
+        self._blank = not filled[-1]
+
+    def finish(self) -> tuple[int, tuple[Range, ...]]:
+        return self._records, within([*self._cuts, (self.offset, self._records)])

@@ -1,0 +1,151 @@
+"""Parquet: records are rows, tasks are runs of row groups."""
+
+from __future__ import annotations
+
+import atexit
+import bisect
+import functools
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packidx.errors import BadRecord, SourceError
+from packidx.records.containers.base import (
+    TASK_BYTES,
+    BrokenFile,
+    Progress,
+    Range,
+    RawRecord,
+    ShardScan,
+    broken,
+    file_hash,
+    file_version,
+    too_few,
+)
+from packidx.records.containers.columns import check_names, record_at, records_of
+
+_BATCH_BYTES = 4 << 20
+_CACHE_BYTES = 32 << 20
+_MAX_BATCH = 1024  # rows
+_ERRORS = (pa.ArrowException, OSError, BrokenFile)
+
+
+class Parquet:
+    """A Parquet file."""
+
+    def scan(
+        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
+    ) -> ShardScan:
+        hashing = file_hash(path, progress)
+        groups = _File(path)
+        ranges: list[Range] = []
+        begin, nbytes = 0, 0
+        for number in range(groups.num_groups):
+            nbytes += groups.nbytes[number]
+            if nbytes >= task_bytes or number + 1 == groups.num_groups:
+                first, end = groups.starts[begin], groups.starts[number + 1]
+                if end > first:
+                    ranges.append(Range(begin, number + 1, first, end - first, nbytes))
+                begin, nbytes = number + 1, 0
+        return ShardScan(hashing.nbytes, hashing.sha256, groups.starts[-1], tuple(ranges))
+
+    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+        file = _File(path)
+        row = part.first_row
+        for number in range(part.start, min(part.end, file.num_groups)):
+            for batch in file.batches(number):
+                for record in records_of(batch):
+                    yield RawRecord(row, None, None, record)
+                    row += 1
+        if row != part.first_row + part.num_records:
+            raise too_few(path, row)
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        record = _cached(path, file_version(path)).record(row)
+        if isinstance(record, BadRecord):
+            raise BadRecord(record.reason, f"{record.detail} ({path}, row {row})")
+        return record
+
+
+class _File:
+    """An opened file: where its row groups begin, and their batches.
+
+    Raises:
+        SourceError: it is not Parquet, or broken.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            # Not read ahead: a row group of images may be larger than memory should grow.
+            self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            check_names(self._file.schema_arrow)
+        except _ERRORS as error:
+            raise broken(path, "no Parquet file that can be read", error) from None
+        meta = self._file.metadata
+        self.num_groups: int = meta.num_row_groups
+        groups = [meta.row_group(number) for number in range(self.num_groups)]
+        self.nbytes: list[int] = [group.total_byte_size for group in groups]
+        self.starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """A row group's rows, a few MB at a time."""
+        rows = max(1, self.starts[number + 1] - self.starts[number])
+        size = max(1, min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, self.nbytes[number])))
+        try:
+            yield from self._file.iter_batches(size, row_groups=[number], use_threads=False)
+        except _ERRORS as error:
+            raise broken(self.path, "a Parquet file that is damaged", error) from None
+
+
+class _Rows:
+    """Records of one file by row: the batches last read are kept, up to `_CACHE_BYTES`."""
+
+    def __init__(self, path: str) -> None:
+        self._file = _File(path)
+        self._kept: OrderedDict[int, pa.RecordBatch] = OrderedDict()  # by first row
+        self._kept_bytes = 0
+        self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
+
+    def record(self, row: int) -> dict[str, Any] | BadRecord:
+        for start, batch in reversed(self._kept.items()):
+            if start <= row < start + batch.num_rows:
+                return record_at(batch, row - start)
+        starts = self._file.starts
+        number = bisect.bisect_right(starts, row) - 1
+        if row < 0 or number >= self._file.num_groups:
+            raise too_few(self._file.path, row)
+        at, batches = self._coming
+        if not starts[number] < at <= row:
+            at, batches = starts[number], self._file.batches(number)
+        try:
+            for batch in batches:
+                self._keep(at, batch)
+                at += batch.num_rows
+                self._coming = (at, batches)
+                if row < at:
+                    return record_at(batch, row - (at - batch.num_rows))
+        except SourceError:
+            self._coming = (-1, iter(()))
+            raise
+        raise too_few(self._file.path, row)
+
+    def _keep(self, start: int, batch: pa.RecordBatch) -> None:
+        self._kept[start] = batch
+        self._kept_bytes += batch.nbytes
+        while self._kept_bytes > _CACHE_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+
+
+@functools.lru_cache(maxsize=4)
+def _cached(path: str, version: tuple[int, int]) -> _Rows:
+    return _Rows(path)
+
+
+atexit.register(_cached.cache_clear)  # while all it needs is still there

@@ -1,0 +1,284 @@
+"""From arguments to shards: files, globs, folders, saved data sets and mixes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import glob
+import json
+import os
+import re
+import stat
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packidx.errors import SourceError
+from packidx.records import mixes
+from packidx.records.containers import DEFAULT as JSONL
+from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffix
+from packidx.records.containers.base import unreadable
+from packidx.records.layout import DEFAULT, Layout
+
+_NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
+_STATE, _SPLITS = "state.json", "dataset_dict.json"  # of folders that `datasets` saves
+_KNOWN = ", ".join(SUFFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One input file."""
+
+    uri: str
+    """As given."""
+    path: str
+    """Where it is on this machine."""
+    source: str
+    """Name of the source it belongs to."""
+    container: str = JSONL
+    """What kind of file it is."""
+    layout: Layout = DEFAULT
+    """How its source names things."""
+
+
+def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
+    """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
+
+    A source's name is the one stated (by the argument, or in a mix), else the file's stem without a
+    trailing shard number (``train-00003-of-00010`` → ``train``); for a folder, the path below it
+    (``sub/train``), and for one that `datasets` saved, the folder's. A mix is a ``.yaml`` file, or
+    a ``.json`` file that holds one; ``mix.json#a,b`` takes two of its data sets. Mixes are not
+    looked for in folders, nor are files and folders whose names begin with a dot.
+
+    Args:
+        args: what was given.
+        layout: for all that no mix names.
+
+    Raises:
+        SourceError: nothing found, a file of an unknown kind, a file named twice, a mix that cannot
+            be understood, or a URL.
+    """
+    if isinstance(args, str):
+        args = [args]
+    shards = [shard for arg in args for shard in _expand(os.fspath(arg), layout)]
+    if not shards:
+        raise SourceError("no source given: name a file of records, a mix, a glob or a folder")
+    seen: dict[str, str] = {}
+    layouts: dict[str, Layout] = {}
+    for shard in shards:
+        real = os.path.realpath(shard.path)
+        if real in seen:
+            raise SourceError(f"{shard.uri} is the same file as {seen[real]}: name it only once")
+        seen[real] = shard.uri
+        if layouts.setdefault(shard.source, shard.layout) != shard.layout:
+            raise SourceError(
+                f"two sources of different layout are both named {shard.source!r}: give one of "
+                "them another name, NAME=PATH or in the mix"
+            )
+    return shards
+
+
+def _expand(arg: str, layout: Layout) -> list[Shard]:
+    found = _find(arg, layout)
+    name = None
+    if not found and (named := _NAMED.fullmatch(arg)):
+        name, arg = named[1], named[2]
+        found = _find(arg, layout)
+    if not found:
+        folder = os.path.isdir(_strip_scheme(arg))
+        hint = "no data file in it" if folder else "no such file"
+        raise SourceError(
+            f"{arg}: {hint}; a source is a file ({_KNOWN}), a mix, a glob or a folder"
+        )
+    for shard in found:
+        _check(shard)
+    return [dataclasses.replace(shard, source=name or shard.source) for shard in found]
+
+
+def _find(arg: str, layout: Layout) -> list[Shard]:
+    path = _strip_scheme(arg)
+    if os.path.isdir(path):
+        return _in_folder(arg, path, layout)
+    if os.path.lexists(path):
+        return _single(arg, path, layout)
+    file, hash_, names = path.rpartition("#")
+    if hash_ and os.path.isfile(file) and (mix := mixes.load_mix(file)) is not None:
+        return _in_mix(file, mix, tuple(name.strip() for name in names.split(",")))
+    prefix = arg[: len(arg) - len(path)]
+    matches = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
+    return [shard for name in matches for shard in _single(prefix + name, name, layout)]
+
+
+def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
+    """The shard that a file is, or the shards of the mix that it is."""
+    if path.endswith((".json", *mixes.SUFFIXES)) and os.path.isfile(path):
+        mix = mixes.load_mix(path) if path.endswith(mixes.SUFFIXES) or _is_small(path) else None
+        if mix is not None:
+            return _in_mix(path, mix)
+    parent = os.path.basename(os.path.dirname(os.path.abspath(path))) or "data"
+    name = _source_name(os.path.basename(path), parent)
+    return [Shard(uri, path, name, _kind(uri, path, data_type), layout)]
+
+
+def _is_small(path: str) -> bool:
+    return os.path.getsize(path) <= 16 << 20
+
+
+def _kind(uri: str, path: str, data_type: str | None = None) -> str:
+    if not os.path.isfile(path):  # `_check` says what it is
+        return JSONL
+    kind = kind_of(path)
+    if kind is not None or (kind := data_type) is not None:
+        return kind
+    if path.endswith((".json", ".json.gz", ".json.zst")):
+        raise SourceError(
+            f"{uri} holds one object that is neither a record nor a mix: write an array of "
+            "records, one record a line, or a mix of data sets with file_name"
+        )
+    raise SourceError(f"{uri} is of an unknown kind: known endings are {_KNOWN}, and .yaml, .yml")
+
+
+def _in_mix(path: str, mix: Any, wanted: Sequence[str] = ()) -> list[Shard]:
+    """The shards of a mix's data sets, in its order."""
+    data_sets = mixes.data_sets(path, mix, wanted)
+    found = [_of_data_set(path, data_set) for data_set in data_sets]
+    own = [data_set.name for data_set in data_sets if data_set.name is not None]
+    stems = [
+        None if d.name else shards[0].source for d, shards in zip(data_sets, found, strict=True)
+    ]
+    paths = short_names([strip_suffix(shards[0].path) for shards in found])
+    for number, data_set in enumerate(data_sets):
+        name = data_set.name
+        if name is None and [*own, *stems].count(stems[number]) > 1:
+            name = paths[number]  # of another folder than its namesakes
+        if name is not None:
+            found[number] = [dataclasses.replace(shard, source=name) for shard in found[number]]
+    return [shard for shards in found for shard in shards]
+
+
+def _of_data_set(path: str, data_set: mixes.DataSet) -> list[Shard]:
+    """The shards of one data set, by the names that their files give them."""
+    shards = []
+    for place in data_set.places:
+        inner = _strip_scheme(place)
+        if os.path.isfile(inner):
+            found = _single(place, inner, data_set.layout, data_set.data_type)
+            if any(shard.uri != place for shard in found):
+                raise SourceError(f"{path}: {place} is a mix itself: name its data sets here")
+        else:
+            found = _find(place, data_set.layout)
+        if not found:
+            raise SourceError(f"{path}: {place} is not there, or has no data file in it")
+        shards += found
+    return shards
+
+
+def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
+    top = os.path.basename(os.path.abspath(path)) or "data"
+    shards = []
+    for name, source in sorted(_files_below(path, top)):
+        inner = os.path.join(path, name)
+        uri = os.path.join(arg, name)
+        if inner.endswith((".json", ".json.gz", ".json.zst")):
+            mix = inner.endswith(".json") and _is_small(inner) and mixes.load_mix(inner) is not None
+            if mix or kind_of(inner) is None:
+                continue  # a mix or a configuration beside the data
+        shards.append(Shard(uri, inner, source, _kind(uri, inner), layout))
+    return shards
+
+
+def _source_name(name: str, parent: str) -> str:
+    """`name` without suffix and shard number; `parent` where nothing is left of it."""
+    folder, base = os.path.split(name)
+    stem = _SHARD_NUMBER.sub("", strip_suffix(base))
+    return os.path.join(folder, stem) if stem else (folder or parent)
+
+
+def _files_below(folder: str, top: str) -> Iterator[tuple[str, str]]:
+    """(path below `folder`, source) of every data file."""
+    seen = set()
+    for here, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:  # a symbolic link back up
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        below = os.path.relpath(here, folder)
+        below = "" if below == "." else below
+        if _STATE in files:
+            folders.clear()
+            for name in _saved_files(here):
+                yield os.path.join(below, name), below or top
+            continue
+        for name in files:
+            if name.endswith(SUFFIXES) and not name.startswith(".") and name != _SPLITS:
+                yield os.path.join(below, name), _source_name(os.path.join(below, name), top)
+
+
+def _saved_files(folder: str) -> list[str]:
+    """The Arrow files of a folder that `datasets` saved, as its ``state.json`` lists them."""
+    path = os.path.join(folder, _STATE)
+    try:
+        with open(path, "rb") as file:
+            state = json.load(file)
+        names = [entry["filename"] for entry in state["_data_files"]]
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, KeyError, TypeError):
+        raise SourceError(
+            f"{path} is not what `datasets` writes: save the data set again"
+        ) from None
+    if state.get("_indices_data_files"):
+        raise SourceError(f"{folder} holds a selection: run flatten_indices() and save it again")
+    for name in names:
+        if not isinstance(name, str) or os.path.basename(name) != name:
+            raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
+    return names
+
+
+def _check(shard: Shard) -> None:
+    try:
+        shard.uri.encode()
+        mode = os.stat(shard.path).st_mode
+    except UnicodeEncodeError:
+        raise SourceError(f"the name of {shard.uri!r} is not UTF-8: rename the file") from None
+    except OSError as error:
+        raise unreadable(shard.uri, error) from None
+    if not stat.S_ISREG(mode):
+        raise SourceError(f"{shard.uri} is not a regular file: write its records to one")
+    container(shard.container, shard.layout.delimiter)
+
+
+def _strip_scheme(arg: str) -> str:
+    scheme = _SCHEME.match(arg)
+    if scheme is None:
+        return arg
+    if scheme[1].lower() != "file":
+        raise SourceError(
+            f"{arg}: {scheme[1]}:// is not supported, only local files and file:// are: "
+            "download it first"
+        )
+    return urllib.parse.unquote(arg[scheme.end() :].removeprefix("localhost"))
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """For each path its shortest suffix, in whole components, that no other path ends with."""
+    parts = [os.path.abspath(path).split(os.sep) for path in paths]
+    names = [""] * len(paths)
+    open_ones = list(range(len(paths)))
+    depth = 1
+    while open_ones:
+        for number in open_ones:
+            names[number] = "/".join(parts[number][-depth:])
+        count = collections.Counter(names[number] for number in open_ones)
+        open_ones = [
+            number
+            for number in open_ones
+            if count[names[number]] > 1 and depth < len(parts[number])
+        ]
+        depth += 1
+    return names

@@ -1,0 +1,241 @@
+"""Image files: their sizes, and the opened image.
+
+Sizes come from headers alone. `image_size` and `open_image` apply the EXIF orientation alike, so
+that a planned size is the size that training sees.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import io
+import os
+import re
+import stat
+import warnings
+from typing import IO, Any
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from packidx.errors import BadRecord
+from packidx.records.lmdb_store import read_value, split_reference
+from packidx.records.paths import shortened
+from packidx.records.references import is_opened
+
+MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
+_IN_MEMORY = 1 << 18  # smaller files are read at once
+_TAIL = 64
+_SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+_ORIENTATION = 0x0112
+_TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
+_LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
+_FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "AVIF",
+    "JPEG2000",
+    "MPO",
+    "PPM",
+    "DIB",
+) + (
+    "ICO",
+    "TGA",
+    "PCX",
+    "SGI",
+    "QOI",
+)  # pixels only: Pillow also "opens" stubs whose size is made up, and PostScript
+
+
+def image_size(source: str | bytes) -> tuple[int, int]:
+    """(height, width) in pixels of an image file or its bytes, EXIF orientation applied.
+
+    Only the header is read, unless the end of the file looks cut off: such an image is decoded
+    once, to tell a truncated one from one that is merely unusual.
+
+    Raises:
+        BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
+    """
+    return labelled_size(source, _label(source))
+
+
+def open_image(source: Any) -> Image.Image:
+    """An image, upright (EXIF orientation applied), its pixels not decoded before they are needed.
+
+    Args:
+        source: a path, a file's bytes or an opened image.
+
+    Raises:
+        BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
+    """
+    label = "an image" if is_opened(source) else _label(source)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = source if is_opened(source) else _opened_file(source, label)
+            if _orientation(image) in range(2, 9):
+                image = ImageOps.exif_transpose(image)
+    except Exception as error:
+        raise _broken(label, error) from None
+    return image
+
+
+def _opened_file(source: str | bytes, label: str) -> Image.Image:
+    # From memory: an image that waits to be decoded must not hold a file open.
+    data = _read(source, label)
+    file = io.BytesIO(data)
+    image = _identify(file, label)
+    _load_if_cut(image, file, len(data))
+    return image
+
+
+def labelled_size(source: str | bytes, label: str) -> tuple[int, int]:
+    """`image_size`, with errors that call the image `label`."""
+    file, nbytes = open_file(source, label)
+    with file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = _identify(file, label)
+        try:
+            _load_if_cut(image, file, nbytes)
+            width, height = _stored_size(image)
+            swapped = _orientation(image) in _SWAPPED
+        except Exception as error:
+            raise _broken(label, error) from None
+    if width < 1 or height < 1:
+        raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
+    return (width, height) if swapped else (height, width)
+
+
+def open_file(source: str | bytes, label: str) -> tuple[IO[bytes], int]:
+    """The source as a file that can seek (in memory if small), and its size in bytes.
+
+    Raises:
+        BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read.
+    """
+    if isinstance(source, str) and (entry := split_reference(source)) is not None:
+        source = read_value(*entry, label)
+    if isinstance(source, bytes):
+        file: IO[bytes] = io.BytesIO(source)
+        nbytes = len(source)
+    else:
+        try:
+            file = open(source, "rb", opener=_open_regular)  # noqa: SIM115, the caller closes it
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes <= _IN_MEMORY:
+                with file:
+                    file = io.BytesIO(file.read())
+                nbytes = len(file.getbuffer())
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise BadRecord("missing_media", f"{label} does not exist") from None
+        except OSError as error:
+            reason = "missing_media" if error.errno == errno.ENAMETOOLONG else "broken_media"
+            raise BadRecord(reason, f"{label} cannot be read: {error.strerror}") from None
+    if not nbytes:
+        raise BadRecord("broken_media", f"{label} is empty")
+    return file, nbytes
+
+
+def _open_regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK)  # a pipe of that name must not stop the program
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return handle
+
+
+def _read(source: str | bytes, label: str) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    file, _ = open_file(source, label)
+    with file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
+
+
+def _identify(file: IO[bytes], label: str) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Image.open(file, formats=_formats())
+    except Image.DecompressionBombError:
+        text = f"{label} has more pixels than Pillow opens (Image.MAX_IMAGE_PIXELS)"
+        raise BadRecord("media_too_large", text) from None
+    except UnidentifiedImageError:
+        raise BadRecord("broken_media", f"{label} is no image of a known format") from None
+    except Exception as error:
+        raise _broken(label, error) from None
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _broken(label: str, error: Exception) -> BadRecord:
+    if isinstance(error, BadRecord):
+        return error
+    text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
+    return BadRecord("broken_media", f"{label} cannot be decoded: {shortened(text)}")
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF (or XMP) orientation, 1 to 8; 1 where there is none or it cannot be read."""
+    try:
+        # The base class's: PngImageFile.getexif decodes the pixels to look for late chunks.
+        value = Image.Image.getexif(image).get(_ORIENTATION, 1)
+    except Exception:
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def _stored_size(image: Image.Image) -> tuple[int, int]:
+    """(width, height) as stored, before any orientation; TIFF's `size` has it applied already."""
+    tags = getattr(image, "tag_v2", None)
+    if image.format == "TIFF" and tags is not None:
+        return int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
+    return image.size
+
+
+def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
+    """Decode an image whose end looks cut off, or whose orientation may stand after its pixels."""
+    at = file.tell()
+    if image.format == "PNG":
+        whole = _png_is_plain(file, nbytes)
+    elif image.format in ("JPEG", "MPO"):
+        file.seek(max(0, nbytes - _TAIL))
+        whole = file.read(_TAIL).rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    elif image.format == "WEBP":
+        file.seek(4)
+        whole = int.from_bytes(file.read(4), "little") + 8 <= nbytes
+    else:
+        whole = True
+    file.seek(at)
+    if not whole:
+        image.load()
+
+
+def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
+    """Whether a PNG's chunks reach IEND with no text or EXIF chunk after the pixels."""
+    at, pixels = 8, False
+    while at + 12 <= nbytes:
+        file.seek(at)
+        head = file.read(8)
+        kind = head[4:8]
+        if kind == b"IEND":
+            return True
+        if kind == b"IDAT":
+            pixels = True
+        elif pixels and kind in _LATE_CHUNKS:
+            return False
+        at += 12 + int.from_bytes(head[:4], "big")
+    return False
+
+
+def _label(source: str | bytes) -> str:
+    return repr(shortened(source)) if isinstance(source, str) else "an image in the record"

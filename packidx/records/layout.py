@@ -1,0 +1,253 @@
+"""How a data set names its columns, roles and parts, and its records in the standard names.
+
+A `Layout` comes from a mix (`mixes`) or from the command line. `Layout.apply` is the one place that
+knows a data set's own words; behind it every record has the names that `dialects.parse` knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from packidx.errors import BadRecord, OptionError
+
+TURN_KEYS = ("messages", "conversations", "conversation")
+COLUMNS = (
+    "messages",
+    "images",
+    "videos",
+    "system",
+    "tools",
+    "id",
+    "input_ids",
+    "labels",
+    "text_tokens",
+    "mm_inputs_meta",
+    "prompt",
+    "query",
+    "response",
+    "history",
+)
+"""Standard columns that another may stand for."""
+TAGS = {
+    "role_tag": None,
+    "content_tag": None,
+    "user_tag": "user",
+    "assistant_tag": "assistant",
+    "system_tag": "system",
+    "observation_tag": "tool",
+    "function_tag": "function_call",
+}
+"""What LLaMA-Factory and NeMo call the words of a turn → the role such a word means."""
+
+_KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
+_RIVALS = {
+    "messages": TURN_KEYS,
+    "images": ("images", "image"),
+    "videos": ("videos", "video"),
+    "id": ("id", "key", "__key__", "uid"),
+}  # standard keys that a stated column stands for, so that no other is taken for it
+_REQUIRED = ("messages", "input_ids", "labels", "prompt", "response")
+_STRUCTURED = frozenset(
+    (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
+    + ("images", "image", "videos", "video")
+)
+
+
+_DEFAULTS: dict[str, Any] = {
+    "columns": {},
+    "tags": {},
+    "media_root": None,
+    "sample_ratio": 1.0,
+    "delimiter": None,
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is particular to one data set. Part of what decides its lengths."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Standard column (`COLUMNS`) → the data set's own."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tag (`TAGS`) → the data set's own word."""
+    media_root: str | None = None
+    """Folder of its media, as given; None leaves it to the options."""
+    sample_ratio: float = 1.0
+    """How much of it the mix wants: its planned weight. Lengths do not depend on it."""
+    delimiter: str | None = None
+    """Between cells, for tables in text; None is the kind's own."""
+
+    def __post_init__(self) -> None:
+        _check_names("column", self.columns, COLUMNS)
+        _check_names("tag", self.tags, tuple(TAGS))
+        ratio = self.sample_ratio
+        if type(ratio) not in (int, float) or not math.isfinite(ratio) or ratio < 0:
+            raise OptionError(f"sample_ratio is {ratio!r}: give a number from 0 on")
+        for name in ("media_root", "delimiter"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise OptionError(f"{name} is {value!r}: give text, or leave it out")
+
+    def to_json(self) -> dict[str, Any]:
+        """The layout for a manifest: only what differs from the default."""
+        stated: dict[str, Any] = {
+            "columns": dict(sorted(self.columns.items())),
+            "tags": dict(sorted(self.tags.items())),
+            "media_root": self.media_root,
+            "sample_ratio": self.sample_ratio,
+            "delimiter": self.delimiter,
+        }
+        return {name: value for name, value in stated.items() if value != _DEFAULTS[name]}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Layout:
+        """The layout that `to_json` wrote; None is the default one.
+
+        Raises:
+            OptionError: it is of no known form; it may be a newer version's.
+        """
+        if value is None:
+            return DEFAULT
+        if not isinstance(value, dict) or not set(value) <= set(_DEFAULTS):
+            raise OptionError(f"a layout has members of {', '.join(_DEFAULTS)}, not {value!r:.200}")
+        return cls(**value)
+
+    def apply(self, record: dict[str, Any], *, cells: bool = False) -> dict[str, Any]:
+        """`record` in the standard names; itself where nothing has to change.
+
+        JSON in text, as tables hold lists of turns, becomes what it says; so does an object of
+        equally long lists, as `datasets` once stored lists of turns.
+
+        Args:
+            record: as it stands in its shard; it is not changed.
+            cells: all its values are text, from a table.
+
+        Raises:
+            BadRecord: ``no_messages``, ``bad_record`` or ``bad_json``.
+        """
+        if self.columns:
+            record = self._renamed(record)
+        record = _structured(record)
+        if cells:
+            record = _numbers(record)
+        return self._retagged(record) if self.tags else record
+
+    def _renamed(self, record: dict[str, Any]) -> dict[str, Any]:
+        own = set(self.columns.values())
+        hidden = {name for standard in self.columns for name in _RIVALS.get(standard, (standard,))}
+        hidden.update(_KEYS.get(standard, standard) for standard in self.columns)
+        renamed = {k: v for k, v in record.items() if k not in own and k not in hidden}
+        for standard, name in self.columns.items():
+            if record.get(name) is not None:
+                renamed[_KEYS.get(standard, standard)] = record[name]
+            elif standard in _REQUIRED:
+                text = f"the record has no column {name!r}, which is stated to hold its {standard}"
+                raise BadRecord("no_messages", text)
+        return renamed
+
+    def _retagged(self, record: dict[str, Any]) -> dict[str, Any]:
+        key = next((key for key in TURN_KEYS if record.get(key) is not None), None)
+        if key is None or not isinstance(record[key], list | tuple):
+            return record
+        roles = {
+            word: TAGS[tag]
+            for tag, word in self.tags.items()
+            if TAGS[tag] is not None  # the two others name keys
+        }
+        return {**record, key: [self._turn(turn, roles) for turn in record[key]]}
+
+    def _turn(self, turn: Any, roles: Mapping[str, str | None]) -> Any:
+        if not isinstance(turn, dict):
+            return turn
+        named = self._key_of(turn, "role_tag", ("role", "from"))
+        content = self._key_of(turn, "content_tag", ("content", "value"))
+        turn = dict(turn)
+        role = turn.pop(named, None)
+        said = turn.pop(content, None)
+        for key in ("role", "from", "content", "value"):
+            turn.pop(key, None)
+        stated = roles.get(role, role) if isinstance(role, str) else role
+        return {"role": stated, "content": said, **turn}
+
+    def _key_of(self, turn: dict[str, Any], tag: str, usual: tuple[str, ...]) -> str:
+        if tag in self.tags:
+            return self.tags[tag]
+        return next((key for key in usual if key in turn), usual[0])
+
+
+def layout_from_options(
+    columns: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    *,
+    media_root: str | None = None,
+    delimiter: str | None = None,
+) -> Layout:
+    """The layout that command-line options state.
+
+    Raises:
+        OptionError: an unknown column or tag, or an empty or doubly given name.
+    """
+    return Layout(dict(columns or {}), dict(tags or {}), media_root, 1.0, delimiter)
+
+
+def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
+    if not isinstance(given, Mapping):
+        raise OptionError(f"{kind}s are {given!r:.100}: give an object of names")
+    for name, own in given.items():
+        if name not in known:
+            raise OptionError(f"there is no {kind} {name!r} to state; known: {', '.join(known)}")
+        if not isinstance(own, str) or not own:
+            raise OptionError(f"the {kind} {name!r} is {own!r}: give the name that the data uses")
+    words = list(given.values())
+    twice = sorted({word for word in words if words.count(word) > 1})
+    if twice:
+        raise OptionError(f"{kind} {twice[0]!r} is stated to be two things: give each its own")
+
+
+def _structured(record: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for key, value in record.items():
+        if type(value) is list or key not in _STRUCTURED:
+            continue
+        if type(value) is str and value[:1] in ("[", "{") and value.rstrip()[-1:] in ("]", "}"):
+            changed[key] = value = _loads(value, key)
+        if type(value) is dict and key in TURN_KEYS:
+            changed[key] = _transposed(value)
+    return {**record, **changed} if changed else record
+
+
+def _loads(text: str, key: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError as error:
+        raise BadRecord("bad_json", f"the text in {key!r} is not JSON: {error}") from None
+
+
+def _transposed(turns: dict[str, Any]) -> Any:
+    """Lists of roles and of texts as a list of turns."""
+    lists = list(turns.values())
+    if not lists or not all(isinstance(value, list) for value in lists):
+        return turns
+    if len(set(map(len, lists))) != 1:
+        return turns
+    return [
+        {k: v for k, v in zip(turns, row, strict=True) if v is not None}
+        for row in zip(*lists, strict=True)
+    ]
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """Cells that stand for numbers; any other text stays for `dialects.parse` to refuse."""
+    stated = record.get("_text_tokens")
+    if isinstance(stated, str) and stated.isascii() and stated.removeprefix("-").isdigit():
+        return {**record, "_text_tokens": int(stated)}
+    return record
+
+
+DEFAULT = Layout()
+"""The layout of a data set that uses standard names."""

@@ -1,0 +1,121 @@
+"""Media inside LMDB databases: ``path.lmdb::key``, as NeMo Automodel writes such references.
+
+A database is opened once per process, read-only and without locks; a forked process opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import Any
+
+from packidx.errors import BadRecord, MissingExtraError, SourceError
+
+SEPARATOR = "::"
+
+_REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
+_DATA = "data.mdb"  # the file of a database that is a folder
+
+
+class _Opened:
+    """This process's databases."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.databases: dict[str, Any] = {}
+
+
+_opened = _Opened()
+
+
+def _after_fork() -> None:
+    """In a forked process: an environment must not be used across a fork, nor opened twice."""
+    global _opened
+    inherited, _opened = _opened, _Opened()
+    for database in inherited.databases.values():
+        database.close()  # this process's copy: without locks nothing of it is shared but the file
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def split_reference(ref: str) -> tuple[str, str] | None:
+    """(path, key) of a reference into a database; None for any other reference."""
+    if SEPARATOR not in ref:
+        return None
+    found = _REFERENCE.fullmatch(ref)
+    return None if found is None else (found[1], found[2])
+
+
+def data_file(path: str) -> str:
+    """The file that a database's bytes are in: itself, or inside the folder that it is."""
+    return os.path.join(path, _DATA) if os.path.isdir(path) else path
+
+
+def read_value(path: str, key: str, label: str) -> bytes:
+    """A value.
+
+    Args:
+        path: of the database, a folder or a file.
+        key: in UTF-8.
+        label: how an error names the reference.
+
+    Raises:
+        BadRecord: ``missing_media``, ``broken_media``.
+        SourceError: other code of this process has the database open.
+        MissingExtraError: the package lmdb is not installed.
+    """
+    lmdb = _import_lmdb()
+    try:
+        with _database(lmdb, path, label).begin(buffers=False) as transaction:
+            value = transaction.get(key.encode())
+    except lmdb.BadValsizeError:
+        value = None  # an empty key, or one that is longer than any in a database
+    except (lmdb.Error, OSError, UnicodeEncodeError) as error:
+        if "already open in this process" in str(error):
+            text = f"{path} was opened by other code of this process: close it there"
+            raise SourceError(text) from None
+        text = f"{label} cannot be read: {str(error).replace(path, 'the database')}"
+        raise BadRecord("broken_media", text) from None
+    if value is None:
+        raise BadRecord("missing_media", f"{label}: the database has no such key")
+    return bytes(value)
+
+
+def forget_databases() -> None:
+    """Close this process's databases: they may have been exchanged since."""
+    with _opened.lock:
+        for database in _opened.databases.values():
+            database.close()
+        _opened.databases.clear()
+
+
+def _database(lmdb: Any, path: str, label: str) -> Any:
+    with _opened.lock:  # a process must not open a database twice
+        file = os.path.realpath(data_file(path))
+        database = _opened.databases.get(file)
+        if database is None:
+            if not os.path.isfile(file):
+                raise BadRecord("missing_media", f"{label}: there is no such database")
+            database = lmdb.open(
+                file,
+                subdir=False,
+                readonly=True,
+                lock=False,
+                readahead=False,
+                create=False,
+                max_spare_txns=1,
+            )
+            _opened.databases[file] = database
+        return database
+
+
+def _import_lmdb() -> Any:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise MissingExtraError(
+            f'reading media from LMDB needs lmdb ({error}): run pip install "packidx[lmdb]"'
+        ) from error
+    return lmdb

@@ -1,0 +1,233 @@
+"""What a record refers to: entries of its media lists and parts of its content, of any form."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from packidx.errors import BadRecord
+from packidx.records.conversation import Media
+
+LIST_KEYS = {"image": ("images", "image"), "video": ("videos", "video")}
+OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
+MAX_TOKENS = 2**31 - 1  # the columns are int32
+
+_PART_KINDS = {
+    "text": "text",
+    "image": "image",
+    "image_url": "image",
+    "video": "video",
+    "video_url": "video",
+}
+_REFERENCE_KEYS = ("bytes", "base64", "image", "video", "image_url", "video_url", "path", "url")
+_MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
+_MAX_FRAMES = 2**31 - 1
+
+
+def is_opened(value: Any) -> bool:
+    """Whether `value` is an opened (PIL) image; says so without importing PIL."""
+    return hasattr(value, "getexif") and hasattr(value, "size")
+
+
+def is_video(value: Any) -> bool:
+    """Whether `value` is an opened video: has ``info`` and gives ``frames``."""
+    return hasattr(value, "info") and callable(getattr(value, "frames", None))
+
+
+def part_kind(part: Any) -> str | None:
+    """``'text'``, ``'image'`` or ``'video'``: what a content part is, or None if unknown."""
+    if isinstance(part, str):
+        return "text"
+    if not isinstance(part, OBJECT):
+        return None
+    kind = part.get("type")
+    if kind is None:  # {"image": …} and {"text": …}, as Qwen's first chat format had it
+        return next((_PART_KINDS[key] for key in _PART_KINDS if part.get(key) is not None), None)
+    return _PART_KINDS.get(kind) if isinstance(kind, str) else None
+
+
+def reference_of(entry: Any) -> Any:
+    """The path, URL, bytes or opened image an entry of a media list or content part names.
+
+    Raises:
+        BadRecord: ``bad_media``, the entry is of no known form.
+    """
+    if isinstance(entry, OBJECT):
+        for key in _REFERENCE_KEYS:
+            value = entry.get(key)
+            if value is None:
+                continue
+            if isinstance(value, str) and key in ("bytes", "base64"):
+                return _from_base64(value)
+            if isinstance(value, OBJECT):  # {"image_url": {"url": …}}
+                value = next((value[k] for k in _REFERENCE_KEYS if value.get(k) is not None), None)
+            return _plain_reference(value)
+        return None
+    return _plain_reference(entry)
+
+
+def frames_of(entry: Any) -> tuple[str | None, list[Any] | tuple[Any, ...] | None]:
+    """The frames of a video given as such, and under which key: None where it is not.
+
+    A list of entries is one video's frames; so is one under ``frames``, ``video`` or ``path``.
+    """
+    if isinstance(entry, list | tuple):
+        return None, entry
+    if isinstance(entry, OBJECT):
+        for key in ("frames", "video", "path"):
+            value = entry.get(key)
+            if isinstance(value, list | tuple):
+                return key, value
+    return None, None
+
+
+def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, list[Any]]:
+    """The key and the entries of the record's own list of images or videos.
+
+    Raises:
+        BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
+    """
+    given = [key for key in LIST_KEYS[kind] if not _is_absent(record.get(key))]
+    if not given:
+        return None, []
+    if len(given) > 1:
+        raise BadRecord("bad_media", f"the record has both {given[0]!r} and {given[1]!r}")
+    value = record[given[0]]
+    return given[0], list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or (type(value) in (list, tuple, str) and not value)
+
+
+def medium_of(kind: str, entry: Any) -> Media:
+    """What an entry or content part of a kind stands for.
+
+    Raises:
+        BadRecord: ``bad_media``.
+    """
+    if kind == "video":
+        frames = frames_of(entry)[1]
+        if frames is not None:
+            return _extracted(entry, frames)
+    ref = reference_of(entry)
+    if is_opened(ref):
+        width, height = ref.size
+        return Media(kind, ref, int(height), int(width))
+    if isinstance(entry, OBJECT):
+        return Media(kind, ref, **stated_facts(entry, kind, "bad_media"))
+    return Media(kind, ref)
+
+
+def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
+    """A video of which every frame is given; what is stated of another number is not true."""
+    if not frames:
+        raise BadRecord("bad_media", "a video has an empty list of frames")
+    refs = [reference_of(frame) for frame in frames]
+    if any(ref is None for ref in refs):
+        raise BadRecord("bad_media", "a frame of a video names nothing")
+    facts = stated_facts(entry, "video", "bad_media") if isinstance(entry, OBJECT) else {}
+    if facts.get("num_frames") not in (None, len(refs)):
+        text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
+        raise BadRecord("bad_media", text)
+    return Media("video", refs, **{**facts, "num_frames": len(refs)})
+
+
+def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, Any]:
+    """What an object states of its medium, as members of `Media`; sizes count only in pairs.
+
+    Raises:
+        BadRecord: `reason`, a value makes no sense.
+    """
+    height = integer(entry.get("height"), 1, _MAX_PIXELS_PER_SIDE, "height", reason)
+    width = integer(entry.get("width"), 1, _MAX_PIXELS_PER_SIDE, "width", reason)
+    facts: dict[str, Any] = {
+        "tokens": integer(entry.get("n_tokens"), 0, MAX_TOKENS, "n_tokens", reason)
+    }
+    if height is not None and width is not None:
+        facts.update(height=height, width=width)
+    if kind == "video":
+        for key in ("num_frames", "nframes", "total_frames"):
+            if entry.get(key) is not None:
+                facts["num_frames"] = integer(entry[key], 1, _MAX_FRAMES, key, reason)
+                break
+        facts["fps"] = rate(entry.get("fps", entry.get("sample_fps")), reason)
+        facts["frame_indices"] = _indices(entry.get("frame_indices"), reason)
+    return facts
+
+
+def rate(value: Any, reason: str) -> float | None:
+    """Frames per second, or None where not stated.
+
+    Raises:
+        BadRecord: `reason`, not a positive number.
+    """
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise BadRecord(reason, f"fps is {cut(value)}, not a positive number")
+    return float(value)
+
+
+def _indices(value: Any, reason: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not value:
+        raise BadRecord(reason, f"frame_indices is {cut(value)}, not a list of frame numbers")
+    for number in value:
+        integer(number, 0, _MAX_FRAMES, "a number in frame_indices", reason)
+        if number is None:
+            raise BadRecord(reason, "frame_indices holds null")
+    return tuple(value)
+
+
+def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | None:
+    """`value`, checked; None where it is not stated.
+
+    Raises:
+        BadRecord: `reason`, it is no integer, or out of range.
+    """
+    if value is None:
+        return None
+    if type(value) is not int or not low <= value <= high:
+        raise BadRecord(reason, f"{name} is {cut(value)}, not an integer from {low} to {high}")
+    return value
+
+
+def _plain_reference(entry: Any) -> Any:
+    if isinstance(entry, str | bytes) or is_opened(entry) or is_video(entry):
+        return entry
+    raise BadRecord("bad_media", f"a media reference is {named(entry)}, not a path or image")
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRecord("bad_media", "a media entry's 'bytes' is text that is not base64") from None
+
+
+_NAMES = {
+    dict: "an object",
+    list: "a list",
+    tuple: "a list",
+    str: "text",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def named(value: Any) -> str:
+    """What `value` is, in JSON's words."""
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+def cut(value: Any) -> str:
+    """`value` in an error's text, shortened."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,72 @@
+"""Tables of one question and one answer a row, as messages.
+
+Columns ``prompt``/``response``, ``instruction``/``input``/``output`` (Alpaca, with ``history``),
+``question``/``answer``; or just an image's ``caption`` or ``text``. Such tables seldom have
+placeholders: where the texts have none, the media stand before the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packidx.errors import BadRecord
+from packidx.records.references import media_entries, named
+
+_FORMS = (
+    ("prompt", "query", "response"),
+    ("prompt", "query", "completion"),
+    ("instruction", "input", "output"),
+    ("question", None, "answer"),
+)
+_CAPTIONS = ("caption", "text")
+
+
+def single_turn(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The record's turns, or None where it is no such row.
+
+    Raises:
+        BadRecord: ``bad_turn``, a text is none.
+    """
+    for question, addition, answer in _FORMS:
+        if record.get(question) is None or record.get(answer) is None:
+            continue
+        # LLaMA-Factory joins an instruction and its input by a newline.
+        texts = [record[question]] + ([record.get(addition)] if addition else [])
+        asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
+        return _turns(record, asked, _text(record[answer], answer))
+    has_media = any(media_entries(record, kind)[1] for kind in ("image", "video"))
+    for key in _CAPTIONS:
+        if has_media and record.get(key) is not None:
+            return _turns(record, "", _text(record[key], key))
+    return None
+
+
+def _turns(record: Mapping[str, Any], asked: str, answered: str) -> list[dict[str, Any]]:
+    turns = []
+    for pair in _history(record.get("history")):
+        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+    turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+    for kind in ("video", "image"):
+        placeholder = f"<{kind}>"
+        if not any(placeholder in turn["content"] for turn in turns):
+            count = len(media_entries(record, kind)[1])
+            turns[0]["content"] = placeholder * count + turns[0]["content"]
+    return turns
+
+
+def _history(history: Any) -> list[Any]:
+    if history in (None, ""):
+        return []
+    pairs: list[Any] = list(history) if isinstance(history, list | tuple) else [None]
+    for pair in pairs:
+        whole = isinstance(pair, list | tuple) and len(pair) == 2
+        if not whole or not all(isinstance(text, str) for text in pair):
+            raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
+    return pairs
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise BadRecord("bad_turn", f"{name!r} is {named(value)}, not text")
+    return value

@@ -1,0 +1,142 @@
+"""Transforms that may change a sample's length: ``f(record, rng) -> record``.
+
+The plan holds for what training builds, so a transform runs where lengths are counted and where
+samples are read, on the same record (media opened) and with the same random numbers: a generator
+made of (seed, epoch, sample_id, copy), never of a worker, a rank or the time.
+
+The numbers are NumPy's (`Philox`, whose bits never change; what ``rng.integers`` and the others
+make of them may change between releases, so the manifest's ``software`` has NumPy's version). A
+transform must draw from `rng` alone and leave its argument as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
+from packidx.files import canonical_json, digest
+from packidx.mix import derive_key
+from packidx.named import fingerprint_of, load_named, name_of
+
+Function = Callable[[dict[str, Any], np.random.Generator], Any]
+
+
+class Transform:
+    """A declared transform with its seed; pickles if the function does.
+
+    Args:
+        function: the callable, or ``module:NAME`` of it.
+        seed: any integer of 64 bits.
+
+    Attributes:
+        name: ``module:NAME``.
+        fingerprint: the function's own ``fingerprint`` (text, or a method that returns it), else
+            the SHA-256 of its source: other functions that it calls are not in it.
+
+    Raises:
+        OptionError: it cannot be loaded, or has neither source nor fingerprint.
+    """
+
+    def __init__(self, function: str | Function, seed: int = 0) -> None:
+        if isinstance(function, str):
+            self.name = function
+            self.function: Function = load_named(function, "--transform")
+        else:
+            self.name, self.function = name_of(function), function
+        if not -(1 << 63) <= seed < 1 << 63:
+            raise OptionError(f"seed is {seed}: it must fit 64 bits")
+        self.seed = seed
+        self.fingerprint = fingerprint_of(self.function) or _source_digest(self.function)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a manifest."""
+        return {"name": self.name, "seed": self.seed, "fingerprint": self.fingerprint}
+
+    def apply(
+        self, record: dict[str, Any], sample_id: int, *, epoch: int = 0, copy: int = 0
+    ) -> dict[str, Any]:
+        """The record as it is encoded.
+
+        Args:
+            record: media opened.
+            sample_id, epoch, copy: which of the plan's samples it is.
+
+        Raises:
+            BadRecord: ``transform_failed``, or what the function raises itself.
+        """
+        key = derive_key(self.seed, "transform", epoch, sample_id, copy)
+        rng = np.random.Generator(np.random.Philox(key=key))
+        try:
+            changed = self.function(record, rng)
+        except PackidxError:
+            raise
+        except Exception as error:
+            detail = f"{self.name}: {type(error).__name__}: {error}"
+            raise BadRecord("transform_failed", detail) from error
+        if not isinstance(changed, Mapping):
+            detail = f"{self.name} returned {type(changed).__name__}, not a record"
+            raise BadRecord("transform_failed", detail)
+        return dict(changed)
+
+
+def planned_transform(
+    planned: Mapping[str, Any] | None, given: str | Function | None, where: str
+) -> Transform | None:
+    """`given` with the plan's seed, if it is the plan's transform.
+
+    Args:
+        planned: ``transform`` of the manifest.
+        given: what the reader was given.
+        where: the index, for the error.
+
+    Raises:
+        MismatchError: the plan names a transform and this is none or another, or the reverse.
+    """
+    if planned is None:
+        if given is not None:
+            raise MismatchError(
+                f"the lengths of {where} were counted without a transform: leave it out, or "
+                "estimate with --transform and plan again"
+            )
+        return None
+    if given is None:
+        raise MismatchError(
+            f"the lengths of {where} were counted with the transform {planned['name']} (seed "
+            f"{planned['seed']}): give it as transform="
+        )
+    transform = Transform(given, int(planned["seed"]))
+    if transform.fingerprint != planned["fingerprint"]:
+        raise MismatchError(
+            f"the transform {transform.name} has fingerprint {transform.fingerprint}, the lengths "
+            f"of {where} were counted with {planned['fingerprint']} ({planned['name']}): use that "
+            "one, or estimate and plan again"
+        )
+    return transform
+
+
+def _source_digest(function: Any) -> str:
+    """SHA-256 of the source of a function, of a partial's function and arguments, or of a class."""
+    own = f"{name_of(function)}: give it an attribute `fingerprint`, text that changes with it"
+    if isinstance(function, functools.partial):
+        try:
+            arguments = canonical_json([function.args, function.keywords])
+        except TypeError as error:
+            raise OptionError(f"{error}, an argument of {own}") from None
+        return digest(_source_digest(function.func).encode(), arguments)
+    unwrapped = inspect.unwrap(function)
+    if getattr(unwrapped, "__closure__", None):
+        raise OptionError(f"a function that closes over variables hides what it does, {own}")
+    if not inspect.isroutine(unwrapped):
+        if getattr(unwrapped, "__dict__", None):
+            raise OptionError(f"an object with a state of its own says nothing of it, {own}")
+        unwrapped = type(unwrapped)
+    try:
+        return digest(textwrap.dedent(inspect.getsource(unwrapped)).encode())
+    except (OSError, TypeError):
+        raise OptionError(f"there is no source of the transform {own}") from None

@@ -1,0 +1,100 @@
+"""The same records in a file of every kind, written by other people's writers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Records = Sequence[dict[str, Any]]
+
+
+def chats(count: int, words: int = 12) -> list[dict[str, Any]]:
+    """Conversations that are hard to cut apart: quotes, brackets, newlines, commas, escapes."""
+    hard = 'He said: "a, [b] {c}" \\ é漢\n\t</s>\r\n'
+    return [
+        {
+            "id": f"r{number}",
+            "messages": [
+                {"role": "user", "content": f"<image> {number} " + hard * (number * 7 % words)},
+                {"role": "assistant", "content": hard * (number % 3) + "yes"},
+            ],
+            "images": [f"{number}.png"],
+        }
+        for number in range(count)
+    ]
+
+
+def _lines(records: Records) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def _array(records: Records) -> bytes:
+    return json.dumps(records, ensure_ascii=False, indent=2).encode()
+
+
+def _cells(record: dict[str, Any]) -> dict[str, str]:
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in record.items()}
+
+
+def _delimited(records: Records, delimiter: str) -> bytes:
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for record in records for name in record))
+    writer = csv.DictWriter(text, names, delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(_cells(record) for record in records)
+    return text.getvalue().encode()
+
+
+def table_of(records: Records) -> pa.Table:
+    """Records as a table with every member's column, not only the first one's."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return pa.Table.from_pylist([{name: r.get(name) for name in names} for r in records])
+
+
+def _parquet(records: Records) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table_of(records), sink, row_group_size=37)
+    return sink.getvalue()
+
+
+def _arrow(records: Records) -> bytes:
+    table = table_of(records)
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=23)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    compressed: bytes = pa.compress(data, "zstd", asbytes=True)
+    return compressed
+
+
+_PLAIN: dict[str, Callable[[Records], bytes]] = {
+    "jsonl": _lines,
+    "json": _array,
+    "csv": lambda records: _delimited(records, ","),
+    "tsv": lambda records: _delimited(records, "\t"),
+}
+WRITERS: dict[str, Callable[[Records], bytes]] = {
+    **_PLAIN,
+    **{f"{k}.gz": lambda r, write=write: gzip.compress(write(r)) for k, write in _PLAIN.items()},
+    **{f"{k}.zst": lambda r, write=write: zstd(write(r)) for k, write in _PLAIN.items()},
+    "parquet": _parquet,
+    "arrow": _arrow,
+}
+
+
+def write(folder: Path, kind: str, records: Records) -> str:
+    """A file of a kind with these records; its path."""
+    path = folder / f"data.{kind}"
+    path.write_bytes(WRITERS[kind](records))
+    return str(path)

@@ -1,0 +1,359 @@
+"""Qwen's families count and build videos as the real processors do, frame by frame."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from clips import decode, write_clip
+from family_processors_qwen import (
+    FAMILIES,
+    conversation,
+    info_of,
+    qwen_counter,
+    qwen_processor,
+    run_processor,
+)
+from PIL import Image
+from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as reference
+from transformers.video_utils import VideoMetadata, load_video
+
+from packidx.encode.video import encode_videos, load_video_processor
+from packidx.errors import BadRecord
+from packidx.processor.counter import METHODS, Counter
+from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
+from packidx.processor.families.resize import smart_resize_video
+from packidx.processor.fingerprint import complete_settings
+from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
+from packidx.records.video import Video, media_info
+
+CLIPS: list[tuple[str, dict[str, Any]]] = [
+    ("a.mp4", {"frames": 13, "size": (98, 66)}),
+    ("b.mp4", {"frames": 16, "size": (32, 48), "fps": "30000/1001", "codec": "mpeg4"}),
+    ("c.mp4", {"frames": 5, "size": (130, 18), "fps": "15/2"}),
+    ("d.mp4", {"frames": 2, "size": (64, 64), "fps": "25"}),
+    ("e.avi", {"frames": 9, "size": (50, 40), "fps": "3", "codec": "mpeg4"}),
+    ("f.mov", {"frames": 3, "size": (16, 16), "fps": "1"}),
+    ("g.mp4", {"frames": 40, "size": (28, 28), "fps": "12"}),
+    ("h.mp4", {"frames": 7, "size": (60, 44), "times": [0, 1, 2, 5, 9, 14, 15]}),
+]
+
+
+@pytest.fixture(scope="module")
+def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp() / "processors"
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("clips")
+    return [write_clip(folder / name, **options) for name, options in CLIPS]
+
+
+def ids_of(counter: Counter, talk: Conversation, infos: list[MediaInfo]) -> list[int]:
+    """The sample's ids: the expanded text tokenized, every run of feature tokens written out."""
+    media = counter.count_media([talk], [infos])
+    expanded = counter.expand(talk, 0, media)
+    files = counter.files
+    assert files is not None and files.tokenizer is not None
+    ids = np.array(files.tokenizer.encode(expanded.text).ids)
+    repeats = np.ones(len(ids), np.int64)
+    repeats[np.isin(ids, files.feature_ids)] = [n for runs in expanded.runs for n in runs]
+    return np.repeat(ids, repeats).tolist()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_conversations(name: str, tmp: Path, clips: list[Path]) -> None:
+    processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
+    files = counter.files
+    assert files is not None and files.vision is not None
+    options = {"largest": 99, "thoughts": name != "qwen3.5"}
+    talks = [conversation(random.Random(f"{name}{i}"), clips, **options) for i in range(300)]
+    infos = [[info_of(one) for one in talk.media] for talk in talks]
+    counts = counter.count(talks, infos)
+    assert not counts.errors
+    assert set(counts.method.tolist()) == {METHODS.index("exact")}
+    wrong: list[tuple[int, str]] = []
+    seen = {"video": 0, "several": 0, "both": 0, "none": 0}
+    for number, talk in enumerate(talks):
+        real = run_processor(processor, talk)
+        ids = real["input_ids"][0].tolist()
+        rows = sum(len(real[key]) for key in ("pixel_values", "pixel_values_videos") if key in real)
+        if len(ids) != counts.length[number]:
+            wrong.append((number, "length"))
+        if rows != counts.vision_patches[number]:
+            wrong.append((number, "patches"))
+        if ids != ids_of(counter, talk, infos[number]):
+            wrong.append((number, "ids"))
+        pairs = [
+            (Video(medium.ref), info)
+            for medium, info in zip(talk.media, infos[number], strict=True)
+            if medium.kind == "video"
+        ]
+        if number % 4 == 0:
+            built = encode_videos(pairs, files.vision, processor.video_processor)
+            names = {"pixel_values_videos", "video_grid_thw", "second_per_grid_ts"} & set(real)
+            assert set(built) == names
+            if not all(torch.equal(built[key], real[key]) for key in names):
+                wrong.append((number, "tensors"))
+        kinds = {m.kind for m in talk.media}
+        seen["video"] += len(pairs)
+        seen["several"] += len(pairs) > 1
+        seen["both"] += len(kinds) == 2
+        seen["none"] += not kinds
+    assert not wrong
+    assert min(seen.values()) > 20, seen
+
+
+def one_video(ref: Any, **facts: Any) -> Conversation:
+    turns = Turn("user", ("What?", Media("video", ref, **facts))), Turn("assistant", ("A cat.",))
+    return Conversation(turns)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_extracted_frames(name: str, tmp: Path) -> None:
+    processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
+    files = counter.files
+    assert files is not None and files.vision is not None
+    for num in (2, 5, 12):
+        images = [Image.new("RGB", (70, 40), (n * 9, n, 200 - n)) for n in range(num)]
+        real = run_processor(processor, one_video(images), do_sample_frames=False)
+        talk = one_video(images)
+        info = media_info(talk.media[0], "", confined=True)
+        assert info == MediaInfo(40, 70, num, extracted=True)
+        counts = counter.count([talk], [[info]])
+        assert not counts.errors
+        assert counts.length[0] == real["input_ids"].shape[1]
+        assert counts.vision_patches[0] == len(real["pixel_values_videos"])
+        built = encode_videos([(Video(images), info)], files.vision, processor.video_processor)
+        assert all(torch.equal(built[key], real[key]) for key in built)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_frames_that_the_record_names(name: str, tmp: Path, clips: list[Path]) -> None:
+    """What transformers makes of the same frames, told their numbers."""
+    processor, counter = qwen_processor(name, tmp)[0], qwen_counter(name, tmp)
+    files = counter.files
+    assert files is not None and files.vision is not None
+    frames = decode(clips[0])
+    for indices in ((0, 4, 8, 12), (3, 5, 11), (12, 0, 0, 7, 7), tuple(range(13))):
+        for fps in (None, 29.97):
+            talk = one_video(str(clips[0]), frame_indices=indices, fps=fps)
+            info = media_info(talk.media[0], "", confined=False)
+            assert info.frame_indices == indices
+            metadata = VideoMetadata(13, fps=fps or 10.0, frames_indices=list(indices))
+            real = run_processor(
+                processor,
+                one_video(frames[list(indices)]),
+                do_sample_frames=False,
+                video_metadata=[metadata],
+            )
+            counts = counter.count([talk], [[info]])
+            assert counts.length[0] == real["input_ids"].shape[1]
+            assert ids_of(counter, talk, [info]) == real["input_ids"][0].tolist()
+            pairs = [(Video(str(clips[0])), info)]
+            built = encode_videos(pairs, files.vision, processor.video_processor)
+            assert all(torch.equal(built[key], real[key]) for key in built)
+
+
+def test_too_short(tmp: Path, tmp_path: Path) -> None:
+    """Qwen3-VL refuses a video of one frame; Qwen2.5-VL shows it twice."""
+    path = write_clip(tmp_path / "one.mp4", frames=1)
+    talk = one_video(str(path))
+    info = info_of(talk.media[0])
+    processor, counter = qwen_processor("qwen3-vl", tmp)[0], qwen_counter("qwen3-vl", tmp)
+    counts = counter.count([talk], [[info]])
+    assert counts.errors[0].reason == "too_few_frames"
+    with pytest.raises(ValueError, match="t:1 must be larger"):
+        run_processor(processor, talk)
+    processor, counter = qwen_processor("qwen2.5-vl", tmp)[0], qwen_counter("qwen2.5-vl", tmp)
+    counts = counter.count([talk], [[info]])
+    assert counts.length[0] == run_processor(processor, talk)["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
+def test_videos_that_cannot_be(name: str, tmp: Path) -> None:
+    files = qwen_counter(name, tmp).files
+    assert files is not None and files.vision is not None
+    vision = files.vision
+    videos = {
+        "aspect_ratio": MediaInfo(40, 8040, 10, 10.0),
+        "broken_media": MediaInfo(0, 40, 10, 10.0),
+        "media_too_large": MediaInfo(1 << 24, 1 << 24, 1 << 20, 10.0),
+        "": MediaInfo(40, 8000, 10, 10.0),
+    }
+    counts = vision.count_videos(list(videos.values()))
+    assert [counts.errors[i].reason for i in range(3)] == list(videos)[:3]
+    assert set(counts.errors) == {0, 1, 2}
+    assert counts.tokens[:3].tolist() == [0, 0, 0] and counts.tokens[3] > 0
+    assert not counts.grids[:3].any()
+    assert vision.count_videos([]).tokens.shape == (0,)
+
+
+def test_rotated_videos_stand_upright(tmp: Path, tmp_path: Path) -> None:
+    path = write_clip(tmp_path / "a.mp4", frames=6, rotation=90)
+    processor, folder = qwen_processor("qwen2.5-vl", tmp)
+    files = qwen_counter("qwen2.5-vl", tmp).files
+    assert files is not None and files.vision is not None
+    vision = files.vision
+    lying, metadata = load_video(str(path), backend="pyav")
+    upright = np.rot90(lying, axes=(1, 2)).copy()
+    real = processor.video_processor(upright, video_metadata=[metadata], return_tensors="pt")
+    info = info_of(Media("video", str(path)))
+    assert vision.count_videos([info]).grids.tolist() == real["video_grid_thw"].tolist()
+    built = encode_videos([(Video(str(path)), info)], vision, load_video_processor(str(folder)))
+    assert torch.equal(built["pixel_values_videos"], real["pixel_values_videos"])
+
+
+def test_a_record_that_lies_about_the_size(tmp: Path, clips: list[Path]) -> None:
+    processor, folder = qwen_processor("qwen2.5-vl", tmp)
+    files = qwen_counter("qwen2.5-vl", tmp).files
+    assert files is not None and files.vision is not None
+    vision = files.vision
+    media = Media("video", str(clips[0]), height=98, width=66)
+    info = media_info(media, "", confined=False)
+    with pytest.raises(BadRecord, match="frames of 98x66 pixels, the record says 66x98"):
+        encode_videos([(Video(str(clips[0])), info)], vision, processor.video_processor)
+
+
+# -- settings, swept -------------------------------------------------------------------------------
+
+SAMPLING2 = [{"fps": 2}, {"fps": 0.7}, {"fps": 1, "max_frames": 31}, {"fps": 9, "min_frames": 7}]
+SAMPLING2 += [{"num_frames": 8}, {"num_frames": 5}, {"fps": 2, "temporal_patch_size": 3}]
+SAMPLING3 = [{}, {"fps": 1}, {"fps": 0.3}, {"fps": 5, "max_frames": 33}, {"min_frames": 9}]
+RATES = [1.0, 7.5, 10.0, 23.976, 24.0, 25.0, 30000 / 1001, 30.0, 59.94, None]
+
+
+def vision_of(family: Any, settings: dict[str, Any]) -> Any:
+    video = complete_settings(settings, family.video_defaults)
+    return family.build(dict(family.image_defaults), video, {})
+
+
+@pytest.mark.parametrize("settings", SAMPLING2)
+def test_sampling_of_qwen2(settings: dict[str, Any]) -> None:
+    real = Qwen2VLVideoProcessor(do_sample_frames=True, **settings)
+    vision = vision_of(QWEN2_5_VL, settings | {"do_sample_frames": True})
+    tried = moved = 0
+    for total in [*range(1, 90), *range(100, 3000, 37)]:
+        for fps in RATES:
+            try:
+                metadata = VideoMetadata(total, fps=fps)
+                want = real.sample_frames(metadata).tolist()
+            except (ValueError, ZeroDivisionError):
+                with pytest.raises(BadRecord):
+                    vision.sample_frames(MediaInfo(64, 64, total, fps))
+                continue
+            # Its rounding may add a frame beyond the end, which no decoder gives.
+            want = [number for number in want if number < total]
+            got = vision.sample_frames(MediaInfo(64, 64, total, fps)).tolist()
+            assert len(got) == len(want)
+            tried += 1
+            moved += got != want
+            assert max(abs(a - b) for a, b in zip(got, want, strict=True)) <= 1
+    assert tried > 500
+    assert moved <= tried // 100  # torch's vectors round with the width of the CPU's
+
+
+@pytest.mark.parametrize("settings", SAMPLING3)
+def test_sampling_of_qwen3(settings: dict[str, Any]) -> None:
+    real = Qwen3VLVideoProcessor(**settings)
+    vision = vision_of(QWEN3_VL, settings)
+    for total in [*range(1, 90), *range(100, 3000, 37)]:
+        for fps in RATES:
+            want = real.sample_frames(VideoMetadata(total, fps=fps)).tolist()
+            assert vision.sample_frames(MediaInfo(64, 64, total, fps)).tolist() == want
+
+
+def resized(real: Any, settings: dict[str, Any], info: MediaInfo) -> tuple[int, int]:
+    """What the real processor's own `resize` makes of frames of this size; nothing is computed."""
+    frames = torch.empty(1, info.num_frames, 3, info.height, info.width, device="meta")
+    result = real.resize(
+        frames,
+        size=real.size,
+        resample=None,
+        factor=real.patch_size * real.merge_size,
+        temporal_factor=real.temporal_patch_size,
+        cap_pixels_per_frame=real.cap_pixels_per_frame,
+    )
+    return tuple(result.shape[-2:])
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "settings"),
+    [
+        (QWEN2_5_VL, Qwen2VLVideoProcessor, {}),
+        (QWEN2_5_VL, Qwen2VLVideoProcessor, {"cap_pixels_per_frame": True}),
+        (
+            QWEN2_5_VL,
+            Qwen2VLVideoProcessor,
+            {"cap_pixels_per_frame": True, "max_video_tokens": 999, "temporal_patch_size": 3},
+        ),
+        (QWEN3_VL, Qwen3VLVideoProcessor, {}),
+        (QWEN3_VL, Qwen3VLVideoProcessor, {"cap_pixels_per_frame": True}),
+        (
+            QWEN3_VL,
+            Qwen3VLVideoProcessor,
+            {"cap_pixels_per_frame": True, "size": {"shortest_edge": 99, "longest_edge": 9 << 20}},
+        ),
+    ],
+)
+def test_sizes_of_videos(family: Any, kind: Any, settings: dict[str, Any]) -> None:
+    real = kind(**settings)
+    vision = vision_of(family, settings)
+    rng = random.Random(1)
+    infos = []
+    for _ in range(400):
+        scale = rng.choice([40, 300, 2500])
+        sides = rng.randrange(3, scale), rng.randrange(3, scale)
+        if max(sides) / min(sides) < 100:
+            num = rng.choice([2, 3, 4, 5, 11, 64, 250])
+            infos.append(MediaInfo(*sides, num, extracted=True))
+    counts = vision.count_videos(infos)
+    for info, grid in zip(infos, counts.grids.tolist(), strict=True):
+        if grid[0]:
+            height, width = resized(real, settings, info)
+            assert grid[1:] == [height // real.patch_size, width // real.patch_size], info
+            assert grid[0] == -(-info.num_frames // real.temporal_patch_size)
+        else:
+            assert info.num_frames < real.temporal_patch_size
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        (2, 32, 4096, 25_165_824),
+        (2, 32, 131_072, 786_432),
+        (2, 28, 3136, 1_003_520),
+        (4, 32, 65_536, 16_777_216),
+        (1, 28, 100, 5000),
+    ],
+)
+def test_smart_resize_of_videos(limits: tuple[int, int, int, int]) -> None:
+    temporal, factor, low, high = limits
+    rng = np.random.default_rng(7)
+    random_ones = [rng.integers(1, [800, scale, scale], (20_000, 3)) for scale in (40, 900, 40_000)]
+    ties = np.array([(f, h, w) for f in range(1, 14) for h in range(1, 99, 3) for w in (8, 48, 80)])
+    edge = np.arange(1, 4000)
+    exact = [np.stack([edge * 0 + n, edge, high // n // edge + 1 - n % 2], 1) for n in (2, 4, 5, 8)]
+    sizes = np.concatenate([*random_ones, ties, *exact])
+    got = np.stack(
+        smart_resize_video(
+            *sizes.T, temporal_factor=temporal, factor=factor, min_pixels=low, max_pixels=high
+        ),
+        axis=1,
+    ).tolist()
+    wrong = []
+    for (frames, height, width), pair in zip(sizes.tolist(), got, strict=True):
+        try:
+            want = reference(frames, height, width, *limits)
+        except (ValueError, ZeroDivisionError):
+            want = (0, 0)
+        if tuple(pair) != want:
+            wrong.append((frames, height, width, pair, want))
+    assert not wrong[:3]

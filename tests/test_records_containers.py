@@ -1,0 +1,538 @@
+"""Containers: the same records from every kind of file, in order, by range and by row."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import multiprocessing
+import random
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from record_files import WRITERS, chats, write, zstd
+
+from packidx.errors import BadRecord, OptionError, SourceError
+from packidx.records import sources
+from packidx.records.containers import KINDS, array, base, compressed, container, kind_of
+from packidx.records.containers.base import BrokenFile
+from packidx.records.dialects import parse
+from packidx.records.layout import Layout
+from packidx.records.sources import RawRecord, read_records, read_row, scan
+
+RECORDS = chats(300)
+
+
+def everything(path: str, kind: str, layout: Layout | None = None) -> list[RawRecord]:
+    layout = layout or Layout()
+    result = scan(path, None, kind, layout)
+    rows = [raw for part in result.ranges for raw in read_records(path, part, kind, layout)]
+    assert [raw.row for raw in rows] == list(range(result.num_records))
+    return rows
+
+
+def outcome(record: dict[str, Any] | BadRecord) -> Any:
+    return record.reason if isinstance(record, BadRecord) else record
+
+
+def outcomes(path: Path | str, kind: str) -> list[Any]:
+    return [outcome(raw.record) for raw in everything(str(path), kind)]
+
+
+def by_row(path: str, kind: str, raw: RawRecord) -> Any:
+    try:
+        return read_row(path, raw.row, raw.offset, raw.nbytes, kind=kind)
+    except BadRecord as error:
+        assert path in error.detail
+        return error.reason
+
+
+def test_every_kind_has_a_writer_here() -> None:
+    assert set(WRITERS) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_gives_the_same_conversations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = write(tmp_path, kind, RECORDS)
+    assert kind_of(path) == kind
+    monkeypatch.setattr(sources, "TASK_BYTES", 9_000)
+    monkeypatch.setattr(base, "BLOCK", 1_000)
+    result = scan(path, None, kind)
+    data = Path(path).read_bytes()
+    assert (result.nbytes, result.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert result.num_records == len(RECORDS)
+    if kind not in ("jsonl", "parquet") and "." not in kind:
+        assert len(result.ranges) > 5
+    ends = [part.first_row + part.num_records for part in result.ranges]
+    assert [part.first_row for part in result.ranges] == [0, *ends[:-1]]
+    assert ends[-1] == len(RECORDS)
+    rows = everything(path, kind)
+    assert [parse(raw.record) for raw in rows] == [parse(record) for record in RECORDS]
+    addressed = kind in ("jsonl", "json", "csv", "tsv")
+    assert all((raw.offset is not None) == (raw.nbytes is not None) == addressed for raw in rows)
+    order = random.Random(0).sample(rows, 80)
+    assert all(by_row(path, kind, raw) == raw.record for raw in order)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_progress_adds_up_to_the_file(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path, kind, RECORDS)
+    seen: list[int] = []
+    assert sum(seen) == 0
+    result = scan(path, seen.append, kind)
+    assert sum(seen) == result.nbytes
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "." in kind])
+def test_rows_of_compressed_files_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(compressed, "BLOCK", 2_000)
+    monkeypatch.setattr(compressed, "_REMEMBERED", 3_000)
+    monkeypatch.setattr(compressed, "_STATES", 6)
+    records = chats(1500)
+    path = write(tmp_path, kind, records)
+    text, _, codec = kind.partition(".")
+    cursor = compressed.Cursor(path, codec, container(kind)._text)  # type: ignore[attr-defined]
+    cursor._spacing = 4_000
+    rows = [raw.record for raw in everything(path, kind)]
+    order = [*range(0, 1500, 97), *random.Random(1).sample(range(1500), 60), 1499, 0]
+    for row in order:
+        raw = cursor.raw(row)
+        assert raw is not None
+        record = cursor._text.decode(raw, "", cursor.header)
+        assert Layout().apply(record, cells=text in ("csv", "tsv")) == rows[row]
+    assert cursor.raw(1500) is None
+    assert cursor.raw(3) is not None
+    if codec == "gz":
+        assert 2 <= len(cursor._marks) <= 7
+        offsets = [mark[1] for mark in cursor._marks]
+        assert offsets == sorted(offsets)
+
+
+def test_a_gzip_row_is_not_sought_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compressed, "BLOCK", 2_000)
+    monkeypatch.setattr(compressed, "_REMEMBERED", 100)
+    monkeypatch.setattr(compressed, "_INPUT", 512)
+    path = write(tmp_path, "jsonl.gz", chats(1500))
+    cursor = compressed.Cursor(path, "gz", container("jsonl.gz")._text)  # type: ignore[attr-defined]
+    cursor._spacing = 4_000
+    cursor.raw(1499)
+    cursor.raw(1400)
+    assert isinstance(cursor._stream, compressed.Gzip)
+    passed: list[int] = []
+    read = compressed._File.read
+    monkeypatch.setattr(compressed._File, "read", lambda file: passed.append(1) or read(file))
+    cursor.raw(1380)
+    assert len(passed) < 10
+
+
+def test_gzip_members_padding_and_garbage(tmp_path: Path) -> None:
+    members = gzip.compress(b'{"a": 1}\n{"a"') + b"\0\0" + gzip.compress(b": 2}\n") + b"\0"
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(members)
+    assert outcomes(path, "jsonl.gz") == [{"a": 1}, {"a": 2}]
+    path.write_bytes(members + b"garbage")
+    with pytest.raises(SourceError, match=r"a\.jsonl\.gz.*broken"):
+        scan(str(path), None, "jsonl.gz")
+
+
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 3 << 20])
+def test_gzip_that_inflates_to_whole_blocks(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": "' + b"x" * (size - 10) + b'"}\n'))
+    ((record,),) = [[raw.record for raw in everything(str(path), "jsonl.gz")]]
+    assert isinstance(record, dict)
+    assert len(record["a"]) == size - 10
+
+
+def in_child(path: str, rows: list[int], queue: Any) -> None:
+    queue.put([read_row(path, row, kind="jsonl.gz")["id"] for row in rows])
+
+
+def test_forked_readers_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compressed, "_INPUT", 256)
+    monkeypatch.setattr(compressed, "BLOCK", 512)
+    path = write(tmp_path, "jsonl.gz", chats(400))
+    assert read_row(path, 100, kind="jsonl.gz")["id"] == "r100"
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    orders = [list(range(101, 399, 7)), list(range(150, 390, 3))]
+    children = [context.Process(target=in_child, args=(path, rows, queue)) for rows in orders]
+    for child in children:
+        child.start()
+    found = [queue.get(timeout=30) for _ in children]
+    for child in children:
+        child.join()
+    expected = [[f"r{row}" for row in rows] for rows in orders]
+    assert sorted(found) == sorted(expected)
+    assert read_row(path, 101, kind="jsonl.gz")["id"] == "r101"
+
+
+def test_a_replaced_file_is_read_anew(tmp_path: Path) -> None:
+    for kind in ("jsonl.gz", "parquet", "arrow", "csv"):
+        path = write(tmp_path, kind, chats(5))
+        first = everything(path, kind)[2]
+        assert by_row(path, kind, first) == first.record
+        changed = [{**record, "id": f"other{number}"} for number, record in enumerate(chats(9))]
+        path = write(tmp_path, kind, changed)
+        again = everything(path, kind)[2]
+        assert by_row(path, kind, again) == again.record != first.record
+
+
+_text = st.text(st.sampled_from('"\\[]{},: \n\té漢a'), max_size=8)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | _text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    elements=st.lists(_json, max_size=8),
+    indent=st.sampled_from([None, 0, 3]),
+    plain=st.booleans(),
+    size=st.integers(1, 9),
+    frame=st.sampled_from([("", ""), ("\ufeff", "\n"), (" \r\n", " \t\n")]),
+)
+def test_array_elements_are_those_of_json(
+    elements: list[Any], indent: int | None, plain: bool, size: int, frame: tuple[str, str]
+) -> None:
+    text = json.dumps(elements, indent=indent, ensure_ascii=plain)
+    data = (frame[0] + text + frame[1]).encode()
+    blocks = [data[at : at + size] for at in range(0, len(data), size)]
+    found = list(array.JsonArray().items(iter(blocks), 0, False))
+    assert [json.loads(raw) for _, raw in found] == elements
+    assert all(data[at : at + len(raw)] == raw for at, raw in found)
+    for number, (at, _) in enumerate(found):
+        rest = [data[at : at + 3], data[at + 3 :]]
+        inner = array.JsonArray().items(iter(rest), at, True)
+        assert list(inner) == found[number:]
+
+
+@given(
+    rows=st.lists(st.lists(st.text("a\"',;\n\r é", max_size=5), min_size=3, max_size=3)),
+    size=st.integers(1, 9),
+)
+def test_csv_records_are_those_of_the_writer(rows: list[list[str]], size: int) -> None:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerows([["a", "b", "c"], *rows])
+    data = text.getvalue().encode()
+    blocks = [data[at : at + size] for at in range(0, len(data), size)]
+    delimited = container("csv")._text  # type: ignore[attr-defined]
+    header = delimited.header(iter(blocks))
+    expected = [{name: cell for name, cell in zip("abc", row, strict=True) if cell} for row in rows]
+    found = list(delimited.records(iter(blocks), 0, False, header))
+    assert [record for _, _, record in found] == expected
+    assert all(
+        delimited.decode(data[at : at + size], "", header) == record for at, size, record in found
+    )
+
+
+GOOD = {"a": "1"}
+BAD_TEXT: list[tuple[str, bytes, list[Any]]] = [
+    ("jsonl", b"", []),
+    ("jsonl", b'\xef\xbb\xbf{"a": "1"}\r\n\r\n \n{"a": "1"}', [GOOD, GOOD]),
+    ("jsonl", b'{"a": "1"}\n{"a": "1', [GOOD, "bad_json"]),
+    ("jsonl", b'{"a": "\xff"}\n\0\n{"a": "1"}\n', ["bad_utf8", "bad_json", GOOD]),
+    ("jsonl", b"[" * 100_000 + b"\n7\n", ["bad_json", "bad_record"]),
+    ("json", b"[]", []),
+    ("json", b"\xef\xbb\xbf [ \n ] \n", []),
+    (
+        "json",
+        b'[{"a": "1"},\r\n{"a": "\xff"} ,7,"x",null,[1],{"a": "1"}]',
+        [GOOD, "bad_utf8", "bad_record", "bad_record", "bad_record", "bad_record", GOOD],
+    ),
+    (
+        "json",
+        b'[{"a": "1"},,{"a": NaN},{"a" "1"},\0,]',
+        [GOOD, "bad_json", "bad_json", "bad_json", "bad_json", "bad_json"],
+    ),
+    ("json", b'[{"a": "]\\"},[\\\\"},{"a": "1"}]', [{"a": ']"},[\\'}, GOOD]),
+    ("json", b"[" + b"[" * 5000 + b"]" * 5000 + b"]", ["bad_json"]),
+    ("csv", b"a\n", []),
+    ("csv", b'\xef\xbb\xbfa,b\r\n1,\r\n\r\n"1",""\r\n', [GOOD, GOOD]),
+    ("csv", b"a,b\n1,2,3\n1\n1,\n", ["bad_row", "bad_row", GOOD]),
+    ("csv", b'a,b\n\xff,x\n1,\n"x"y,1\n1,"cut', ["bad_utf8", GOOD, "bad_row", "bad_row"]),
+    ("csv", b'a,b\n"two\nlines, ""x""",\0\n1,', [{"a": 'two\nlines, "x"', "b": "\0"}, GOOD]),
+    ("tsv", b'a\tb\n1\t\n\t\n5" disk\tx\n', [GOOD, {"a": '5" disk', "b": "x"}]),
+]
+
+
+@pytest.mark.parametrize("codec", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(("kind", "data", "expected"), BAD_TEXT)
+def test_bad_records_are_rows(
+    tmp_path: Path, kind: str, data: bytes, expected: list[Any], codec: str
+) -> None:
+    kind += codec
+    path = tmp_path / f"x.{kind}"
+    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[codec]
+    path.write_bytes(pack(data))
+    rows = everything(str(path), kind)
+    assert [outcome(raw.record) for raw in rows] == expected
+    assert [by_row(str(path), kind, raw) for raw in rows] == expected
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) * 2 // 3]
+
+
+def damaged(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return (
+        data[:middle]
+        + bytes(byte ^ 0x5A for byte in data[middle : middle + 60])
+        + data[middle + 60 :]
+    )
+
+
+BROKEN: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    ("json", cut, "the JSON array is cut"),
+    ("json", lambda data: data + b"[1]", "something follows"),
+    ("json", lambda data: b'{"a": 1}', "no JSON array"),
+    ("json", lambda data: b"", "no JSON array"),
+    ("json", lambda data: b'["' + data, "is cut"),
+    ("csv", lambda data: b"", "first line must name the columns"),
+    ("csv", lambda data: b"a,a\n1,2\n", "a name of its own"),
+    ("csv", lambda data: b"a,,b\n1,2,3\n", "a name of its own"),
+    ("csv", lambda data: b"\xff\n1\n", "no column names"),
+    *[(f"{text}.gz", cut, "gzip stream is cut") for text in ("jsonl", "json", "csv")],
+    *[(f"{text}.zst", cut, "broken or cut") for text in ("jsonl", "json", "csv")],
+    ("jsonl.gz", damaged, "gzip stream is broken"),
+    ("jsonl.zst", damaged, "broken or cut"),
+    ("jsonl.gz", lambda data: b"plain", "gzip stream is broken"),
+    ("jsonl.zst", lambda data: b"plain text", "broken or cut"),
+    ("jsonl.gz", lambda data: b"", "gzip stream is cut"),
+    ("jsonl.zst", lambda data: b"", "empty"),
+    ("json.gz", lambda data: gzip.compress(gzip.decompress(data)[:-1]), "array is cut"),
+    ("parquet", cut, "no Parquet file that can be read"),
+    ("parquet", lambda data: b"", "no Parquet file"),
+    ("parquet", lambda data: b"PAR1 plain PAR1", "no Parquet file"),
+    ("arrow", cut, "no Arrow file that can be read"),
+    ("arrow", lambda data: data[:-8], "end-of-stream"),
+    ("arrow", lambda data: b"", "no Arrow file"),
+    ("arrow", lambda data: b"plain text that is no stream", "no Arrow file"),
+]
+
+
+@pytest.mark.parametrize(("kind", "harm", "words"), BROKEN)
+def test_broken_files_are_errors_that_name_them(
+    tmp_path: Path, kind: str, harm: Callable[[bytes], bytes], words: str
+) -> None:
+    path = tmp_path / f"x.{kind}"
+    path.write_bytes(harm(WRITERS[kind](RECORDS)))
+    with pytest.raises(SourceError, match=words) as caught:
+        scan(str(path), None, kind)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    for kind in KINDS:
+        path = str(tmp_path / f"none.{kind}")
+        with pytest.raises(SourceError, match=r"none\."):
+            scan(path, None, kind)
+        with pytest.raises(SourceError, match=r"none\."):
+            read_row(path, 0, 0, 2, kind=kind)
+
+
+def test_a_row_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    for kind in KINDS:
+        path = write(tmp_path, kind, chats(4))
+        for row in (4, 100) if kind in ("parquet", "arrow") or "." in kind else ():
+            with pytest.raises(SourceError, match=f"no record {row}"):
+                read_row(path, row, kind=kind)
+        if kind in ("jsonl", "json", "csv", "tsv"):
+            with pytest.raises(SourceError, match="no byte range"):
+                read_row(path, 0, kind=kind)
+            with pytest.raises(SourceError, match="only .* bytes planned"):
+                read_row(path, 0, 1, 10**6, kind=kind)
+
+
+def test_a_quote_that_is_never_closed_ends_the_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packidx.records.containers import delimited
+
+    monkeypatch.setattr(delimited, "MAX_RECORD", 1000)
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'a,b\n1,2\n3,"4\n' + b"5,6\n" * 1000)
+    with pytest.raises(SourceError, match=r"x\.csv: a quote in the record at byte 8"):
+        scan(str(path), None, "csv")
+
+
+def test_cells_longer_than_the_csv_modules_limit(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a\n" + b"x" * 300_000 + b"\n")
+    ((raw,),) = [everything(str(path), "csv")]
+    assert isinstance(raw.record, dict)
+    assert len(raw.record["a"]) == 300_000
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz", "json.zst", "csv", "parquet"])
+def test_a_record_of_fifty_megabytes(tmp_path: Path, kind: str) -> None:
+    huge = {"id": "huge", "messages": "x" * (50 << 20)}
+    path = write(tmp_path, kind, [{"id": "a"}, huge, {"id": "b"}])
+    rows = everything(path, kind)
+    assert [raw.record.get("id") for raw in rows if isinstance(raw.record, dict)] == [
+        "a",
+        "huge",
+        "b",
+    ]
+    assert by_row(path, kind, rows[1]) == huge
+
+
+def test_column_values_that_cannot_be_read_are_rows(tmp_path: Path) -> None:
+    bad = pa.array([b"fine", b"\xff\xfe", b"good"]).view(pa.string())
+    table = pa.table({"a": bad, "n": [1, 2, 3]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pa.ipc.new_stream(str(tmp_path / "x.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    for kind in ("parquet", "arrow"):
+        path = str(tmp_path / f"x.{kind}")
+        rows = everything(path, kind)
+        expected = [{"a": "fine", "n": 1}, "bad_utf8", {"a": "good", "n": 3}]
+        assert [outcome(raw.record) for raw in rows] == expected
+        assert [by_row(path, kind, raw) for raw in rows] == expected
+
+
+def test_columns_hold_nulls_where_json_lacks_members(tmp_path: Path) -> None:
+    calls = [{"function": {"name": "f"}, "type": "function"}]
+    records = [
+        {"messages": [{"role": "user", "content": "a"}], "image": {"path": "a.png"}},
+        {"messages": [{"role": "assistant", "content": "b", "tool_calls": calls}], "n": 0},
+        {"messages": [{"role": "user", "content": "c"}], "image": {"path": None}},
+    ]
+    for kind in ("parquet", "arrow"):
+        path = write(tmp_path, kind, records)
+        found = [raw.record for raw in everything(path, kind)]
+        assert found == [*records[:2], {"messages": records[2]["messages"]}]
+
+
+def test_arrow_files_as_well_as_streams(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(chats(100))
+    path = str(tmp_path / "x.arrow")
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=9)
+    rows = everything(path, "arrow")
+    assert [raw.record for raw in rows] == chats(100)
+    assert by_row(path, "arrow", rows[77]) == rows[77].record
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"a": pa.array(["x"]).dictionary_encode()}, "dictionary-encoded"),
+        (None, "several columns of the same name"),
+    ],
+)
+def test_arrow_tables_of_which_no_record_can_be_made(
+    tmp_path: Path, columns: dict[str, Any] | None, words: str
+) -> None:
+    table = (
+        pa.table(columns)
+        if columns is not None
+        else pa.Table.from_arrays([pa.array([1])] * 2, names=["a", "a"])
+    )
+    path = str(tmp_path / "x.arrow")
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(SourceError, match=words):
+        scan(path, None, "arrow")
+    if columns is None:
+        pq.write_table(table, tmp_path / "x.parquet")
+        with pytest.raises(SourceError, match=words):
+            scan(str(tmp_path / "x.parquet"), None, "parquet")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_does_not_grow_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Peaks of Python's and Arrow's memory for a file and one eight times as long."""
+    monkeypatch.setattr(sources, "TASK_BYTES", 60_000)
+    monkeypatch.setattr(base, "BLOCK", 20_000)
+    monkeypatch.setattr(compressed, "BLOCK", 20_000)
+    monkeypatch.setattr(compressed, "_INPUT", 20_000)
+    monkeypatch.setattr(base.file_blocks, "__defaults__", (0, None, 20_000))
+    monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
+    monkeypatch.setattr("packidx.records.containers.parquet._MAX_BATCH", 20)
+
+    def peak(count: int) -> int:
+        path = write(tmp_path, kind, chats(count))
+        scan(path, None, kind)  # caches, imports
+        tracemalloc.start()
+        before = pa.total_allocated_bytes()
+        held = 0
+        for part in scan(path, None, kind).ranges:
+            for number, _ in enumerate(read_records(path, part, kind)):
+                if number % 50 == 0:
+                    held = max(held, pa.total_allocated_bytes() - before)
+        high = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return high + held
+
+    small, large = peak(800), peak(6400)
+    assert large < small * 1.5 + 150_000, (small, large)
+
+
+def test_the_kind_of_a_json_file(tmp_path: Path) -> None:
+    cases = {
+        b'[{"a": 1}]': "json",
+        b"\xef\xbb\xbf\n [": "json",
+        b'{"a": 1}\n{"a": 2}\n': "jsonl",
+        b'{"a": 1}': "jsonl",
+        b'{"a": \n{"a": 2}\n': "jsonl",
+        b"": "jsonl",
+        b'{\n "a": {"b": 1}\n}\n': None,
+    }
+    for number, (data, expected) in enumerate(cases.items()):
+        path = tmp_path / f"{number}.json"
+        path.write_bytes(data)
+        assert kind_of(str(path)) == expected, data
+        for codec, pack in ((".gz", gzip.compress), (".zst", zstd)):
+            Path(f"{path}{codec}").write_bytes(pack(data) if data else pack(b"\n"))
+            found = kind_of(f"{path}{codec}")
+            assert found == (None if expected is None else expected + codec), data
+
+
+def test_kinds_and_delimiters_that_are_none() -> None:
+    with pytest.raises(SourceError, match=r"no container of kind 'tar': known are jsonl, json"):
+        container("tar")
+    with pytest.raises(OptionError, match="one ASCII character"):
+        container("csv", "ab")
+    with pytest.raises(OptionError, match="for csv and tsv files, not for parquet"):
+        container("parquet", ";")
+
+
+def test_a_delimiter_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'a;b\n1;"x;y"\n')
+    layout = Layout(delimiter=";")
+    (raw,) = everything(str(path), "csv", layout)
+    assert raw.record == {"a": "1", "b": "x;y"}
+    again = read_row(str(path), 0, raw.offset, raw.nbytes, kind="csv", layout=layout)
+    assert again == raw.record
+
+
+def test_streams_say_what_is_wrong_without_a_path() -> None:
+    with pytest.raises(BrokenFile):
+        list(array.JsonArray().items(iter([b"[1"]), 0, False))
+    assert zlib.crc32(b"") == 0

@@ -1,0 +1,187 @@
+"""Data sets that Hugging Face's `datasets` wrote: saved folders and Parquet, images inside."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from PIL import Image
+
+from packidx.errors import SourceError
+from packidx.records.dialects import parse
+from packidx.records.expand import Shard, expand_sources
+from packidx.records.media import media_size, open_media
+from packidx.records.sources import read_records, read_row, scan
+
+datasets.disable_progress_bars()
+
+
+def png(number: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (10 + number, 20), (number, 0, 0)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def chat(number: int) -> list[dict[str, Any]]:
+    asked = [{"type": "image"}, {"type": "text", "text": f"What, {number}?"}]
+    if number % 3 == 0:
+        asked = asked[1:]
+    return [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
+    ]
+
+
+@pytest.fixture(scope="module")
+def data() -> datasets.Dataset:
+    features = datasets.Features(
+        {
+            "id": datasets.Value("string"),
+            "messages": [
+                {
+                    "role": datasets.Value("string"),
+                    "content": [
+                        {"type": datasets.Value("string"), "text": datasets.Value("string")}
+                    ],
+                }
+            ],
+            "images": datasets.List(datasets.Image()),
+        }
+    )
+    rows = [
+        {
+            "id": f"r{number}",
+            "messages": chat(number),
+            "images": [] if number % 3 == 0 else [{"bytes": png(number), "path": None}],
+        }
+        for number in range(50)
+    ]
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+def rows_of(shard: Shard) -> list[dict[str, Any]]:
+    result = scan(shard.path, None, shard.container, shard.layout)
+    found = []
+    for part in result.ranges:
+        for raw in read_records(shard.path, part, shard.container, shard.layout):
+            assert isinstance(raw.record, dict)
+            place = (shard.path, raw.row, raw.offset, raw.nbytes)
+            again = read_row(*place, kind=shard.container, layout=shard.layout)
+            assert again == raw.record
+            found.append(raw.record)
+    return found
+
+
+def check(records: list[dict[str, Any]], first: int = 0) -> None:
+    for number, record in enumerate(records, first):
+        expected = parse({"messages": chat(number), "images": ["x"] if number % 3 else []})
+        parsed = parse(record)
+        assert record["id"] == f"r{number}"
+        assert [turn.role for turn in parsed.turns] == ["user", "assistant"]
+        assert parsed.turns[1] == expected.turns[1]
+        assert [part for part in parsed.turns[0].parts if isinstance(part, str)] == [
+            f"What, {number}?"
+        ]
+        assert len(parsed.media) == len(expected.media) == (number % 3 != 0)
+        for medium in parsed.media:
+            assert media_size(medium, "/nowhere", confined=True) == (20, 10 + number)
+        for medium in parse(open_media(record, "/nowhere", True)).media:
+            assert isinstance(medium.ref, Image.Image)
+            assert (medium.height, medium.width) == (20, 10 + number)
+
+
+def test_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:
+    data.save_to_disk(tmp_path / "chats", num_shards=3)
+    (tmp_path / "chats" / "cache-123.arrow").write_bytes(b"no shard")
+    shards = expand_sources([str(tmp_path / "chats")])
+    assert [(Path(s.path).name, s.source, s.container) for s in shards] == [
+        (f"data-{number:05d}-of-00003.arrow", "chats", "arrow") for number in range(3)
+    ]
+    found = [record for shard in shards for record in rows_of(shard)]
+    check(found)
+    assert len(found) == 50
+    (named,) = {shard.source for shard in expand_sources([f"mine={tmp_path / 'chats'}"])}
+    assert named == "mine"
+
+
+def test_a_saved_dictionary_has_a_source_for_each_split(
+    tmp_path: Path, data: datasets.Dataset
+) -> None:
+    split = datasets.DatasetDict(
+        {"train": data.select(range(40)), "test": data.select(range(40, 50))}
+    )
+    split.save_to_disk(tmp_path / "chats")
+    shards = expand_sources([str(tmp_path / "chats")])
+    assert [shard.source for shard in shards] == ["test", "train"]
+    check(rows_of(shards[1]))
+    check(rows_of(shards[0]), 40)
+    (only,) = expand_sources([str(tmp_path / "chats" / "train")])
+    assert only.source == "train"
+    meta = {"taken": {"file_name": "chats", "split": "test"}}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    (taken,) = expand_sources([str(tmp_path / "meta.json")])
+    assert taken.source == "taken"
+    assert "/test/" in taken.path
+
+
+def test_a_selection_is_written_out(tmp_path: Path, data: datasets.Dataset) -> None:
+    data.select(range(49, 39, -1)).save_to_disk(tmp_path / "some")
+    (shard,) = expand_sources([str(tmp_path / "some")])
+    assert [record["id"] for record in rows_of(shard)] == [f"r{n}" for n in range(49, 39, -1)]
+
+
+def test_parquet_from_datasets(tmp_path: Path, data: datasets.Dataset) -> None:
+    data.to_parquet(tmp_path / "chats.parquet", batch_size=7)
+    (shard,) = expand_sources([str(tmp_path / "chats.parquet")])
+    check(rows_of(shard))
+
+
+def test_json_lines_from_datasets(tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "messages": chat(n), "image": "x.png"} for n in (1, 2)]
+    datasets.Dataset.from_list(rows).to_json(tmp_path / "chats.jsonl")
+    (shard,) = expand_sources([str(tmp_path / "chats.jsonl")])
+    texts = [[turn.parts[-1] for turn in parse(record).turns] for record in rows_of(shard)]
+    assert texts == [["What, 1?", "A cat."], ["What, 2?", "A cat."]]
+
+
+def test_tokens_from_datasets(tmp_path: Path) -> None:
+    rows = [{"input_ids": list(range(n)), "labels": [-100] * n} for n in (1, 5, 3)]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "tokens")
+    (shard,) = expand_sources([str(tmp_path / "tokens")])
+    parsed = [parse(record) for record in rows_of(shard)]
+    assert [(one.turns, one.input_ids, one.labels) for one in parsed] == [
+        ((), list(range(n)), [-100] * n) for n in (1, 5, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("{", "is not what `datasets` writes"),
+        ("{}", "is not what `datasets` writes"),
+        ('{"_data_files": [{"filename": "../x.arrow"}]}', "no file of its folder"),
+        ('{"_data_files": [], "_indices_data_files": [{}]}', "flatten_indices"),
+        ('{"_data_files": [{"filename": "data.arrow"}]}', "cannot read"),
+        ('{"_data_files": []}', "no data file in it"),
+    ],
+)
+def test_folders_that_datasets_did_not_write(tmp_path: Path, state: str, words: str) -> None:
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(SourceError, match=words):
+        expand_sources([str(tmp_path)])
+
+
+def test_a_cut_file_of_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:
+    data.save_to_disk(tmp_path / "chats")
+    (shard,) = expand_sources([str(tmp_path / "chats")])
+    whole = Path(shard.path).read_bytes()
+    for keep in (len(whole) - 8, len(whole) * 2 // 3, 100, 4):
+        Path(shard.path).write_bytes(whole[:keep])
+        with pytest.raises(SourceError, match="no Arrow file that can be read"):
+            scan(shard.path, None, shard.container)
+    shutil.rmtree(tmp_path / "chats")

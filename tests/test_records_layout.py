@@ -1,0 +1,200 @@
+"""Layouts: a data set's own names become the standard ones, from options and manifests alike."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packidx.errors import BadRecord, OptionError
+from packidx.records.dialects import parse
+from packidx.records.layout import COLUMNS, DEFAULT, TAGS, Layout, layout_from_options
+from packidx.records.sources import read_records, read_row, scan
+
+STANDARD = {
+    "id": "7",
+    "system": "Be brief.",
+    "images": ["a.png"],
+    "messages": [
+        {"role": "user", "content": "<image>What?"},
+        {"role": "assistant", "content": "A cat.", "weight": 0},
+    ],
+}
+OWN = {
+    "uuid": "7",
+    "sys": "Be brief.",
+    "pics": ["a.png"],
+    "chat": [
+        {"speaker": "Q", "said": "<image>What?"},
+        {"speaker": "A", "said": "A cat.", "weight": 0},
+    ],
+}
+COLUMNS_OF_OWN = {"id": "uuid", "system": "sys", "images": "pics", "messages": "chat"}
+TAGS_OF_OWN = {"role_tag": "speaker", "content_tag": "said", "user_tag": "Q", "assistant_tag": "A"}
+
+
+def test_own_names_become_standard_ones() -> None:
+    layout = layout_from_options(COLUMNS_OF_OWN, TAGS_OF_OWN)
+    before = json.dumps(OWN)
+    assert layout.apply(OWN) == STANDARD
+    assert json.dumps(OWN) == before
+    assert parse(layout.apply(OWN)) == parse(STANDARD)
+
+
+def test_the_default_layout_changes_nothing() -> None:
+    assert DEFAULT.apply(STANDARD) is STANDARD
+    assert Layout.from_json(None) == DEFAULT
+    assert DEFAULT.to_json() == {}
+
+
+@pytest.mark.parametrize(
+    ("layout", "record", "expected"),
+    [
+        # what is stated wins over what else would be taken for it
+        (
+            Layout({"messages": "chat"}),
+            {"chat": [1], "messages": [2], "conversations": [3]},
+            {"messages": [1]},
+        ),
+        (Layout({"images": "img"}), {"img": "a", "image": "b", "x": 1}, {"images": "a", "x": 1}),
+        (Layout({"images": "image"}), {"image": "a", "images": ["b"]}, {"images": "a"}),
+        # media, system and the like may be absent
+        (Layout({"images": "img", "system": "s"}), {"n": 1}, {"n": 1}),
+        # columns may be exchanged
+        (
+            Layout({"prompt": "response", "response": "prompt"}),
+            {"prompt": "p", "response": "r"},
+            {"prompt": "r", "response": "p"},
+        ),
+        (Layout({"text_tokens": "n"}), {"n": 5}, {"_text_tokens": 5}),
+        # tags without a key for them: whatever the turns use
+        (
+            Layout(tags={"user_tag": "H", "function_tag": "call"}),
+            {"conversations": [{"from": "H", "value": "a"}, {"from": "call", "value": "b"}, 5]},
+            {
+                "conversations": [
+                    {"role": "user", "content": "a"},
+                    {"role": "function_call", "content": "b"},
+                    5,
+                ]
+            },
+        ),
+        (
+            Layout(tags={"role_tag": "role", "content_tag": "text"}),
+            {"messages": [{"role": "gpt", "text": "a", "content": None, "name": "n"}]},
+            {"messages": [{"role": "gpt", "content": "a", "name": "n"}]},
+        ),
+        # JSON in text, and an object of lists
+        (DEFAULT, {"messages": '[{"role": "user"}]'}, {"messages": [{"role": "user"}]}),
+        (DEFAULT, {"images": '["a", "b"]', "n": "[1]"}, {"images": ["a", "b"], "n": "[1]"}),
+        (DEFAULT, {"image": "[1].png", "messages": "hi"}, {"image": "[1].png", "messages": "hi"}),
+        (
+            DEFAULT,
+            {"conversations": {"from": ["human", "gpt"], "value": ["a", None]}},
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt"}]},
+        ),
+        (DEFAULT, {"conversations": {"from": "a"}}, {"conversations": {"from": "a"}}),
+        (
+            DEFAULT,
+            {"conversations": {"from": ["a"], "value": []}},
+            {"conversations": {"from": ["a"], "value": []}},
+        ),
+    ],
+)
+def test_apply(layout: Layout, record: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert layout.apply(record) == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "record", "reason", "words"),
+    [
+        (Layout({"messages": "chat"}), {"messages": [1]}, "no_messages", "no column 'chat'"),
+        (Layout({"input_ids": "t"}), {}, "no_messages", "no column 't'"),
+        (DEFAULT, {"messages": "[{]"}, "bad_json", "'messages'"),
+    ],
+)
+def test_records_that_a_layout_does_not_fit(
+    layout: Layout, record: dict[str, Any], reason: str, words: str
+) -> None:
+    with pytest.raises(BadRecord) as caught:
+        layout.apply(record)
+    assert caught.value.reason == reason
+    assert words in caught.value.detail
+
+
+def test_such_records_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"chat": [1]}\n{"messages": [1]}\n{\n')
+    layout = Layout({"messages": "chat"})
+    (part,) = scan(str(path), None, "jsonl", layout).ranges
+    rows = list(read_records(str(path), part, "jsonl", layout))
+    found = [getattr(raw.record, "reason", raw.record) for raw in rows]
+    assert found == [{"messages": [1]}, "no_messages", "bad_json"]
+    assert read_row(str(path), 0, rows[0].offset, rows[0].nbytes, layout=layout) == found[0]
+    with pytest.raises(BadRecord, match="no column 'chat'"):
+        read_row(str(path), 1, rows[1].offset, rows[1].nbytes, layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("12", 12), ("-1", -1), ("1.5", "1.5"), ("many", "many"), ("", None)],
+)
+def test_token_counts_in_cells(tmp_path: Path, text: str, expected: Any) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"prompt,response,_text_tokens\nhi,there,{text}\n")
+    (part,) = scan(str(path), None, "csv").ranges
+    ((raw),) = list(read_records(str(path), part, "csv"))
+    assert isinstance(raw.record, dict)
+    assert raw.record.get("_text_tokens") == expected
+    if expected == 12:
+        assert parse(raw.record).text_tokens == 12
+    elif expected is not None:
+        with pytest.raises(BadRecord, match="bad_text_tokens"):
+            parse(raw.record)
+
+
+@pytest.mark.parametrize(
+    ("columns", "tags", "words"),
+    [
+        ({"message": "x"}, {}, "no column 'message' to state; known: messages, images"),
+        ({}, {"human_tag": "x"}, "no tag 'human_tag' to state; known: role_tag"),
+        ({"messages": ""}, {}, "'messages' is ''"),
+        ({"messages": 5}, {}, "'messages' is 5"),
+        ({"images": "x", "videos": "x"}, {}, "'x' is stated to be two things"),
+        ({}, {"user_tag": "x", "assistant_tag": "x"}, "'x' is stated to be two things"),
+    ],
+)
+def test_options_that_mean_nothing(columns: Any, tags: Any, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        layout_from_options(columns, tags)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value", [{"column": {}}, [], {"sample_ratio": -1}, {"sample_ratio": "1"}, {"media_root": 5}]
+)
+def test_layouts_of_unknown_form(value: Any) -> None:
+    with pytest.raises(OptionError):
+        Layout.from_json(value)
+
+
+@given(
+    columns=st.dictionaries(st.sampled_from(COLUMNS), st.text(min_size=1), max_size=4),
+    tags=st.dictionaries(st.sampled_from(sorted(TAGS)), st.text(min_size=1), max_size=4),
+    media_root=st.none() | st.text(min_size=1),
+    ratio=st.floats(0, 100),
+    delimiter=st.none() | st.sampled_from(";|"),
+)
+def test_layouts_round_trip(
+    columns: Any, tags: Any, media_root: Any, ratio: float, delimiter: Any
+) -> None:
+    if any(len(set(given.values())) < len(given) for given in (columns, tags)):
+        return
+    layout = Layout(columns, tags, media_root, ratio, delimiter)
+    text = json.dumps(layout.to_json())
+    assert Layout.from_json(json.loads(text)) == layout == pickle.loads(pickle.dumps(layout))

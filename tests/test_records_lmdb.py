@@ -1,0 +1,196 @@
+"""Images in LMDB databases: ``path.lmdb::key``."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+from PIL import Image
+
+from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.records import lmdb_store
+from packidx.records.conversation import Media
+from packidx.records.dialects import parse
+from packidx.records.media import forget_sizes, image_size, media_size, open_media, resolve
+
+
+def png(width: int = 30, height: int = 20, orientation: int = 0) -> bytes:
+    exif = Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((height, width, 3), 7, np.uint8)).save(buffer, "PNG", exif=exif)
+    return buffer.getvalue()
+
+
+def fill(path: Path, **values: bytes) -> None:
+    with (
+        lmdb.open(str(path), subdir=path.suffix != ".mdb", map_size=1 << 24) as database,
+        database.begin(write=True) as transaction,
+    ):
+        for key, value in values.items():
+            transaction.put(key.encode(), value)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A media root with a database that is a folder, one that is a file, and links out of it."""
+    root = tmp_path / "root"
+    (root / "in").mkdir(parents=True)
+    outside = tmp_path / "outside.lmdb"
+    values = {"0001": png(), "a::b/é.png": png(40, 10, 6), "cut": png()[:40], "none": b""}
+    fill(root / "in" / "x.lmdb", **values)
+    fill(root / "one.mdb", **values)
+    fill(outside, **values)
+    (root / "link.lmdb").symlink_to(outside)
+    (root / "inner.lmdb").mkdir()
+    (root / "inner.lmdb" / "data.mdb").symlink_to(outside / "data.mdb")
+    (root / "broken.lmdb").mkdir()
+    (root / "broken.lmdb" / "data.mdb").write_bytes(b"no database" * 1000)
+    (root / "empty.lmdb").mkdir()
+    (root / "odd::name.png").write_bytes(png())
+    forget_sizes()
+    return root
+
+
+@pytest.mark.parametrize("place", ["in/x.lmdb", "one.mdb"])
+def test_sizes_and_images(root: Path, place: str) -> None:
+    for spelled in (place, f"{root}/{place}", f"file://{root}/{place}"):
+        for confined in (True, False):
+            first = Media("image", f"{spelled}::0001")
+            assert media_size(first, str(root), confined=confined) == (20, 30)
+            turned = Media("image", f"{spelled}::a::b/é.png")
+            assert media_size(turned, str(root), confined=confined) == (40, 10)
+    record = {"messages": [{"role": "user", "content": "<image><image>"}]}
+    record["images"] = [f"{place}::0001", {"path": f"{root}/{place}::a::b/é.png"}]  # type: ignore[assignment]
+    first, second = parse(open_media(record, str(root), True)).media
+    assert (first.height, first.width, second.height, second.width) == (20, 30, 40, 10)
+    assert np.asarray(first.ref)[0, 0, 0] == 7
+
+
+def test_a_name_with_colons_is_a_file(root: Path) -> None:
+    assert media_size(Media("image", "odd::name.png"), str(root), confined=True) == (20, 30)
+
+
+@pytest.mark.parametrize(
+    ("ref", "confined", "reason"),
+    [
+        ("in/x.lmdb::0002", True, "missing_media"),
+        ("in/x.lmdb::", True, "missing_media"),
+        ("in/x.lmdb::" + "k" * 600, True, "missing_media"),
+        ("in/x.lmdb::\ud800", True, "broken_media"),
+        ("in/x.lmdb::cut", True, "broken_media"),
+        ("in/x.lmdb::none", True, "broken_media"),
+        ("none.lmdb::0001", True, "missing_media"),
+        ("empty.lmdb::0001", True, "missing_media"),
+        ("broken.lmdb::0001", True, "broken_media"),
+        ("../outside.lmdb::0001", True, "media_outside_root"),
+        ("../outside.lmdb::0001", False, "media_outside_root"),
+        ("link.lmdb::0001", True, "media_outside_root"),
+        ("inner.lmdb::0001", True, "media_outside_root"),
+        ("s3://bucket/x.lmdb::0001", False, "media_remote"),
+    ],
+)
+def test_references_that_lead_nowhere(root: Path, ref: str, confined: bool, reason: str) -> None:
+    for _ in range(2):
+        with pytest.raises(BadRecord) as caught:
+            media_size(Media("image", ref), str(root), confined=confined)
+        assert caught.value.reason == reason
+        assert str(root) not in caught.value.detail
+    if reason == "media_outside_root":
+        with pytest.raises(BadRecord, match="media_outside_root"):
+            resolve(ref, str(root), confined=confined)
+
+
+def test_links_are_followed_where_no_root_is_stated(root: Path) -> None:
+    for name in ("link.lmdb", "inner.lmdb"):
+        media = Media("image", f"{root}/{name}::0001")
+        assert media_size(media, str(root), confined=False) == (20, 30)
+
+
+def test_moved_databases(root: Path, tmp_path: Path) -> None:
+    record = {"messages": [{"role": "user", "content": "<image>"}], "image": "/old/x.lmdb::0001"}
+    (medium,) = parse(
+        open_media(record, "/", False, lambda path: path.replace("/old", str(root / "in")))
+    ).media
+    assert (medium.height, medium.width) == (20, 30)
+
+
+def test_videos_in_a_database_are_handed_over_as_bytes(root: Path) -> None:
+    place = "in/x.lmdb::cut"
+    content = [
+        {"type": "video", "video": place, "fps": 2},
+        {"type": "video_url", "video_url": place},
+    ]
+    record = {
+        "messages": [{"role": "user", "content": [*content, "<video><video><video>"]}],
+        "videos": [place, {"path": place, "num_frames": 4}, "plain.mp4"],
+    }
+    media = parse(open_media(record, str(root), True)).media
+    assert [medium.ref for medium in media] == [png()[:40]] * 4 + ["plain.mp4"]
+    assert [medium.fps for medium in media] == [2.0, None, None, None, None]
+    assert media[3].num_frames == 4
+    media_size(Media("video", place), str(root), confined=True)
+    with pytest.raises(BadRecord, match="missing_media"):
+        media_size(Media("video", "none.lmdb::x"), str(root), confined=True)
+
+
+def sizes_in_child(root: str, queue: Any) -> None:
+    queue.put([image_size(f"{root}/in/x.lmdb::0001") for _ in range(3)])
+
+
+def test_forked_processes_open_their_own(root: Path) -> None:
+    assert image_size(f"{root}/in/x.lmdb::0001") == (20, 30)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=sizes_in_child, args=(str(root), queue)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert [queue.get(timeout=30) for _ in children] == [[(20, 30)] * 3] * 2
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert image_size(f"{root}/in/x.lmdb::0001") == (20, 30)
+
+
+def test_a_database_is_opened_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = lmdb.open
+    monkeypatch.setattr(lmdb, "open", lambda path, **kw: opened.append(path) or real(path, **kw))
+    for _ in range(5):
+        lmdb_store.read_value(f"{root}/in/x.lmdb", "0001", "x")
+        lmdb_store.read_value(f"{root}/in/../in/x.lmdb", "cut", "x")
+    assert len(opened) == 1
+    forget_sizes()
+    fill(root / "in" / "x.lmdb", new=png(9, 9))
+    assert image_size(f"{root}/in/x.lmdb::new") == (9, 9)
+    assert len(opened) == 3  # one of them is `fill`
+
+
+def test_a_database_that_other_code_has_open(root: Path) -> None:
+    with (
+        lmdb.open(str(root / "in" / "x.lmdb"), readonly=True, lock=False),
+        pytest.raises(SourceError, match="opened by other code of this process"),
+    ):
+        image_size(f"{root}/in/x.lmdb::0001")
+
+
+def test_without_the_package(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "packidx\[lmdb\]"'):
+        media_size(Media("image", "in/x.lmdb::0001"), str(root), confined=True)
+
+
+def test_nothing_is_imported_without_need() -> None:
+    code = (
+        "import sys, packidx.records.media, packidx.records.sources; print('lmdb' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,270 @@
+"""Mixes: NeMo's and LLaMA-Factory's meta files and LMMS Engine's lists, as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from record_files import chats, write
+
+from packidx.errors import SourceError
+from packidx.records.dialects import parse
+from packidx.records.expand import Shard, expand_sources
+from packidx.records.layout import Layout
+from packidx.records.sources import read_records, scan
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Data sets in a folder below the working directory."""
+    data = tmp_path / "mix"
+    for name in ("a", "b"):
+        (data / name).mkdir(parents=True)
+        write(data / name, "jsonl", chats(3))
+        write(data / name, "json", chats(2))
+    (data / "media").mkdir()
+    (tmp_path / "cwd_media").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return data
+
+
+def mix(path: Path, value: Any) -> str:
+    text = json.dumps(value) if path.suffix == ".json" else yaml.safe_dump(value, sort_keys=False)
+    path.write_text(text)
+    return str(path)
+
+
+def first_record(shard: Shard) -> dict[str, Any]:
+    parts = scan(shard.path, None, shard.container, shard.layout).ranges
+    raw = next(read_records(shard.path, parts[0], shard.container, shard.layout))
+    assert isinstance(raw.record, dict)
+    return raw.record
+
+
+META = {
+    "first": {
+        "file_name": "own.jsonl",
+        "columns": {"messages": "chat", "images": "pics", "videos": "clips"},
+        "tags": {
+            "role_tag": "who",
+            "content_tag": "text",
+            "user_tag": "U",
+            "assistant_tag": "A",
+            "system_tag": "S",
+        },
+        "media_dir": "media",
+        "sample_ratio": 0.5,
+    },
+    "second": {"file_name": ["a/data.jsonl", "b/*.json"], "columns": {"messages": "messages"}},
+    "third": {"file_name": "b/data.jsonl"},
+}
+OWN = {
+    "chat": [
+        {"who": "S", "text": "Be brief."},
+        {"who": "U", "text": "<image>What?<video>"},
+        {"who": "A", "text": "A cat."},
+    ],
+    "pics": ["a.png"],
+    "clips": [{"path": "v.mp4", "frame_indices": [0, 4, 8], "fps": 2}],
+}
+
+
+@pytest.mark.parametrize("name", ["meta.json", "meta.yaml", "meta.yml"])
+def test_meta_files(folder: Path, name: str) -> None:
+    (folder / "own.jsonl").write_text(json.dumps(OWN) + "\n")
+    path = mix(folder / name, META)
+    shards = expand_sources([path])
+    assert [(Path(s.path).relative_to(folder).as_posix(), s.source) for s in shards] == [
+        ("own.jsonl", "first"),
+        ("a/data.jsonl", "second"),
+        ("b/data.json", "second"),
+        ("b/data.jsonl", "third"),
+    ]
+    assert [s.container for s in shards] == ["jsonl", "jsonl", "json", "jsonl"]
+    first = shards[0].layout
+    assert first.media_root is not None
+    assert Path(first.media_root).samefile(folder / "media")
+    assert first.sample_ratio == 0.5
+    conversation = parse(first_record(shards[0]))
+    assert [turn.role for turn in conversation.turns] == ["system", "user", "assistant"]
+    image, video = conversation.media
+    assert (image.kind, image.ref) == ("image", "a.png")
+    assert (video.ref, video.frame_indices, video.fps) == ("v.mp4", (0, 4, 8), 2.0)
+    assert shards[3].layout == Layout()
+
+
+def test_one_data_set_of_a_meta_file(folder: Path) -> None:
+    path = mix(folder / "meta.json", {**META, "hub": {"hf_hub_url": "x/y"}})
+    assert [s.source for s in expand_sources([f"{path}#third"])] == ["third"]
+    assert {s.source for s in expand_sources([f"{path}#second,third"])} == {"second", "third"}
+    assert [s.source for s in expand_sources([f"mine={path}#third"])] == ["mine"]
+    with pytest.raises(SourceError, match="names no data set 'fourth'"):
+        expand_sources([f"{path}#fourth"])
+    with pytest.raises(SourceError, match=r"'hub': hf_hub_url is 'x/y', which is not here"):
+        expand_sources([f"{path}#hub"])
+
+
+def test_llama_factory_formats(folder: Path) -> None:
+    alpaca = {"instruction": "Say", "input": "hi", "output": "hi!", "history": [["a", "b"]]}
+    named = {"q": "Say", "a": "hi!", "s": "Be kind.", "messages": "not turns"}
+    (folder / "alpaca.json").write_text(json.dumps([alpaca]))
+    (folder / "named.json").write_text(json.dumps([named]))
+    value = {
+        "plain": {"file_name": "alpaca.json"},
+        "named": {
+            "file_name": "named.json",
+            "formatting": "alpaca",
+            "columns": {"prompt": "q", "response": "a", "system": "s"},
+        },
+    }
+    plain, stated = expand_sources([mix(folder / "dataset_info.json", value)])
+    assert [turn.parts for turn in parse(first_record(plain)).turns] == [
+        ("a",),
+        ("b",),
+        ("Say\nhi",),
+        ("hi!",),
+    ]
+    with pytest.raises(Exception, match="no_messages"):
+        parse(first_record(stated))  # it has a column of that name, and it is no list
+    (folder / "named.json").write_text(json.dumps([{k: named[k] for k in ("q", "a", "s")}]))
+    assert [turn.parts for turn in parse(first_record(stated)).turns] == [
+        ("Be kind.",),
+        ("Say",),
+        ("hi!",),
+    ]
+
+
+def test_lmms_engine_lists(folder: Path) -> None:
+    (folder / "b" / "odd").write_bytes((folder / "b" / "data.jsonl").read_bytes())
+    (folder / "a" / "data.json").unlink()
+    value = {
+        "dataset_format": "yaml",
+        "datasets": [
+            {"path": "mix/a/data.jsonl", "data_folder": "cwd_media", "data_type": "jsonl"},
+            {"path": "b/odd", "data_folder": "", "data_type": "jsonl", "name": "odd"},
+            {"json_path": "b/data.json", "sampling_strategy": "random:25%"},
+        ],
+    }
+    path = mix(folder / "train.yaml", value)
+    shards = expand_sources([path])
+    assert [(s.source, s.container) for s in shards] == [
+        ("a/data", "jsonl"),
+        ("odd", "jsonl"),
+        ("b/data", "json"),
+    ]
+    assert Path(str(shards[0].layout.media_root)).samefile(folder.parent / "cwd_media")
+    assert shards[1].layout == Layout()
+    assert shards[2].layout.sample_ratio == 0.25
+
+
+def test_places_that_are_in_two_folders(folder: Path) -> None:
+    (folder.parent / "a").mkdir()
+    write(folder.parent / "a", "jsonl", chats(1))
+    path = mix(folder / "train.yaml", {"datasets": [{"path": "a/data.jsonl"}]})
+    with pytest.raises(SourceError, match="beside the mix and in the working directory"):
+        expand_sources([path])
+
+
+BAD: list[tuple[str, Any, str]] = [
+    ("x.yaml", {"a": 1}, "no mix"),
+    ("x.yaml", [1], "no mix"),
+    ("x.yaml", {"datasets": []}, "no mix"),
+    ("x.json", {"d": {"file_name": "none.jsonl"}}, "none.jsonl is not there"),
+    ("x.json", {"d": {"file_name": "media"}}, "has no data file in it"),
+    ("x.json", {"d": {"file_name": 5}}, "'d': its place is 5"),
+    ("x.json", {"d": {"file_name": "a", "colums": {}}}, "'colums' means nothing here; known:"),
+    ("x.json", {"d": {"file_name": "a", "columns": {"msgs": "x"}}}, "no column 'msgs'"),
+    ("x.json", {"d": {"file_name": "a", "tags": {"user": "x"}}}, "no tag 'user'"),
+    ("x.json", {"d": {"file_name": "a", "sample_ratio": -1}}, "sample_ratio is -1"),
+    ("x.json", {"d": {"file_name": "a", "sample_ratio": "all"}}, "sample_ratio is 'all'"),
+    ("x.json", {"d": {"file_name": "a", "media_dir": 5}}, "media folder is 5"),
+    ("x.json", {"d": {"file_name": "a", "ranking": True}}, "preference data"),
+    ("x.json", {"d": {"file_name": "a", "columns": {"chosen": "x"}}}, "preference data"),
+    ("x.json", {"d": {"file_name": "a", "num_samples": 5}}, "give a sample_ratio"),
+    ("x.json", {"d": {"file_name": "a", "formatting": "xml"}}, "formatting is 'xml'"),
+    ("x.json", {"d": {"file_name": "s3://b/x.jsonl"}}, "s3:// is not supported"),
+    ("x.yaml", {"datasets": [{"data_type": "json"}]}, "entry 0 of datasets: give one path"),
+    ("x.yaml", {"datasets": [{"path": "mix/a", "data_type": "tar"}]}, "data_type is 'tar'"),
+    (
+        "x.yaml",
+        {"datasets": [{"path": "mix/a/data.jsonl", "sampling_strategy": "first:10%"}]},
+        "only all and random:N%",
+    ),
+    ("x.yaml", {"datasets": [{"path": "mix/a/data.jsonl", "name": 5}]}, "name is 5"),
+    (
+        "x.yaml",
+        {
+            "datasets": [
+                {"path": "a/data.jsonl", "name": "n"},
+                {"path": "b/data.jsonl", "name": "n", "sample_ratio": 2},
+            ]
+        },
+        "two sources of different layout are both named 'n'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), BAD)
+def test_mixes_that_cannot_be_understood(folder: Path, name: str, value: Any, words: str) -> None:
+    path = mix(folder / name, value)
+    with pytest.raises(SourceError) as caught:
+        expand_sources([path])
+    assert words in str(caught.value)
+    if "two sources" not in words and "s3" not in words:
+        assert name in str(caught.value)
+
+
+def test_files_that_are_no_mixes(folder: Path) -> None:
+    (folder / "bad.yaml").write_text("a: [1\n")
+    with pytest.raises(SourceError, match=r"bad\.yaml is not valid YAML"):
+        expand_sources([str(folder / "bad.yaml")])
+    (folder / "tag.yaml").write_text("!!python/object/apply:os.getcwd []\n")
+    with pytest.raises(SourceError, match=r"tag\.yaml is not valid YAML"):
+        expand_sources([str(folder / "tag.yaml")])
+    (folder / "config.json").write_text('{\n "a": {"b": 1}\n}\n')
+    with pytest.raises(SourceError, match="one object that is neither a record nor a mix"):
+        expand_sources([str(folder / "config.json")])
+    mix(folder / "outer.json", {"d": {"file_name": "inner.json"}})
+    mix(folder / "inner.json", {"d": {"file_name": "a/data.jsonl"}})
+    with pytest.raises(SourceError, match="is a mix itself"):
+        expand_sources([str(folder / "outer.json")])
+
+
+def test_a_folder_is_searched_for_data_and_not_for_mixes(folder: Path) -> None:
+    mix(folder / "meta.json", META)
+    mix(folder / "train.yaml", {"datasets": [{"path": "a/data.jsonl"}]})
+    (folder / "config.json").write_text('{\n "a": {"b": 1}\n}\n')
+    (folder / "notes.txt").write_text("x")
+    for kind in ("csv", "tsv", "parquet", "jsonl.zst", "json.gz"):
+        (folder / "c").mkdir(exist_ok=True)
+        write(folder / "c", kind, chats(2))
+    shards = expand_sources(["mix"])
+    assert [(shard.uri, shard.source, shard.container) for shard in shards] == [
+        ("mix/a/data.json", "a/data", "json"),
+        ("mix/a/data.jsonl", "a/data", "jsonl"),
+        ("mix/b/data.json", "b/data", "json"),
+        ("mix/b/data.jsonl", "b/data", "jsonl"),
+        ("mix/c/data.csv", "c/data", "csv"),
+        ("mix/c/data.json.gz", "c/data", "json.gz"),
+        ("mix/c/data.jsonl.zst", "c/data", "jsonl.zst"),
+        ("mix/c/data.parquet", "c/data", "parquet"),
+        ("mix/c/data.tsv", "c/data", "tsv"),
+    ]
+
+
+def test_the_options_layout_is_for_what_no_mix_names(folder: Path) -> None:
+    layout = Layout({"messages": "chat"})
+    path = mix(folder / "meta.json", {"third": {"file_name": "b/data.jsonl"}})
+    shards = expand_sources([path, "mix/a/data.jsonl"], layout)
+    assert [shard.layout for shard in shards] == [Layout(), layout]
+
+
+def test_unknown_kinds_are_refused_with_those_that_are_known(folder: Path) -> None:
+    (folder / "x.tar").write_text("x")
+    with pytest.raises(SourceError) as caught:
+        expand_sources([str(folder / "x.tar")])
+    for ending in (".jsonl", ".json.gz", ".csv", ".parquet", ".arrow", ".yaml"):
+        assert ending in str(caught.value)

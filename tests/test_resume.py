@@ -1,0 +1,290 @@
+"""A killed `packidx estimate` goes on where it was: same bytes, nothing twice, nothing mixed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packidx.errors import OptionError
+from packidx.estimate import LengthsSummary, estimate_lengths, output, work
+from packidx.records import sources
+
+TASK_BYTES = 40_000
+# Smaller tasks, so that there are many. In a script: a worker's start imports nothing but packidx.
+RUN = f"""
+import os, signal, sys
+from packidx.estimate import work
+from packidx.records import sources
+if __name__ == "__main__":
+    sources.TASK_BYTES = work.TASK_BYTES = {TASK_BYTES}
+    from packidx_cli.main import main
+    {{hook}}
+    sys.exit(main(sys.argv[1:]))
+"""
+# Dies right before the n-th change it is about to make to the file system below a folder.
+DIE = """
+    left, below = int(sys.argv.pop(1)), sys.argv.pop(1)
+    def die(event, args):
+        global left
+        writes = event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
+        swaps = event == "ctypes.dlsym" and args[1] == "renameat2"
+        if swaps or ((writes or changes) and str(args[0]).startswith(below)):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(die)
+"""
+
+
+def write(folder: Path, texts: list[str], per_shard: int = 20) -> str:
+    """Shards of `per_shard` records each."""
+    folder.mkdir()
+    for first in range(0, len(texts), per_shard):
+        lines = [
+            json.dumps({"messages": [{"role": "user", "content": text}], "id": number})
+            for number, text in enumerate(texts[first : first + per_shard], first)
+        ]
+        shard = folder / f"part-{first:06d}.jsonl"
+        shard.write_text("".join(line + "\n" for line in lines))
+    return str(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def states(parent: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of change of the parts with a note, in the staging folder or in place."""
+    found = {}
+    for note in parent.glob(".out.new-*/notes/part-*.json"):
+        part = note.parents[1] / "table" / f"{note.stem}.parquet"
+        if part.exists():
+            status = part.stat()
+            found[part.name] = status.st_ino, status.st_mtime_ns
+    return found
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(work, "TASK_BYTES", TASK_BYTES)
+
+
+def start(arguments: list[str], hook: str = "", *first: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", RUN.format(hook=hook.strip()), *first, "estimate", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    words = ["quick", "brown", "fox", "jumps over", "the lazy dog", "and runs away", "0123"]
+    chance = random.Random(7)
+    texts = [" ".join(chance.choices(words, k=300)) for _ in range(8000)]
+    shard = write(tmp_path / "data", texts)
+    options = [shard, "--workers", "2", "--quiet", "--json"]
+    assert start([*options, "-o", str(tmp_path / "whole")]).wait() == 0
+    expected = contents(tmp_path / "whole")
+    assert len(expected) > 100
+
+    arguments = [*options, "-o", str(tmp_path / "out")]
+    kept: dict[str, tuple[int, int]] = {}
+    kills = 0
+    while kills < 10 and not (tmp_path / "out").exists():
+        run = start(arguments)
+        before = len(kept)
+        while run.poll() is None and len(states(tmp_path)) == before:
+            time.sleep(0.005)  # it goes on where the last one was
+        time.sleep(chance.uniform(0, 0.15))
+        os.killpg(run.pid, signal.SIGKILL)
+        kills += run.wait() == -signal.SIGKILL
+        found = states(tmp_path)
+        assert found.items() >= kept.items()
+        kept = found
+    assert kills == 10
+    assert 10 < len(kept) < len(expected) - 1
+    assert start(arguments).wait() == 0
+    assert contents(tmp_path / "out") == expected
+    for name, (inode, changed) in kept.items():
+        status = (tmp_path / "out" / name).stat()
+        assert (status.st_ino, status.st_mtime_ns) == (inode, changed)
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_killed_before_each_change_to_the_disk(tmp_path: Path) -> None:
+    shard = write(tmp_path / "data", ["word " * 600] * 20, 10)
+    old = write(tmp_path / "old", ["word " * 600] * 50, 10)
+    root = tmp_path / "tables"
+    root.mkdir()
+    assert start([old, "-o", str(root / "out"), "--quiet"]).wait() == 0
+    before = contents(root / "out")
+    assert start([shard, "-o", str(tmp_path / "whole"), "--quiet"]).wait() == 0
+    expected = contents(tmp_path / "whole")
+    assert (len(before), len(expected)) == (6, 3)
+
+    arguments = [shard, "-o", str(root / "out"), "--quiet", "--workers", "1"]
+    kills: dict[int, int] = {}  # by the number of parts that were finished before
+    while True:
+        finished = len(states(root))
+        number = kills.get(finished, 0)
+        status = start(arguments, DIE, str(number), str(root)).wait()
+        assert contents(root / "out") in (before, expected)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        kills[finished] = number + 1
+    # Building a part takes some changes, and so does putting the table in its place.
+    assert set(kills) == {0, 1, 2}
+    assert min(kills.values()) >= 4
+    assert contents(root / "out") == expected
+    assert os.listdir(root) == ["out"]
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, at: int, run: Callable[[], LengthsSummary]) -> None:
+    """Run until `at` parts are finished, then fail as Ctrl-C does."""
+    real, done = work.write_part, 0
+
+    def interrupt(*arguments: Any) -> Any:
+        nonlocal done
+        if done == at:
+            raise KeyboardInterrupt
+        done += 1
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "write_part", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    return write(tmp_path / "data", [f"{number} word " * 400 for number in range(120)])
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_other_settings_take_nothing_over(
+    shard: str, tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    folder = str(processors / "qwen2.5-vl")
+
+    def again(output: Path = out, source: str = shard, **options: Any) -> LengthsSummary:
+        return estimate_lengths(source, output, workers=1, **options)
+
+    plain = again(tmp_path / "plain")
+    assert plain.num_parts > 5
+    # Each of these finds three finished parts of the plain run and must not use them.
+    for options in (
+        {"processor": folder},
+        {"media_root": tmp_path},
+        {"seed": 1},
+        {"source": f"other={shard}"},
+    ):
+        crash(monkeypatch, 3, again)
+        summary = again(**options)
+        assert (summary.resumed_parts, summary.discarded_parts) == (0, 3)
+        fresh = again(tmp_path / "fresh", **options)
+        assert contents(out) == contents(tmp_path / "fresh")
+        assert summary.fingerprint == fresh.fingerprint
+    crash(monkeypatch, 3, again)
+    summary = again()
+    assert (summary.resumed_parts, summary.discarded_parts) == (3, 0)
+    assert contents(out) == contents(tmp_path / "plain")
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_changed_data_take_nothing_over(
+    shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash(monkeypatch, 3, lambda: estimate_lengths(shard, tmp_path / "out", workers=1))
+    last = max(Path(shard).iterdir())
+    last.write_bytes(last.read_bytes().replace(b"word", b"ward"))  # same size, same length
+    summary = estimate_lengths(shard, tmp_path / "out", workers=1)
+    assert (summary.resumed_parts, summary.discarded_parts) == (0, 3)
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_damaged_parts_and_notes_are_done_again(
+    shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimate_lengths(shard, tmp_path / "whole", workers=1)
+    crash(monkeypatch, 6, lambda: estimate_lengths(shard, tmp_path / "out", workers=1))
+    (staging,) = tmp_path.glob(".out.new-*")
+    parts = sorted((staging / "table").glob("part-*"))
+    notes = sorted((staging / "notes").glob("part-*"))
+    assert len(parts) == len(notes) == 6
+    flipped = bytearray(parts[0].read_bytes())
+    flipped[100] ^= 1
+    parts[0].write_bytes(flipped)
+    parts[1].unlink()
+    notes[2].write_text(notes[2].read_text()[:-20])
+    notes[3].write_text("null")
+    note = json.loads(notes[4].read_text())
+    notes[4].write_text(json.dumps({**note, "job": "0" * 64}))
+    (staging / "table" / "part-99999.parquet").write_text("no part of this")
+    assert estimate_lengths(shard, tmp_path / "out", workers=1).resumed_parts == 1
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_an_encoder_without_fingerprint_starts_over(
+    shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(record: dict[str, Any]) -> dict[str, list[int]]:
+        return {"input_ids": [1] * len(record["messages"][0]["content"])}
+
+    def run() -> LengthsSummary:
+        return estimate_lengths(shard, tmp_path / "out", encode=encode, workers=1)
+
+    crash(monkeypatch, 3, run)
+    assert run().resumed_parts == 0
+    encode.fingerprint = "1"  # type: ignore[attr-defined]
+    crash(monkeypatch, 3, run)
+    assert run().resumed_parts == 3
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_two_runs_do_not_share_a_folder(
+    shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_ATTEMPTS", 2)
+    seen = []
+
+    def meanwhile(phase: str, done: int, total: int) -> None:
+        if phase == "count" and not seen:
+            seen.append(done)
+            with pytest.raises(OptionError, match="another run is making this very table"):
+                estimate_lengths(shard, tmp_path / "out", workers=1)
+            # Other settings are another job: it neither waits nor disturbs.
+            other = estimate_lengths(shard, tmp_path / "out", workers=1, seed=1)
+            assert (other.resumed_parts, other.discarded_parts) == (0, 0)
+
+    summary = estimate_lengths(shard, tmp_path / "out", workers=1, progress=meanwhile)
+    assert seen
+    assert summary.num_samples == 120
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["options"]["seed"] == 0  # who ends last
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_tables_of_similar_names_keep_their_parts(tmp_path: Path) -> None:
+    shard = write(tmp_path / "data", ["word"])
+    others = [
+        ".out.new-mine",
+        ".out.new-0123456789abcdef.new-0123456789abcdef",
+        ".x.new-" + "0" * 16,
+    ]
+    for name in others:
+        (tmp_path / name / "notes").mkdir(parents=True)
+    estimate_lengths(shard, tmp_path / "out", workers=1)
+    assert all((tmp_path / name).exists() for name in others)
