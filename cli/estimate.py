@@ -51,6 +51,14 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", default=0, show_default=True, help="Of --transform and --calibrate.")
 @click.option(
+    "--calibrate",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Do not tokenize or encode: guess, and encode N random samples with the --processor or "
+    "--encode to see how far the guesses are off. plan makes its margin of that.",
+)
+@click.option(
     "--text-engine",
     default="auto",
     show_default=True,
@@ -110,6 +118,7 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
         words = {"scan": "reading shards", "count": "counting tokens"}
+        words["calibrate"] = "encoding samples"
         tasks = {name: bar.add_task(text, visible=False) for name, text in words.items()}
 
         def progress(phase: str, done: int, total: int) -> None:
@@ -126,6 +135,8 @@ def _print(summary: LengthsSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts["table"] = f"{summary.path} ({state})"
+    if summary.calibrated:
+        facts["calibrated"] = f"on {count(summary.calibrated)} samples, encoded for real"
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
@@ -143,7 +154,7 @@ def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
     guessed = sum(number for name, number in summary.methods.items() if name != "exact")
     if options["processor"] is None and options["encode"] is None:
         text = "no --processor was given: lengths are not exact, so packs will need a margin"
-    elif guessed:
+    elif guessed and not summary.calibrated:
         text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
     else:
         return

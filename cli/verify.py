@@ -60,10 +60,11 @@ def verify(
         raise OptionError("--processor and --encode both name the encoder: give one of them")
     opened = open_index(index, parse_roots(roots))
     encoder = _processor(opened, processor) if encode is None else load_named(encode, "--encode")
-    options = {"transform": transform, "num_sampled": num_sampled, "seed": seed}
     checks = []
     with status(quiet) as doing:
-        for check in run(opened, encoder=encoder, **options):
+        for check in run(
+            opened, encoder=encoder, transform=transform, num_sampled=num_sampled, seed=seed
+        ):
             checks.append(check)
             doing(f"{len(checks)} checks done, {check.name} last")
     failed = [check for check in checks if not check.ok]

@@ -397,15 +397,12 @@ def counted(
     )
     encoder = TextEncoder(files.tokenizer)
     batch = encoder.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
-    features = sorted(
-        {files.tokenizer.token_to_id(token) for token in vision.feature_tokens.values()}
-    )
-    runs = locate_runs(batch, [expanded], features)
+    runs = locate_runs(batch, [expanded], files.feature_ids)
     assert not runs.mismatched
     repeats = np.ones(len(batch.ids), np.int64)
     repeats[runs.tokens] = runs.repeats
     ids: list[int] = np.repeat(batch.ids, repeats).tolist()
-    assert np.isin(ids, features).sum() == images.tokens.sum() + videos.tokens.sum()
+    assert np.isin(ids, files.feature_ids).sum() == images.tokens.sum() + videos.tokens.sum()
     return ids, images, videos
 
 

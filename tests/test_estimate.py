@@ -18,7 +18,6 @@ from PIL import Image
 from packidx import schema
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import LengthsSummary, estimate_lengths, output, rows, work
-from packidx.estimate.parts import Part, Place
 from packidx.processor.counter import Counter
 from packidx.records import sources
 from packidx.records.sources import read_record
@@ -272,7 +271,7 @@ def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
-def _die(task: work.Task, place: Place) -> Part:
+def _die(call: Any, item: Any) -> Any:
     os._exit(9)
 
 

@@ -171,6 +171,11 @@ def test_a_video_is_written_as_the_processor_writes_it(
         (MediaInfo(60, 60, num_frames=1, fps=9.0, extracted=True), "too_few_frames"),
         (MediaInfo(60, 60, num_frames=30, fps=None), "unknown_fps"),
         (MediaInfo(60, 60, num_frames=30, fps=0.0), "unknown_fps"),
+        (MediaInfo(60, 60, num_frames=30, fps=1e-300), "unknown_fps"),
+        (MediaInfo(60, 60, num_frames=30, fps=float("nan"), extracted=True), "unknown_fps"),
+        (MediaInfo(60, 60, num_frames=30, fps=float("inf")), "unknown_fps"),
+        (MediaInfo(60, 60, num_frames=10**12, fps=9.0), "media_too_large"),
+        (MediaInfo(60, 60, 2, frame_indices=(0, 10**12), extracted=True), "media_too_large"),
         (MediaInfo(3, 2000, num_frames=30, fps=9.0), "aspect_ratio"),
         (MediaInfo(0, 2000, num_frames=30, fps=9.0), "broken_media"),
         (MediaInfo(9, 2000, num_frames=0, fps=9.0), "broken_media"),
@@ -179,9 +184,11 @@ def test_a_video_is_written_as_the_processor_writes_it(
 )
 def test_videos_that_cannot_be_used(video: MediaInfo, reason: str) -> None:
     good = MediaInfo(60, 60, num_frames=30, fps=9.0)
-    counts = vision("glm4v").count_videos([good, video])
-    assert {number: error.reason for number, error in counts.errors.items()} == {1: reason}
-    assert counts.tokens[0] > 0 and counts.tokens[1] == 0
+    for name in FAMILIES:
+        counts = vision(name).count_videos([good, video])
+        assert {number: error.reason for number, error in counts.errors.items()} == {1: reason}
+        assert counts.tokens[0] > 0 and counts.tokens[1] == 0
+        assert (counts.expansions or [])[1] is None
 
 
 def test_frames_are_all_taken_without_sampling() -> None:

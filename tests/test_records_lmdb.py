@@ -18,7 +18,15 @@ from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.records import lmdb_store
 from packidx.records.conversation import Media
 from packidx.records.dialects import parse
-from packidx.records.media import forget_sizes, image_size, media_size, open_media, resolve
+from packidx.records.media import (
+    forget_sizes,
+    image_size,
+    media_size,
+    open_image,
+    open_media,
+    resolve,
+)
+from packidx.records.video import Video
 
 
 def png(width: int = 30, height: int = 20, orientation: int = 0) -> bytes:
@@ -134,7 +142,9 @@ def test_videos_in_a_database_are_handed_over_as_bytes(root: Path) -> None:
         "videos": [place, {"path": place, "num_frames": 4}, "plain.mp4"],
     }
     media = parse(open_media(record, str(root), True)).media
-    assert [medium.ref for medium in media] == [png()[:40]] * 4 + ["plain.mp4"]
+    assert all(isinstance(medium.ref, Video) for medium in media)
+    assert [medium.ref.source for medium in media[:4]] == [png()[:40]] * 4
+    assert media[4].ref.source == str(root / "plain.mp4")
     assert [medium.fps for medium in media] == [2.0, None, None, None, None]
     assert media[3].num_frames == 4
     media_size(Media("video", place), str(root), confined=True)
@@ -179,6 +189,19 @@ def test_a_database_that_other_code_has_open(root: Path) -> None:
         lmdb.open(str(root / "in" / "x.lmdb"), readonly=True, lock=False),
         pytest.raises(SourceError, match="opened by other code of this process"),
     ):
+        image_size(f"{root}/in/x.lmdb::0001")
+    with (
+        lmdb.open(str(root / "in" / "x.lmdb"), readonly=True, lock=False),
+        pytest.raises(SourceError, match="opened by other code of this process"),
+    ):
+        open_image(f"{root}/in/x.lmdb::0001")
+
+
+def test_a_database_that_was_moved_is_the_same(root: Path) -> None:
+    assert image_size(f"{root}/in/x.lmdb::0001") == (20, 30)
+    (root / "in").rename(root / "other")
+    assert image_size(f"{root}/other/x.lmdb::0001") == (20, 30)
+    with pytest.raises(BadRecord, match="missing_media"):
         image_size(f"{root}/in/x.lmdb::0001")
 
 

@@ -45,7 +45,7 @@ def choose(
         MismatchError: the engine that is wanted does not serve.
     """
     text = counter.counter.text
-    if text is None or counter.opens_media and counter.encoder is not None:
+    if text is None:
         return "tokenizers", None
     texts: list[str] = []
     if wanted != "tokenizers":

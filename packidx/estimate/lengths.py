@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from packidx import files
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import engine, work
 from packidx.estimate import output as place
+from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.foreign import Encode
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
 from packidx.estimate.parts import Part, Place, take_over, tidy
@@ -46,6 +48,8 @@ class LengthsSummary:
     """Parts that an earlier run of this very job had finished before it ended."""
     discarded_parts: int = 0
     """Finished parts of earlier runs with other settings, which were removed."""
+    calibrated: int = 0
+    """Samples that were encoded for real to see how far the lengths are off."""
 
 
 def estimate_lengths(
@@ -57,6 +61,7 @@ def estimate_lengths(
     labels: str | None = None,
     transform: str | Function | None = None,
     seed: int = 0,
+    calibrate: int = 0,
     text_engine: str | None = None,
     media_root: str | os.PathLike[str] | None = None,
     workers: int | None = None,
@@ -82,7 +87,9 @@ def estimate_lengths(
         labels: which tokens are trained on (`LabelPolicy.parse`), with a processor.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it: applied to every record
             before it is encoded, here and by the reader.
-        seed: of the transform.
+        seed: of the transform, and of the samples that are drawn for `calibrate`.
+        calibrate: estimate lengths without tokenizing or encoding, then encode so many random
+            samples for real with `processor` or `encode`; a plan takes its margin from that.
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
         media_root: folder of the media; nothing outside it is read. Otherwise relative paths start
@@ -104,18 +111,26 @@ def estimate_lengths(
     existing = place.check_place(output)
     shards = expand_sources([sources] if isinstance(sources, str) else list(sources))
     name = None if processor is None else os.fspath(processor)
-    recipe = Recipe(name, labels, encode=encode, transform=transform, seed=seed)
+    _check_calibrate(calibrate, name is not None or encode is not None)
+    recipe = Recipe(
+        name, labels, encode=encode, transform=transform, seed=seed, cheap=calibrate > 0
+    )
     forget_sizes()
     counter = recipe.build()
     scans = _scan(shards, workers, progress)
-    job = Job(shards, scans, recipe, counter, root, wanted_engine=wanted)
+    job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
     if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
         discarded = place.remove_abandoned(output)
         return _summary(output, existing, begun, existed=True, discarded=discarded)
     job = _with_engine(job)
     with place.replacing(output, job_digest(job)) as staging:
         parts, resumed = _run(job, staging.place, workers, progress)
-        manifest = make_manifest(job, parts)
+        calibration = None
+        if calibrate:
+            calibration = calibration_of(
+                job, parts, staging.place, workers, functools.partial(progress, "calibrate")
+            )
+        manifest = make_manifest(job, parts, calibration)
         tidy(staging.place, [part.number for part in parts])
         files.write_json(os.path.join(staging.place.table, place.MANIFEST), manifest)
     return _summary(output, manifest, begun, resumed=resumed, discarded=staging.discarded)
@@ -152,7 +167,7 @@ def _run(job: Job, where: Place, workers: int, progress: Progress) -> tuple[list
     if workers <= 1:
         parts += [work.run_task(task, where, job.counter, advance) for task in left]
     else:
-        for part in work.run_pool(left, where, job.recipe, job.counter.fingerprints(), workers):
+        for part in work.run_tasks(left, where, job.recipe, job.counter.fingerprints(), workers):
             parts.append(part)
             advance(part.rows)
     return sorted(parts, key=lambda part: part.number), resumed
@@ -197,6 +212,7 @@ def _summary(
         num_parts=len(manifest["files"]),
         resumed_parts=resumed,
         discarded_parts=discarded,
+        calibrated=(manifest.get("calibration") or {}).get("num_samples", 0),
     )
 
 
@@ -208,6 +224,13 @@ def _workers(workers: int | None) -> int:
     if workers < 1:
         raise OptionError(f"workers is {workers}: give at least 1")
     return workers
+
+
+def _check_calibrate(samples: int, can_encode: bool) -> None:
+    if samples < 0:
+        raise OptionError(f"calibrate is {samples}: give the number of samples to encode")
+    if samples and not can_encode:
+        raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")
 
 
 def _folder(path: str | os.PathLike[str] | None) -> str | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
+from typing import Any
 
 import pyarrow as pa
 
@@ -74,25 +76,61 @@ def run_task(
     return write_part(place, task.number, table, temporary)
 
 
-def run_pool(
+class WorkerDied(Exception):
+    """A process of the pool ended, whoever or whatever ended it.
+
+    Args:
+        waiting: numbers of the items that were not done.
+    """
+
+    def __init__(self, waiting: Sequence[int]) -> None:
+        super().__init__()
+        self.waiting = sorted(waiting)
+
+
+def run_tasks(
     tasks: Sequence[Task],
     place: Place,
     recipe: Recipe,
     fingerprints: Sequence[str | None],
     workers: int,
 ) -> Iterator[Part]:
-    """Parts as they are finished, in any order, counted by `workers` processes.
+    """Parts as they are finished, in any order, counted by `workers` processes; see `run_pool`.
+
+    Raises:
+        SourceError: also when a worker process dies.
+    """
+    call = functools.partial(_run_task, place=place)
+    try:
+        for _, part in run_pool(call, tasks, recipe, fingerprints, workers):
+            yield part
+    except WorkerDied as died:
+        raise _died([tasks[number] for number in died.waiting], place) from None
+
+
+def _run_task(task: Task, counter: RecordCounter, place: Place) -> Part:
+    return run_task(task, place, counter)
+
+
+def run_pool(
+    call: Callable[[Any, RecordCounter], Any],
+    items: Sequence[Any],
+    recipe: Recipe,
+    fingerprints: Sequence[str | None],
+    workers: int,
+) -> Iterator[tuple[int, Any]]:
+    """(number, ``call(item, counter)``) of every item, as they are done, in any order.
 
     Args:
-        tasks: what is to be counted.
-        place: where the parts go.
+        call: picklable.
+        items: what is to be done; few, or small.
         recipe: the counter of each process.
         fingerprints: `RecordCounter.fingerprints` of the parent's.
         workers: processes.
 
     Raises:
         OptionError: the recipe holds an object that cannot be sent to another process.
-        SourceError: also when a worker process dies.
+        WorkerDied: a process ended.
     """
     _check_picklable(recipe)
     executor = ProcessPoolExecutor(
@@ -102,18 +140,17 @@ def run_pool(
         initargs=(recipe, tuple(fingerprints)),
     )
     try:
-        waiting: dict[Future[Part], Task] = {
-            executor.submit(_run_in_worker, task, place): task for task in tasks
+        waiting: dict[Future[Any], int] = {
+            executor.submit(_run_in_worker, call, item): number for number, item in enumerate(items)
         }
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda f: waiting[f].number):
+            for future in sorted(done, key=lambda f: waiting[f]):
                 try:
-                    part = future.result()
+                    result = future.result()
                 except BrokenProcessPool:
-                    raise _died(waiting.values(), place) from None
-                del waiting[future]
-                yield part
+                    raise WorkerDied(list(waiting.values())) from None
+                yield waiting.pop(future), result
     finally:
         processes = list((getattr(executor, "_processes", None) or {}).values())
         executor.shutdown(wait=False, cancel_futures=True)
@@ -160,16 +197,15 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_in_worker(task: Task, place: Place) -> Part:
+def _run_in_worker(call: Callable[[Any, RecordCounter], Any], item: Any) -> Any:
     if _failure is not None:
         raise _failure
     if _counter is None:
         raise RuntimeError("the worker was not started by run_pool")
-    return run_task(task, place, _counter)
+    return call(item, _counter)
 
 
-def _died(waiting: Iterable[Task], place: Place) -> SourceError:
-    tasks = sorted(waiting, key=lambda task: task.number)
+def _died(tasks: Sequence[Task], place: Place) -> SourceError:
     begun = [task for task in tasks if is_begun(place, task.number)]
     names = sorted({shard.path for task in begun or tasks[:1] for shard, _ in task.ranges})
     shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")

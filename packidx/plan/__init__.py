@@ -75,7 +75,7 @@ def plan_packs(
     asked = PlanOptions(**changes) if options is None else replace(options, **changes)
     progress("reading lengths")
     table = read_lengths(str(lengths))
-    resolved = asked.resolve(table.weakest_method)
+    resolved = asked.resolve(table.weakest_method, table.calibration)
     items, dropped = make_items(table, resolved)
     if not len(items.row):
         raise SourceError(
@@ -92,13 +92,7 @@ def plan_packs(
     result = _result(tables, lower_bound(histogram, resolved.planned_capacity), resolved)
     result["num_tokens_cut"] = _tokens_cut(table, items, result["num_tokens"], resolved)
     body = {
-        "lengths": {
-            "uri": str(lengths),
-            "fingerprint": table.fingerprint,
-            "num_samples": table.num_samples,
-            "encoder": (table.manifest or {}).get("encoder"),
-            "methods": table.methods,
-        },
+        "lengths": _lengths(table, asked),
         "options": resolved.to_json(),
         "result": result,
         "sources": _sources(table, tables["dropped"]),
@@ -114,6 +108,24 @@ def plan_packs(
         manifest=manifest,
         seconds=time.perf_counter() - begin,
     )
+
+
+def _lengths(table: Lengths, asked: PlanOptions) -> dict[str, Any]:
+    """What the snapshot says of its lengths."""
+    manifest = table.manifest or {}
+    lengths = {
+        "uri": table.uri,
+        "fingerprint": table.fingerprint,
+        "num_samples": table.num_samples,
+        "encoder": manifest.get("encoder"),
+        "methods": table.methods,
+    }
+    if "transform" in manifest:
+        lengths["transform"] = manifest["transform"]
+    margin = asked.calibrated(table.weakest_method, table.calibration)
+    if margin is not None:
+        lengths["calibration"] = {"num_samples": margin.num_samples, "source": margin.source}
+    return lengths
 
 
 def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.files import array_digest, canonical_json, digest
-from packidx.manifest import load_manifest, unsound_file
+from packidx.manifest import check_keys, load_manifest, unsound_file
 from packidx.schema import LENGTHS, LENGTHS_FORMAT
 
 _METHODS = ("exact", "precomputed", "heuristic")  # strongest first
 _KEYS = {"fingerprint": str, "files": list, "num_samples": int}
+_COUNTED = {"name": str, "num_usable": int, "num_samples": int}  # of a calibration's sources
+_CALIBRATED = {**_COUNTED, "estimated": list, "actual": list}
 _HELP = (
     "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
 )
@@ -63,6 +65,17 @@ class Lengths:
     def weakest_method(self) -> str:
         """The least exact of the methods that counted the usable rows."""
         return max(self.methods, key=_METHODS.index, default="exact")
+
+    @property
+    def calibration(self) -> dict[str, Any] | None:
+        """How far the lengths are off, where samples were encoded to see it (FORMAT.md)."""
+        found: dict[str, Any] | None = (self.manifest or {}).get("calibration")
+        if found is not None:
+            path = Path(self.uri) / "manifest.json"
+            check_keys(path, found, {"num_samples": int, "sources": list}, _HELP)
+            for source in found["sources"]:
+                check_keys(path, source, _CALIBRATED, _HELP)
+        return found
 
     def ints(
         self, name: str, rows: NDArray[np.int64]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.plan.margin import DEFAULT_CHANCE, Margin, calibrated_margin
 
 STRATEGIES = ("bfd",)
 ON_LONG = ("drop", "split", "truncate", "error")
@@ -34,9 +36,12 @@ class PlanOptions:
         on_long: what becomes of a sample longer than a pack: ``drop`` it with reason
             ``too_long``, ``split`` it into pieces, ``truncate`` its tail, or ``error``.
         margin: share of the capacity left free, 0 <= margin < 1; None picks 0 for exact
-            lengths, 0.02 where some are precomputed and 0.1 where some are heuristic.
+            lengths, 0.02 where some are precomputed and 0.1 where some are heuristic, and what a
+            calibration asks for where there is one.
         packing_ratio: plan for floor(packing_ratio * capacity) tokens; 1 - margin.
         shift: count length - 1, for trainers that shift labels before packing.
+        overflow_chance: for estimated lengths with a calibration, instead of a margin: the chance
+            that a pack holds more than its capacity, 0 < overflow_chance < 1; None picks 0.001.
     """
 
     capacity: int
@@ -46,6 +51,7 @@ class PlanOptions:
     margin: float | None = None
     packing_ratio: float | None = None
     shift: bool = False
+    overflow_chance: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.capacity <= MAX_CAPACITY:
@@ -66,8 +72,19 @@ class PlanOptions:
             raise OptionError(
                 f"packing-ratio is {self.packing_ratio}: it must be above 0 and at most 1"
             )
+        if self.overflow_chance is not None:
+            self._check_chance(self.overflow_chance)
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
+
+    def _check_chance(self, chance: float) -> None:
+        if self.margin is not None or self.packing_ratio is not None:
+            raise OptionError(
+                f"overflow-chance {chance} is what a margin is computed for: give no margin or "
+                "packing-ratio with it"
+            )
+        if not 0 < chance < 1:
+            raise OptionError(f"overflow-chance is {chance}: it must be above 0 and below 1")
 
     def ratio(self, weakest_method: str) -> Fraction:
         """The share of the capacity that is planned, given the weakest counting method used."""
@@ -78,9 +95,20 @@ class PlanOptions:
             return 1 - Fraction(str(self.margin))
         return 1 - DEFAULT_MARGINS[weakest_method]
 
-    def resolve(self, weakest_method: str) -> ResolvedOptions:
-        """These options with every default filled in."""
-        ratio = self.ratio(weakest_method)
+    def resolve(
+        self, weakest_method: str, calibration: Mapping[str, Any] | None = None
+    ) -> ResolvedOptions:
+        """These options with every default filled in.
+
+        Args:
+            weakest_method: the least exact way by which a usable row was counted.
+            calibration: of the lengths' manifest, if there is one.
+        """
+        ratio, chance = self.ratio(weakest_method), None
+        margin = self.calibrated(weakest_method, calibration)
+        if margin is not None:
+            ratio = Fraction(margin.planned_capacity, self.capacity)
+            chance = self.overflow_chance or DEFAULT_CHANCE
         planned = math.floor(ratio * self.capacity)
         if planned < 1:
             raise OptionError(
@@ -88,8 +116,36 @@ class PlanOptions:
                 "lower the margin"
             )
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values.update(margin=float(1 - ratio), packing_ratio=float(ratio))
+        values.update(margin=float(1 - ratio), packing_ratio=float(ratio), overflow_chance=chance)
         return ResolvedOptions(**values, planned_capacity=planned)
+
+    def calibrated(
+        self, weakest_method: str, calibration: Mapping[str, Any] | None
+    ) -> Margin | None:
+        """The margin that the calibration asks for; None where another one holds.
+
+        Raises:
+            OptionError: a chance is asked for and there is nothing to compute it from.
+        """
+        if self.margin is not None or self.packing_ratio is not None:
+            return None
+        if weakest_method == "exact":
+            return None
+        if calibration is not None and calibration["num_samples"]:
+            chance = self.overflow_chance or DEFAULT_CHANCE
+            margin = calibrated_margin(calibration, self.capacity, chance, self.shift)
+            default = math.floor(self.ratio(weakest_method) * self.capacity)
+            for source in calibration["sources"]:
+                unknown = source["num_usable"] and not source["num_samples"]
+                if unknown and default < margin.planned_capacity:
+                    margin = replace(margin, planned_capacity=default, source=source["name"])
+            return margin
+        if self.overflow_chance is not None:
+            raise OptionError(
+                f"overflow-chance is {self.overflow_chance}, but nobody knows how far these "
+                "lengths are off: estimate with --calibrate N, or give a margin"
+            )
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +160,16 @@ class ResolvedOptions:
     packing_ratio: float
     shift: bool
     planned_capacity: int
+    overflow_chance: float | None = None
+    """What the margin was computed for; None where it was not."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As the manifest has them; an option that is new and unused is left out, for the id's sake
+        (it is a hash of these)."""
+        options = asdict(self)
+        if self.overflow_chance is None:
+            del options["overflow_chance"]
+        return options
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, PackidxError
 from packidx.records.lmdb_store import read_value, split_reference
 from packidx.records.paths import shortened
 from packidx.records.references import is_opened
@@ -177,8 +177,8 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def _broken(label: str, error: Exception) -> BadRecord:
-    if isinstance(error, BadRecord):
+def _broken(label: str, error: Exception) -> PackidxError:
+    if isinstance(error, PackidxError):
         return error
     text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "file", str(error)) or type(error).__name__
     return BadRecord("broken_media", f"{label} cannot be decoded: {shortened(text)}")

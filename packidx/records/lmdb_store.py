@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 from typing import Any
 
@@ -23,7 +24,7 @@ class _Opened:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.databases: dict[str, Any] = {}
+        self.databases: dict[tuple[int, int], Any] = {}  # by device and file
 
 
 _opened = _Opened()
@@ -92,12 +93,17 @@ def forget_databases() -> None:
 
 
 def _database(lmdb: Any, path: str, label: str) -> Any:
-    with _opened.lock:  # a process must not open a database twice
-        file = os.path.realpath(data_file(path))
-        database = _opened.databases.get(file)
+    with _opened.lock:  # a process must not open a database twice, by whatever name
+        file = data_file(path)
+        try:
+            status = os.stat(file)
+        except OSError:
+            raise BadRecord("missing_media", f"{label}: there is no such database") from None
+        identity = (status.st_dev, status.st_ino)
+        database = _opened.databases.get(identity)
         if database is None:
-            if not os.path.isfile(file):
-                raise BadRecord("missing_media", f"{label}: there is no such database")
+            if not stat.S_ISREG(status.st_mode):
+                raise BadRecord("broken_media", f"{label}: the database is no regular file")
             database = lmdb.open(
                 file,
                 subdir=False,
@@ -107,7 +113,7 @@ def _database(lmdb: Any, path: str, label: str) -> Any:
                 create=False,
                 max_spare_txns=1,
             )
-            _opened.databases[file] = database
+            _opened.databases[identity] = database
         return database
 
 

@@ -95,8 +95,8 @@ def open_media(
 
     The record keeps its dialect: entries of its own image list become PIL images, and content
     parts that name an image become ``{"type": "image", "image": <PIL image>}``. Videos given as
-    lists of frames become lists of PIL images, videos in a database bytes; other videos stay as
-    they are. `dialects.parse` accepts the result.
+    lists of frames become lists of PIL images, any other a `Video`. `dialects.parse` accepts the
+    result.
 
     Args:
         record: the raw record, as it stands in its shard.

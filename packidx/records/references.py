@@ -33,8 +33,8 @@ def is_opened(value: Any) -> bool:
 
 
 def is_video(value: Any) -> bool:
-    """Whether `value` is an opened video: has ``info`` and gives ``frames``."""
-    return hasattr(value, "info") and callable(getattr(value, "frames", None))
+    """Whether `value` is an opened video (`records.video.Video`); does not open it to know."""
+    return hasattr(type(value), "info") and hasattr(type(value), "frames")
 
 
 def part_kind(part: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,6 +17,10 @@ Grid = tuple[int, int, int]
 
 UNKNOWN_FPS = 24.0
 """What transformers' processors take for timestamps where the frame rate is not known."""
+MAX_FRAMES = 10_000_000
+"""92 hours at 30 frames per second; a header or record that claims more is wrong."""
+MIN_FPS = 0.001
+"""Less is no frame rate: durations stay finite, and timestamps those of a calendar."""
 
 
 def frames_used(video: MediaInfo, sample: Callable[[int, float | None], Frames] | None) -> Frames:
@@ -25,8 +30,10 @@ def frames_used(video: MediaInfo, sample: Callable[[int, float | None], Frames] 
     (number of frames, frames per second) chooses, and without it all are taken.
 
     Raises:
-        BadRecord: ``broken_media``, ``too_few_frames`` or as `sample`.
+        BadRecord: ``broken_media``, ``media_too_large``, ``too_few_frames`` or as `sample`.
     """
+    if max(video.num_frames, *(video.frame_indices or ()), 0) > MAX_FRAMES:
+        raise BadRecord("media_too_large", f"a video of over {MAX_FRAMES:,} frames")
     if video.height <= 0 or video.width <= 0 or video.num_frames <= 0:
         size = f"{video.width}x{video.height} pixels and {video.num_frames} frames"
         raise BadRecord("broken_media", f"a video of {size}")
@@ -46,20 +53,24 @@ def frames_used(video: MediaInfo, sample: Callable[[int, float | None], Frames] 
 
 
 def timestamps(frames: Frames, fps: float | None) -> list[float]:
-    """Seconds at which `frames` are shown (transformers 5.23, `VideoMetadata.timestamps`)."""
-    seconds: list[float] = (frames / (UNKNOWN_FPS if fps is None else fps)).tolist()
+    """Seconds at which `frames` are shown (transformers 5.23, `VideoMetadata.timestamps`).
+
+    Raises:
+        BadRecord: as `known_fps`, but a rate of None is taken to be `UNKNOWN_FPS`.
+    """
+    seconds: list[float] = (frames / (UNKNOWN_FPS if fps is None else known_fps(fps))).tolist()
     return seconds
 
 
 def known_fps(fps: float | None) -> float:
-    """The frame rate, where frames are sampled by time.
+    """The frame rate, where frames are sampled by time or have timestamps.
 
     Raises:
-        BadRecord: ``unknown_fps``.
+        BadRecord: ``unknown_fps`` where it is None, infinite or below `MIN_FPS`.
     """
-    if fps is None or not fps > 0:
-        text = f"its frame rate is {fps}, but its processor samples frames by time: state its fps"
-        raise BadRecord("unknown_fps", f"a video cannot be sampled: {text}")
+    if fps is None or not MIN_FPS <= fps < math.inf:
+        text = f"a video's frame rate is {fps}, but its processor goes by time: state its fps"
+        raise BadRecord("unknown_fps", text)
     return fps
 
 

@@ -188,7 +188,7 @@ def sample_by_duration(total: int, fps: float | None, *, temporal_patch_size: in
         return _distinct(np.linspace(0, total - 1, wanted, dtype=int))
     # Moments are summed up one by one, as there: cumsum rounds as the sums do.
     step = 1 / (temporal_patch_size * rate)
-    moments = np.cumsum(np.full(int(duration / step) + 2, step))
+    moments = np.cumsum(np.full(min(int(duration / step) + 2, total), step))
     num = int(np.searchsorted(moments, int(duration))) + 1
     moments = np.concatenate([[0.0], moments[: num - 1]])
     first = np.searchsorted(np.arange(total) * (1 / fps), moments)

@@ -1,0 +1,252 @@
+"""How far estimates are off: some samples, encoded for real, beside what was estimated for them.
+
+Where lengths cannot be exact, or counting them so would take too long, a table is estimated cheaply
+and N random samples of it are encoded. Half of the N are dealt out to the sources equally, half by
+size: a small source is known as well as a large one needs to be. `packidx.plan.margin` makes a
+margin of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from packidx.errors import BadRecord, SourceError
+from packidx.estimate import work
+from packidx.estimate.job import Job, shard_infos
+from packidx.estimate.parts import Part, Place
+from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
+from packidx.mix import BijectiveMix, derive_key
+from packidx.records.sources import RawRecord, read_row
+
+Ints = NDArray[np.int64]
+
+QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+"""Of the error distributions in the manifest."""
+
+_CHUNK = 16  # samples per call of a worker
+_COLUMNS = ["sample_id", "source", "shard", "row", "offset", "nbytes", "length", "status"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """One sample that is encoded."""
+
+    shard: ShardInfo
+    sample_id: int
+    row: int
+    offset: int | None
+    nbytes: int | None
+    estimated: int
+
+
+def calibrate(
+    job: Job,
+    parts: Sequence[Part],
+    place: Place,
+    workers: int,
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Encode `job.calibrate` samples of a table that is counted.
+
+    Args:
+        job: the table's; its counter is a cheap one.
+        parts: all of the table.
+        place: where they are.
+        workers: processes.
+        progress: called with (done, total) samples.
+
+    Returns:
+        ``calibration`` of the manifest (FORMAT.md).
+
+    Raises:
+        SourceError: a shard cannot be read, or a worker process died.
+    """
+    chosen = _choose(job, parts, place)
+    chunks = [chosen[first : first + _CHUNK] for first in range(0, len(chosen), _CHUNK)]
+    recipe = replace(job.recipe, cheap=False)
+    actual: list[list[int | None]] = [[] for _ in chunks]
+    done = 0
+
+    def note(number: int, lengths: list[int | None]) -> None:
+        nonlocal done
+        actual[number] = lengths
+        done += len(lengths)
+        progress(done, len(chosen))
+
+    if min(workers, len(chunks)) <= 1:
+        counter = recipe.build()
+        for number, chunk in enumerate(chunks):
+            note(number, encode_chunk(chunk, counter))
+    else:
+        fingerprints = job.counter.fingerprints()
+        try:
+            for number, lengths in work.run_pool(
+                encode_chunk, chunks, recipe, fingerprints, min(workers, len(chunks))
+            ):
+                note(number, lengths)
+        except work.WorkerDied:
+            raise SourceError(
+                "a worker process died while samples were encoded: most often memory ran out, so "
+                "use fewer workers"
+            ) from None
+    lengths = [length for chunk in actual for length in chunk]
+    return _describe(job, parts, chosen, lengths)
+
+
+def encode_chunk(chunk: Sequence[_Chosen], counter: RecordCounter) -> list[int | None]:
+    """The true lengths; None where a record cannot be encoded."""
+    rows = [_examine(one, counter) for one in chunk]
+    good = [number for number, item in enumerate(rows) if item.error is None]
+    counts, good = count_rows(rows, good, counter)
+    lengths: list[int | None] = [None] * len(chunk)
+    for at, number in enumerate(good):
+        if rows[number].error is None:
+            lengths[number] = int(counts.length[at])
+    return lengths
+
+
+def _examine(one: _Chosen, counter: RecordCounter) -> Row:
+    shard = one.shard
+    record: dict[str, Any] | BadRecord
+    try:
+        record = read_row(
+            shard.path, one.row, one.offset, one.nbytes, kind=shard.container, layout=shard.layout
+        )
+    except BadRecord as error:
+        record = error
+    return examine(
+        RawRecord(one.row, one.offset, one.nbytes, record), shard, one.sample_id, counter
+    )
+
+
+def _choose(job: Job, parts: Sequence[Part], place: Place) -> list[_Chosen]:
+    """The samples, in order of `sample_id`; part by part, so that one part is in memory."""
+    usable = [_usable(part) for part in parts]
+    totals = list(_totals(job, parts).values())
+    names = list(_totals(job, parts))
+    ranks = {
+        name: _draw(total, quota, derive_key(job.recipe.seed, "calibrate", name))
+        for name, total, quota in zip(names, totals, _quotas(totals, job.calibrate), strict=True)
+    }
+    shards = shard_infos(job)
+    before = dict.fromkeys(names, 0)
+    chosen: list[_Chosen] = []
+    for part, counts in zip(parts, usable, strict=True):
+        wanted: dict[str, Ints] = {}
+        for name, count in counts.items():
+            here = ranks[name] - before[name]
+            wanted[name] = here[(here >= 0) & (here < count)]
+            before[name] += count
+        if any(len(found) for found in wanted.values()):
+            chosen += _locate(os.path.join(place.table, part.path), wanted, shards)
+    return chosen
+
+
+def _usable(part: Part) -> dict[str, int]:
+    """Rows of a part that are not rejected, by source."""
+    return {source: samples - bad for source, (samples, bad, _) in part.sources.items()}
+
+
+def _totals(job: Job, parts: Sequence[Part]) -> dict[str, int]:
+    """The same of the table, its sources in order."""
+    totals = {shard.source: 0 for shard in job.shards}
+    for part in parts:
+        for name, count in _usable(part).items():
+            totals[name] += count
+    return totals
+
+
+def _locate(path: str, wanted: dict[str, Ints], shards: Sequence[ShardInfo]) -> list[_Chosen]:
+    """The usable rows of a part by their number among those of their source."""
+    table = pq.read_table(path, columns=_COLUMNS)
+    sources = np.array(table.column("source").to_pylist(), object)
+    usable = np.array(pa.compute.equal(table.column("status"), "ok"))
+    picked = [np.flatnonzero(usable & (sources == name))[at] for name, at in wanted.items()]
+    rows = table.take(np.sort(np.concatenate(picked))).to_pylist()
+    return [
+        _Chosen(
+            shards[row["shard"]],
+            row["sample_id"],
+            row["row"],
+            row["offset"],
+            row["nbytes"],
+            row["length"],
+        )
+        for row in rows
+    ]
+
+
+def _quotas(totals: Sequence[int], wanted: int) -> list[int]:
+    """How many samples of each source, `wanted` in all where there are as many."""
+    everything = sum(totals)
+    if everything <= wanted:
+        return list(totals)
+    equal = wanted // 2 // max(1, sum(total > 0 for total in totals))
+    quotas = [min(total, equal) for total in totals]
+    rest = wanted - sum(quotas)
+    left = everything - sum(quotas)
+    shares = [rest * (total - quota) // left for total, quota in zip(totals, quotas, strict=True)]
+    quotas = [quota + share for quota, share in zip(quotas, shares, strict=True)]
+    for number in sorted(range(len(totals)), key=lambda i: -totals[i])[: wanted - sum(quotas)]:
+        quotas[number] += quotas[number] < totals[number]
+    return quotas
+
+
+def _draw(total: int, count: int, key: int) -> Ints:
+    """`count` different numbers below `total`, at random; needs memory for these alone."""
+    mix = BijectiveMix(max(1, (total - 1).bit_length()), key)
+    size = 1 << mix.bits
+    found = mix.inverse(np.arange(min(size, 4 * count + 64), dtype=np.uint64)).astype(np.int64)
+    found = found[found < total]
+    if len(found) < count:
+        found = mix.inverse(np.arange(size, dtype=np.uint64)).astype(np.int64)
+        found = found[found < total]
+    return np.sort(found[:count])
+
+
+def _describe(
+    job: Job,
+    parts: Sequence[Part],
+    chosen: Sequence[_Chosen],
+    actual: Sequence[int | None],
+) -> dict[str, Any]:
+    sources = []
+    for name, usable in _totals(job, parts).items():
+        mine = [
+            (one.estimated, length)
+            for one, length in zip(chosen, actual, strict=True)
+            if one.shard.source == name
+        ]
+        pairs = sorted((guess, length) for guess, length in mine if length is not None)
+        failed = len(mine) - len(pairs)
+        sources.append({"name": name, "num_usable": usable, "num_failed": failed, **_errors(pairs)})
+    return {
+        "num_samples": sum(source["num_samples"] for source in sources),
+        "seed": job.recipe.seed,
+        "sources": sources,
+    }
+
+
+def _errors(pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    guesses = np.array([guess for guess, _ in pairs], np.int64)
+    lengths = np.array([length for _, length in pairs], np.int64)
+    described: dict[str, Any] = {"num_samples": len(pairs)}
+    if len(pairs):
+        described["difference"] = _quantiles(lengths - guesses)
+        described["ratio"] = _quantiles(lengths / np.maximum(guesses, 1))
+    # All of them: a margin depends on capacity and chance, which only a plan knows.
+    return {**described, "estimated": guesses.tolist(), "actual": lengths.tolist()}
+
+
+def _quantiles(values: NDArray[Any]) -> dict[str, float]:
+    found = np.quantile(values, QUANTILES, method="inverted_cdf")
+    return {f"{q:g}": round(float(value), 6) for q, value in zip(QUANTILES, found, strict=True)}
