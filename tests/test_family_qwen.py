@@ -35,7 +35,10 @@ def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_conversations_with_images(name: str, tmp: Path) -> None:
     processor, _ = qwen_processor(name, tmp)
     thoughts = name != "qwen3.5"
-    talks = [conversation(random.Random(f"{name}{i}"), thoughts=thoughts) for i in range(320)]
+    talks = [
+        conversation(random.Random(f"{name}{i}"), largest=160, thoughts=thoughts)
+        for i in range(320)
+    ]
     counter = qwen_counter(name, tmp)
     files = counter.files
     assert files is not None and files.family == FAMILIES[name]
