@@ -101,10 +101,14 @@ def messages_of(talk: Conversation) -> list[dict[str, Any]]:
     return messages
 
 
-def run_processor(processor: Any, talk: Conversation) -> Any:
-    """What the real processor makes of it; videos come with what a decoder knows of them."""
+def run_processor(processor: Any, talk: Conversation, **options: Any) -> Any:
+    """What the real processor makes of it; videos come with what a decoder knows of them.
+
+    Args:
+        options: of the processor's call; only for conversations with videos.
+    """
     videos = [medium for medium in talk.media if medium.kind == "video"]
-    options: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     if videos:
         metadata = [
             {
@@ -116,9 +120,9 @@ def run_processor(processor: Any, talk: Conversation) -> Any:
             for video in videos
             if video.fps is not None
         ]
-        options = {"processor_kwargs": {"video_metadata": metadata}}
+        given = {"processor_kwargs": {"video_metadata": metadata, **options}}
     return processor.apply_chat_template(
-        messages_of(talk), tokenize=True, return_dict=True, return_tensors="pt", **options
+        messages_of(talk), tokenize=True, return_dict=True, return_tensors="pt", **given
     )
 
 
@@ -164,13 +168,31 @@ def compare(
     return found
 
 
-def id_differences(folder: Path, processor: Any, talks: Sequence[Conversation]) -> int:
-    """How many of `talks` the encoder turns into other ids than the real processor."""
+def encoder_differences(
+    folder: Path, processor: Any, talks: Sequence[Conversation], names: Sequence[str]
+) -> int:
+    """How many of `talks` the encoder turns into other tensors than the real processor.
+
+    Videos are given to the encoder as lists of frames, of which it takes all.
+
+    Args:
+        names: of the tensors; those that a conversation has are compared.
+    """
     encoder = ProcessorEncoder(str(folder))
     wrong = 0
     for talk in talks:
-        ids = encoder({"messages": messages_of(talk)})["input_ids"].tolist()
-        wrong += ids != run_processor(processor, talk)["input_ids"][0].tolist()
+        real = run_processor(processor, talk, do_sample_frames=False)
+        messages = messages_of(talk)
+        for part in (part for one in messages for part in one["content"]):
+            if isinstance(part, dict) and part["type"] == "video":
+                part["fps"] = next(one.fps for one in talk.media if one.kind == "video")
+                part["video"] = [Image.fromarray(frame) for frame in part["video"]]
+        found = encoder({"messages": messages})
+        same = found["input_ids"].equal(real["input_ids"][0])
+        for name in names:
+            same &= (name in found) == (name in real)
+            same &= name not in found or found[name].equal(real[name])
+        wrong += not same
     return wrong
 
 

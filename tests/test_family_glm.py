@@ -65,11 +65,12 @@ def test_lengths_patches_and_places_equal_the_real_processors(glm: tuple[str, An
     assert found == {"lengths": 0, "patches": 0, "media": 0}
 
 
-def test_ids_equal_the_real_processors(glm: tuple[str, Any, Path]) -> None:
+def test_tensors_equal_the_real_processors(glm: tuple[str, Any, Path]) -> None:
     _, processor, folder = glm
     rng = random.Random(2)
-    talks = [family_talks.conversation(rng, SIZES) for _ in range(40)]
-    assert family_talks.id_differences(folder, processor, talks) == 0
+    talks = [family_talks.conversation(rng, SIZES, [2, 5]) for _ in range(40)]
+    names = ["pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"]
+    assert family_talks.encoder_differences(folder, processor, talks, names) == 0
 
 
 def test_a_folder_and_its_object_have_one_fingerprint(glm: tuple[str, Any, Path]) -> None:

@@ -66,7 +66,7 @@ def test_ids_equal_the_real_processors(internvl: tuple[Any, Path]) -> None:
     processor, folder = internvl
     rng = random.Random(2)
     talks = [family_talks.conversation(rng, SIZES[:4]) for _ in range(12)]
-    assert family_talks.id_differences(folder, processor, talks) == 0
+    assert family_talks.encoder_differences(folder, processor, talks, []) == 0
 
 
 def test_a_folder_and_its_object_have_one_fingerprint(internvl: tuple[Any, Path]) -> None:

@@ -23,7 +23,6 @@ import pytest
 import torchvision_cpu  # noqa: F401
 import trl.chat_template_utils as trl_templates
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from packidx.processor.expand import Expanded
 from packidx.processor.labels import LabelPolicy
@@ -115,7 +114,7 @@ def tokenizer(processors: Path) -> Iterator[PreTrainedTokenizerBase]:
 def their_labels(
     tokenizer: PreTrainedTokenizerBase, template: str, record: dict[str, Any]
 ) -> tuple[list[int], list[bool]]:
-    """Token ids and what TRL's trainer and collator make of them with ``assistant_only_loss``."""
+    """Token ids, and which of them TRL's trainer keeps as labels with ``assistant_only_loss``."""
     tokenizer.chat_template = template
     training = trl_templates.get_training_chat_template(tokenizer)
     assert training is not None
@@ -126,9 +125,7 @@ def their_labels(
         return_dict=True,
         return_assistant_tokens_mask=True,
     )
-    keys = ("input_ids", "assistant_masks")
-    batch = DataCollatorForLanguageModeling(tokenizer.pad_token_id)([{k: built[k] for k in keys}])
-    return built["input_ids"], [label != -100 for label in batch["labels"][0].tolist()]
+    return built["input_ids"], [mask == 1 for mask in built["assistant_masks"]]
 
 
 def our_labels(

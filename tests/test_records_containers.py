@@ -100,6 +100,7 @@ def test_rows_of_compressed_files_in_any_order(
     monkeypatch.setattr(compressed, "BLOCK", 2_000)
     monkeypatch.setattr(compressed, "_REMEMBERED", 3_000)
     monkeypatch.setattr(compressed, "_STATES", 6)
+    monkeypatch.setattr(compressed, "_INPUT", 300)
     records = chats(1500)
     path = write(tmp_path, kind, records)
     text, _, codec = kind.partition(".")
@@ -156,6 +157,38 @@ def test_gzip_that_inflates_to_whole_blocks(tmp_path: Path, size: int) -> None:
     ((record,),) = [[raw.record for raw in everything(str(path), "jsonl.gz")]]
     assert isinstance(record, dict)
     assert len(record["a"]) == size - 10
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "json.zst"])
+def test_a_broken_stream_says_so_every_time(tmp_path: Path, kind: str) -> None:
+    records = [
+        {"n": number, "text": random.Random(number).randbytes(500).hex()} for number in range(3000)
+    ]
+    path = write(tmp_path, kind, records)
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[: len(data) * 2 // 3])
+    assert read_row(path, 5, kind=kind) == records[5]
+    for _ in range(2):
+        with pytest.raises(SourceError, match="cut"):
+            read_row(path, 2990, kind=kind)
+        assert read_row(path, 7, kind=kind) == records[7]
+
+
+@pytest.mark.parametrize("limit", [1, 20_000])
+def test_what_is_kept_of_a_table_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    from packidx.records.containers import parquet
+
+    monkeypatch.setattr(parquet, "_CACHE_BYTES", limit)
+    monkeypatch.setattr(parquet, "_MAX_BATCH", 5)
+    path = write(tmp_path, "parquet", RECORDS)
+    rows = parquet._Rows(path)
+    for row in [*range(0, 300, 3), *random.Random(0).sample(range(300), 60)]:
+        assert rows.record(row) == RECORDS[row]
+        assert len(rows._kept) == 1 or rows._kept_bytes <= limit
+        assert rows._kept_bytes == sum(batch.nbytes for batch in rows._kept.values())
+    assert (len(rows._kept) == 1) == (limit == 1)
 
 
 def in_child(path: str, rows: list[int], queue: Any) -> None:

@@ -72,6 +72,7 @@ def test_the_default_layout_changes_nothing() -> None:
             {"prompt": "r", "response": "p"},
         ),
         (Layout({"text_tokens": "n"}), {"n": 5}, {"_text_tokens": 5}),
+        (Layout({"text_tokens": "n"}), {"_text_tokens": 5, "id": "a"}, {"id": "a"}),
         # tags without a key for them: whatever the turns use
         (
             Layout(tags={"user_tag": "H", "function_tag": "call"}),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +19,7 @@ from packidx.plan.bounds import lower_bound
 from packidx.plan.histogram import Histogram
 from packidx.plan.items import Items, make_items
 from packidx.plan.lengths import Lengths, read_lengths
+from packidx.plan.margin import Margin, calibrated_margin
 from packidx.plan.options import PlanOptions, ResolvedOptions
 from packidx.plan.place import place
 from packidx.plan.tables import packs_table, samples_table
@@ -75,7 +78,8 @@ def plan_packs(
     asked = PlanOptions(**changes) if options is None else replace(options, **changes)
     progress("reading lengths")
     table = read_lengths(str(lengths))
-    resolved = asked.resolve(table.weakest_method, table.calibration)
+    margin = _margin(table, asked, progress)
+    resolved = asked.resolve(table.weakest_method, margin)
     items, dropped = make_items(table, resolved)
     if not len(items.row):
         raise SourceError(
@@ -92,7 +96,7 @@ def plan_packs(
     result = _result(tables, lower_bound(histogram, resolved.planned_capacity), resolved)
     result["num_tokens_cut"] = _tokens_cut(table, items, result["num_tokens"], resolved)
     body = {
-        "lengths": _lengths(table, asked),
+        "lengths": _lengths(table, margin),
         "options": resolved.to_json(),
         "result": result,
         "sources": _sources(table, tables["dropped"]),
@@ -110,7 +114,27 @@ def plan_packs(
     )
 
 
-def _lengths(table: Lengths, asked: PlanOptions) -> dict[str, Any]:
+def _margin(table: Lengths, asked: PlanOptions, progress: Callable[[str], None]) -> Margin | None:
+    """The margin that the lengths' calibration asks for; None where another one holds."""
+    calibration = table.calibration
+    known = calibration is not None and calibration["num_samples"] > 0
+    chance = asked.chance(table.weakest_method, known)
+    if chance is None or calibration is None:
+        return None
+    progress("computing the margin")
+    usable = np.flatnonzero(table.length > 0)
+    sources = table.frame.get_column("source").fill_null("").to_numpy()[usable]
+    lengths = table.length[usable]
+    margin = calibrated_margin(calibration, lengths, sources, asked.capacity, chance, asked.shift)
+    default = math.floor(asked.ratio(table.weakest_method) * asked.capacity)
+    for source in calibration["sources"]:  # of some nothing may be known
+        unknown = source["num_usable"] and not source["num_samples"]
+        if unknown and default < margin.planned_capacity:
+            margin = replace(margin, planned_capacity=default, source=source["name"])
+    return margin
+
+
+def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
     """What the snapshot says of its lengths."""
     manifest = table.manifest or {}
     lengths = {
@@ -122,7 +146,6 @@ def _lengths(table: Lengths, asked: PlanOptions) -> dict[str, Any]:
     }
     if "transform" in manifest:
         lengths["transform"] = manifest["transform"]
-    margin = asked.calibrated(table.weakest_method, table.calibration)
     if margin is not None:
         lengths["calibration"] = {"num_samples": margin.num_samples, "source": margin.source}
     return lengths

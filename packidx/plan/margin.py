@@ -1,45 +1,49 @@
 """The margin that keeps packs of estimated lengths from overflowing, out of a calibration.
 
-A pack holds samples of estimated lengths e that sum to at most P, the planned capacity; it
-overflows if their true lengths a sum to more than C. For any l, k > 0 Chernoff's bound gives
+A pack of estimated lengths e overflows if its true lengths a sum to more than the capacity C. By
+Chernoff's bound (H. Chernoff, 1952), for every l > 0
 
-    P(sum a > C) <= E exp(l (sum a - C)) <= exp(k P - l C)   if   E exp(l a - k e) <= 1
+    P(sum a > C) <= exp(sum psi(e) - l (C + 1)),    psi(e) = log E exp(l a)
 
-for every sample (H. Chernoff, 1952; the exponentials of the pack's samples are then a
-supermartingale, so it holds however many samples a pack has). It is at most epsilon for
-P = (l C - log(1 / epsilon)) / k, and the best l is searched for.
+with the sum over the pack's own samples, whatever their number and mixture. The planned capacity is
+the largest one at which the mean of these bounds over the packs that the planner really makes of
+these lengths is at most the stated chance. So the composition is the plan's, not a random draw's:
+best fit fills packs with equals, and hundreds of short samples in one pack, each a few template
+tokens longer than estimated, are what a margin for the average pack misses.
 
-Why this and not a quantile of simulated packs: it needs no assumption about which samples the
-planner puts together. The condition is asked of each *stratum*, the samples of one source and of a
-range of lengths, alone; so it holds for packs of any mixture, also for those that hold the worst
-source only. It takes errors that grow with the length (characters per token) and errors per sample
-(tokens of a template) alike, biased or not.
-
-The expectation is the mean over the calibration's samples, counted as if there had been one more,
-as bad as the worst. What N samples do not show cannot be bounded by any method: a
-kind of error that one sample in 3 N or fewer has stays unseen more often than not.
+psi comes from the calibration, source by source and range of lengths by range of lengths (a
+*stratum*). Within one, errors may be added (tokens of a template) or grow with the length
+(characters per token): both are computed and the larger psi is taken. The expectation is the mean
+over the stratum's samples as if there had been one more, as bad as the worst. What N samples do not
+show no method can bound: a kind of error that fewer than 3 in N samples have may not be among them
+(at 3 / N it is missed one time in twenty).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.mix import derive_key, permutation
+from packidx.plan.place import place
+
 Floats = NDArray[np.float64]
+Int64s = NDArray[np.int64]
 
 DEFAULT_CHANCE = 0.001
 """Chance of an overflow per pack that a plan accepts unless it is told otherwise."""
 
-_STRATUM = 100  # samples at least
-_MAX_STRATA = 4
-_STEPS = 48  # tried values of l: around the best one P hardly changes
-_STEP = 1.2
-_BISECTIONS = 40
+_STRATUM = 50  # calibrated samples at least
+_MAX_STRATA = 10
+_MAX_SAMPLES = 1 << 18  # of the plan: its composition shows in so many
+_GRID = 48  # lengths at which psi is computed; between them it is interpolated
+_FIRST, _STEP, _LAST = 4.0, 1.6, 16.0  # l: from _FIRST / capacity to _LAST
+_RESOLUTION = 512  # the planned capacity is found to this share of the capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,70 +54,138 @@ class Margin:
     num_samples: int
     """Samples that were encoded for it."""
     source: str | None
-    """The source that asks for it; None where no estimate was too low."""
+    """The source whose errors ask for most of it; None where no estimate was too low."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stratum:
-    source: str
+    """Calibrated samples of one source and range of lengths."""
+
     estimated: Floats
     actual: Floats
+    low: float
+    """Shortest length of the range, the next stratum's is one past its longest."""
+
+    def log_moments(self, rates: Floats, lengths: Floats) -> Floats:
+        """psi: ``[rates, lengths]``."""
+        added = _log_mean(rates[:, None] * (self.actual - self.estimated))
+        found = rates[:, None] * lengths + added[:, None]
+        ratios = self.actual / self.estimated
+        for number, rate in enumerate(rates):
+            grown = _log_mean(rate * lengths[:, None] * ratios)
+            found[number] = np.maximum(found[number], grown)
+        return found
 
 
 def calibrated_margin(
-    calibration: Mapping[str, Any], capacity: int, chance: float, shift: bool
+    calibration: Mapping[str, Any],
+    lengths: Int64s,
+    sources: NDArray[Any],
+    capacity: int,
+    chance: float,
+    shift: bool = False,
 ) -> Margin:
     """The largest planned capacity at which a pack overflows with a chance of at most `chance`.
 
     Args:
         calibration: of a lengths manifest (FORMAT.md), with at least one sample.
+        lengths: int64 [n], the estimated lengths that are to be packed.
+        sources: [n], the name of each one's source.
         capacity: tokens a pack may hold.
         chance: 0 < chance < 1.
         shift: whether a sample takes one token less than its length.
     """
-    strata = list(_strata(calibration, shift))
-    num_samples = sum(len(stratum.actual) for stratum in strata)
-    if all((one.actual <= one.estimated).all() for one in strata):
+    strata = {source["name"]: _strata(source, shift) for source in calibration["sources"]}
+    strata = {name: found for name, found in strata.items() if found}
+    known = np.isin(sources, list(strata)) & (lengths - shift > 0) & (lengths - shift <= capacity)
+    lengths, sources = lengths[known] - shift, sources[known]
+    num_samples = int(calibration["num_samples"])
+    if all((one.actual <= one.estimated).all() for found in strata.values() for one in found):
         return Margin(capacity, num_samples, None)
-    best, source = 0.0, strata[0].source
-    need = -math.log(chance)
-    for step in range(_STEPS):
-        rate = need * _STEP ** (step + 1) / capacity
-        slopes = [_slope(one, rate) for one in strata]
-        planned = (rate * capacity - need) / max(slopes)
-        if planned > best:
-            best, source = planned, strata[slopes.index(max(slopes))].source
-    return Margin(max(0, min(capacity, math.floor(best))), num_samples, source)
-
-
-def _strata(calibration: Mapping[str, Any], shift: bool) -> Iterator[_Stratum]:
-    for source in calibration["sources"]:
-        estimated = np.asarray(source["estimated"], np.float64) - shift
-        actual = np.asarray(source["actual"], np.float64) - shift
-        usable = estimated > 0  # a plan drops the others
-        estimated, actual = estimated[usable], actual[usable]
-        order = np.argsort(estimated, kind="stable")
-        number = max(1, min(_MAX_STRATA, len(order) // _STRATUM))
-        for chosen in np.array_split(order, number):
-            if len(chosen):
-                yield _Stratum(source["name"], estimated[chosen], actual[chosen])
-
-
-def _slope(stratum: _Stratum, rate: float) -> float:
-    """The smallest k with ``E exp(rate * a - k * e) <= 1``; the mean falls as k grows."""
-    ratios = stratum.actual / stratum.estimated
-    low, high = 0.0, rate * float(ratios.max()) + 1e-12  # no term is above 1 at `high`
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if _log_mean(stratum, rate, middle) <= 0:
-            high = middle
-        else:
+    if len(lengths) > _MAX_SAMPLES:
+        chosen = permutation(len(lengths), derive_key(0, "margin"))[:_MAX_SAMPLES]
+        lengths, sources = lengths[chosen], sources[chosen]
+    rates = _rates(capacity)
+    moments = _moments(strata, lengths, sources, rates)
+    low, high = 0, capacity + 1  # what is safe, and what is not
+    while high - low > max(1, capacity // _RESOLUTION):
+        middle = (low + high) // 2
+        if _overflows(lengths, moments, rates, middle, capacity) <= chance:
             low = middle
-    return high
+        else:
+            high = middle
+    return Margin(low, num_samples, _heaviest(moments, rates, lengths, sources))
 
 
-def _log_mean(stratum: _Stratum, rate: float, slope: float) -> float:
-    exponents = rate * stratum.actual - slope * stratum.estimated
-    worst = float(exponents.max())
-    total = float(np.exp(exponents - worst).sum()) + 1.0  # one more, as bad as the worst
-    return worst + math.log(total) - math.log(len(exponents) + 1)
+def _overflows(
+    lengths: Int64s, moments: Floats, rates: Floats, planned: int, capacity: int
+) -> float:
+    """Mean over the packs planned for `planned` tokens of the bound of their overflow."""
+    fitting = np.flatnonzero(lengths <= planned)
+    if not len(fitting):
+        return 0.0
+    placed = place(lengths[fitting], planned, 0)
+    items = fitting[placed.item]
+    sums = np.add.reduceat(moments[:, items], placed.first_row[:-1], axis=1)
+    bounds = (sums - rates[:, None] * (capacity + 1)).min(axis=0)
+    return float(np.exp(np.minimum(bounds, 0.0)).mean())
+
+
+def _moments(
+    strata: Mapping[str, list[_Stratum]], lengths: Int64s, sources: NDArray[Any], rates: Floats
+) -> Floats:
+    """psi of every sample: ``[rates, n]``."""
+    found = np.empty((len(rates), len(lengths)))
+    for name, parts in strata.items():
+        mine = np.flatnonzero(sources == name)
+        number = np.searchsorted([part.low for part in parts], lengths[mine], "right") - 1
+        for at, part in enumerate(parts):
+            rows = mine[number == at]
+            if not len(rows):
+                continue
+            own = lengths[rows].astype(np.float64)
+            grid = np.unique(np.geomspace(own.min(), own.max(), _GRID))
+            table = part.log_moments(rates, grid)
+            for rate in range(len(rates)):
+                found[rate, rows] = np.interp(own, grid, table[rate])
+    return found
+
+
+def _strata(source: Mapping[str, Any], shift: bool) -> list[_Stratum]:
+    """A source's strata by ascending length; the first and the last are open."""
+    estimated = np.asarray(source["estimated"], np.float64) - shift
+    actual = np.asarray(source["actual"], np.float64) - shift
+    usable = estimated > 0  # a plan drops the others
+    estimated, actual = estimated[usable], actual[usable]
+    if not usable.any():
+        return []
+    order = np.argsort(estimated, kind="stable")
+    number = max(1, min(_MAX_STRATA, len(order) // _STRATUM))
+    parts = np.array_split(order, number)
+    lows = [-math.inf, *(float(estimated[chosen[0]]) for chosen in parts[1:])]
+    return [
+        _Stratum(estimated[chosen], actual[chosen], low)
+        for chosen, low in zip(parts, lows, strict=True)
+    ]
+
+
+def _rates(capacity: int) -> Floats:
+    number = math.ceil(math.log(_LAST * capacity / _FIRST, _STEP)) + 1
+    return np.asarray(_FIRST / capacity * _STEP ** np.arange(max(1, number)), np.float64)
+
+
+def _log_mean(exponents: Floats) -> Floats:
+    """Log of the mean exponential over the last axis, one more as large as the largest."""
+    worst = exponents.max(axis=-1)
+    total = np.exp(exponents - worst[..., None]).sum(axis=-1) + 1.0
+    found: Floats = worst + np.log(total) - math.log(exponents.shape[-1] + 1)
+    return found
+
+
+def _heaviest(moments: Floats, rates: Floats, lengths: Int64s, sources: NDArray[Any]) -> str | None:
+    """The source with the largest psi per estimated token, at a rate as overflows take it."""
+    middle = len(rates) // 3
+    per_token = moments[middle] / (rates[middle] * lengths)
+    names = np.unique(sources)
+    means = [float(per_token[sources == name].mean()) for name in names]
+    return str(names[int(np.argmax(means))]) if len(names) else None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.plan.margin import DEFAULT_CHANCE, Margin, calibrated_margin
+from packidx.plan.margin import DEFAULT_CHANCE, Margin
 
 STRATEGIES = ("bfd",)
 ON_LONG = ("drop", "split", "truncate", "error")
@@ -95,20 +94,39 @@ class PlanOptions:
             return 1 - Fraction(str(self.margin))
         return 1 - DEFAULT_MARGINS[weakest_method]
 
-    def resolve(
-        self, weakest_method: str, calibration: Mapping[str, Any] | None = None
-    ) -> ResolvedOptions:
+    def chance(self, weakest_method: str, is_calibrated: bool) -> float | None:
+        """The chance of an overflow that the margin is computed for; None where none is computed.
+
+        Args:
+            weakest_method: the least exact way by which a usable row was counted.
+            is_calibrated: whether the lengths say how far they are off.
+
+        Raises:
+            OptionError: a chance is asked for and there is nothing to compute a margin from.
+        """
+        stated = self.margin is not None or self.packing_ratio is not None
+        if stated or weakest_method == "exact":
+            return None
+        if not is_calibrated:
+            if self.overflow_chance is None:
+                return None
+            raise OptionError(
+                f"overflow-chance is {self.overflow_chance}, but nobody knows how far these "
+                "lengths are off: estimate with --calibrate N, or give a margin"
+            )
+        return DEFAULT_CHANCE if self.overflow_chance is None else self.overflow_chance
+
+    def resolve(self, weakest_method: str, margin: Margin | None = None) -> ResolvedOptions:
         """These options with every default filled in.
 
         Args:
             weakest_method: the least exact way by which a usable row was counted.
-            calibration: of the lengths' manifest, if there is one.
+            margin: the one that was computed for `chance`, if one was.
         """
         ratio, chance = self.ratio(weakest_method), None
-        margin = self.calibrated(weakest_method, calibration)
         if margin is not None:
             ratio = Fraction(margin.planned_capacity, self.capacity)
-            chance = self.overflow_chance or DEFAULT_CHANCE
+            chance = self.chance(weakest_method, True)
         planned = math.floor(ratio * self.capacity)
         if planned < 1:
             raise OptionError(
@@ -118,34 +136,6 @@ class PlanOptions:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values.update(margin=float(1 - ratio), packing_ratio=float(ratio), overflow_chance=chance)
         return ResolvedOptions(**values, planned_capacity=planned)
-
-    def calibrated(
-        self, weakest_method: str, calibration: Mapping[str, Any] | None
-    ) -> Margin | None:
-        """The margin that the calibration asks for; None where another one holds.
-
-        Raises:
-            OptionError: a chance is asked for and there is nothing to compute it from.
-        """
-        if self.margin is not None or self.packing_ratio is not None:
-            return None
-        if weakest_method == "exact":
-            return None
-        if calibration is not None and calibration["num_samples"]:
-            chance = self.overflow_chance or DEFAULT_CHANCE
-            margin = calibrated_margin(calibration, self.capacity, chance, self.shift)
-            default = math.floor(self.ratio(weakest_method) * self.capacity)
-            for source in calibration["sources"]:
-                unknown = source["num_usable"] and not source["num_samples"]
-                if unknown and default < margin.planned_capacity:
-                    margin = replace(margin, planned_capacity=default, source=source["name"])
-            return margin
-        if self.overflow_chance is not None:
-            raise OptionError(
-                f"overflow-chance is {self.overflow_chance}, but nobody knows how far these "
-                "lengths are off: estimate with --calibrate N, or give a margin"
-            )
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,6 @@ def _merged(medium: Media, facts: dict[str, Any]) -> Media:
         for name, value in facts.items()
         if value is not None and (name == "tokens" or getattr(medium, name) is None)
     }
-    if isinstance(medium.ref, list | tuple):
-        known.pop("num_frames", None)  # they are all there to be counted
     return dataclasses.replace(medium, **known) if known else medium
 
 

@@ -59,9 +59,9 @@ class _File:
         except OSError as error:
             raise unreadable(path, error) from None
 
-    def read(self, nbytes: int = _INPUT) -> bytes:
+    def read(self, nbytes: int | None = None) -> bytes:
         try:
-            data = os.pread(self._handle, nbytes, self.at)
+            data = os.pread(self._handle, _INPUT if nbytes is None else nbytes, self.at)
         except OSError as error:
             raise unreadable(self.path, error) from None
         self.at += len(data)

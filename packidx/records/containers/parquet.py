@@ -137,6 +137,8 @@ class _Rows:
         raise too_few(self._file.path, row)
 
     def _keep(self, start: int, batch: pa.RecordBatch) -> None:
+        if start in self._kept:  # passed once more on the way to another
+            return
         self._kept[start] = batch
         self._kept_bytes += batch.nbytes
         while self._kept_bytes > _CACHE_BYTES and len(self._kept) > 1:
