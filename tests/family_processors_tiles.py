@@ -8,7 +8,7 @@ for its own tokenizer, which cannot be had offline.
 from __future__ import annotations
 
 import random
-import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,10 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 
-from packidx.processor.expand import expand
-from packidx.processor.families import MediaCounts
+from packidx.processor.counter import Counter
 from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.sequence import locate_runs
-from packidx.processor.template import Rendered
-from packidx.processor.text import TextEncoder
-from packidx.records.conversation import MediaInfo
+from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 LLAVA_ONEVISION = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + ' '}}"
@@ -357,53 +354,66 @@ def _text(rng: random.Random) -> dict[str, str]:
 # -- what packidx makes of them --------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Counts of a sample's media of one kind."""
+
+    grids: np.ndarray
+    tokens: np.ndarray
+    patches: np.ndarray
+
+
+_counters: list[Counter] = []
+
+
+def _counter(files: ProcessorFiles) -> Counter:
+    """The same one for the same files: it learns the template and the vocabulary once."""
+    if not _counters or _counters[0].files is not files:
+        _counters[:] = [Counter(files)]
+    return _counters[0]
+
+
 def counted(
-    processor: Any, files: ProcessorFiles, messages: list[dict[str, Any]], fps: float | None = None
-) -> tuple[list[int], MediaCounts, MediaCounts]:
-    """Token ids by the family's arithmetic, and the counts of the images and of the videos.
-
-    The rendering is transformers' own: templates are another test's business.
-    """
-    assert files.vision is not None and files.tokenizer is not None
-    vision: Any = files.vision
-    parts = [part for message in messages for part in message["content"]]
-    pictures = [part["image"] for part in parts if part["type"] == "image"]
-    clips = [part["video"] for part in parts if part["type"] == "video"]
-    infos = [MediaInfo(clip.shape[1], clip.shape[2], len(clip), fps) for clip in clips]
-    sizes = np.array([(image.height, image.width) for image in pictures], np.int64).reshape(-1, 2)
-    images = vision.count_images(sizes, np.zeros(len(pictures), np.int64))
-    videos = vision.count_videos(infos, np.zeros(len(clips), np.int64))
-    assert not images.errors and not videos.errors
-
-    text = processor.apply_chat_template(messages)
-    places = {
-        match.start(): kind
-        for kind, token in vision.placeholders.items()
-        for match in re.finditer(re.escape(token), text)
-    }
-    media = tuple(sorted(places))
-    kinds = [places[at] for at in media]
-    by_kind = {
-        kind: iter(zip(counts.tokens.tolist(), counts.expansions or [None] * 99, strict=False))
-        for kind, counts in (("image", images), ("video", videos))
-    }
-    pairs = [next(by_kind[kind]) for kind in kinds]
-    expanded = expand(
-        Rendered(text, (), media),
-        kinds,
-        [tokens for tokens, _ in pairs],
-        [expansion for _, expansion in pairs],
-        vision.placeholders,
+    files: ProcessorFiles, messages: list[dict[str, Any]], fps: float | None = None
+) -> tuple[list[int], Counted, Counted]:
+    """Token ids, and the counts of the images and of the videos."""
+    turns = [
+        Turn(message["role"], tuple(_part(part) for part in message["content"]))
+        for message in messages
+    ]
+    talk = Conversation(tuple(turns))
+    counter = _counter(files)
+    counts = counter.count([talk], [[_info(medium, fps) for medium in talk.media]])
+    assert not counts.errors
+    media = counts.media
+    columns = (media.grid, media.tokens, media.patches)
+    images, videos = (
+        Counted(*(column[media.kind == kind] for column in columns)) for kind in range(2)
     )
-    encoder = TextEncoder(files.tokenizer)
-    batch = encoder.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
+
+    expanded = counter.expand(talk, 0, media)
+    assert counter.text is not None
+    batch = counter.text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
     runs = locate_runs(batch, [expanded], files.feature_ids)
-    assert not runs.mismatched
     repeats = np.ones(len(batch.ids), np.int64)
     repeats[runs.tokens] = runs.repeats
     ids: list[int] = np.repeat(batch.ids, repeats).tolist()
-    assert np.isin(ids, files.feature_ids).sum() == images.tokens.sum() + videos.tokens.sum()
+    assert counts.length[0] == len(ids)
+    known = np.concatenate([images.patches, videos.patches])
+    assert counts.vision_patches[0] == (-1 if (known < 0).any() else known.sum())
     return ids, images, videos
+
+
+def _part(part: dict[str, Any]) -> str | Media:
+    kind = part["type"]
+    return part["text"] if kind == "text" else Media(kind, part[kind])
+
+
+def _info(medium: Media, fps: float | None) -> MediaInfo:
+    if medium.kind == "image":
+        return MediaInfo(medium.ref.height, medium.ref.width)
+    num_frames, height, width = medium.ref.shape[:3]
+    return MediaInfo(height, width, num_frames, fps)
 
 
 def saved(processor: Any, folder: Path) -> ProcessorFiles:

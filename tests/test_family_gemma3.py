@@ -46,7 +46,7 @@ def test_conversations(tmp: Path, scan: bool) -> None:
     for number in range(300):
         messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
         outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        ids, images, _ = tiles.counted(processor, files, messages)
+        ids, images, _ = tiles.counted(files, messages)
         assert ids == tiles.real_ids(outputs), messages
         rows = outputs.get("pixel_values", [])
         assert images.grids[:, 0].sum() == len(rows)  # an image or a crop per row
@@ -66,7 +66,7 @@ def test_newlines_merge_with_the_text_beside_an_image(tmp: Path) -> None:
     parts = [text, {"type": "image", "image": picture}, text]
     messages = [{"role": "user", "content": parts}]
     outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-    ids, _, _ = tiles.counted(processor, files, messages)
+    ids, _, _ = tiles.counted(files, messages)
     assert ids == tiles.real_ids(outputs)
     assert files.tokenizer is not None
     merged = files.tokenizer.encode("\n\n\n", add_special_tokens=False).ids
@@ -115,13 +115,13 @@ def test_a_folder_cannot_switch_pan_and_scan_on(tmp: Path) -> None:
     picture = tiles.Image.new("RGB", (1600, 300))
     messages = [{"role": "user", "content": [{"type": "image", "image": picture}]}]
     outputs = loaded.apply_chat_template(messages, tokenize=True, return_dict=True)
-    ids, images, _ = tiles.counted(loaded, files, messages)
+    ids, images, _ = tiles.counted(files, messages)
     assert ids == tiles.real_ids(outputs)
     assert images.grids[:, 0].tolist() == [len(outputs["pixel_values"])] == [1]
     alone = loaded.image_processor([picture])["pixel_values"]
     passed_on: Any = files.vision
-    assert len(alone) == 5  # what `image_kwargs` are for
-    assert len(loaded.image_processor([picture], **passed_on.image_kwargs)["pixel_values"]) == 1
+    assert len(alone) == 5  # what `image_options` are for
+    assert len(loaded.image_processor([picture], **passed_on.image_options)["pixel_values"]) == 1
 
 
 def test_what_cannot_be_counted(tmp: Path) -> None:
@@ -150,4 +150,4 @@ def test_defaults_are_the_class(tmp: Path) -> None:
         {},
         dict(FAMILY.own_defaults),
     )
-    assert vision.image_kwargs == Gemma3Processor.images_kwargs
+    assert vision.image_options == Gemma3Processor.images_kwargs

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import family_processors_tiles as tiles
 import numpy as np
+import orjson
+import pyarrow.parquet as pq
 import pytest
 from transformers import AyaVisionProcessor, GotOcr2ImageProcessor
 
+from packidx import estimate_lengths
+from packidx.encode import ProcessorEncoder
 from packidx.encode.generic import GenericVision, load_generic
-from packidx.errors import SourceError
+from packidx.encode.loading import files_of
+from packidx.errors import OptionError, SourceError
+from packidx.processor.counter import Counter
 from packidx.processor.families import FAMILIES
-from packidx.processor.folder import ProcessorFiles, load_processor
-from packidx.records.conversation import MediaInfo
+from packidx.processor.folder import load_processor
+from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>"
@@ -52,25 +60,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp / "aya"
 
 
-def files_with(vision: GenericVision, folder: Path) -> ProcessorFiles:
-    files = load_processor(folder)
-    files.vision = vision
-    return files
-
-
 def test_lengths_are_the_processors(folder: Path) -> None:
     assert "AyaVisionProcessor" not in FAMILIES
-    vision = load_generic(str(folder))
-    files = files_with(vision, folder)
-    assert vision.inexact and files.family is None
+    files = load_processor(folder)
+    vision: Any = files.vision
+    assert isinstance(vision, GenericVision) and files.family is None
     rng = random.Random(1)
     several = set()
     for number in range(300):
         messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
         outputs = vision.processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        ids, images, _ = tiles.counted(vision.processor, files, messages)
+        ids, images, _ = tiles.counted(files, messages)
         assert len(ids) == len(tiles.real_ids(outputs))
-        assert not images.grids.any()  # patches are not known
+        assert (images.patches == -1).all()  # not known
         several.update(images.tokens.tolist())
     assert len(several) > 5
 
@@ -136,3 +138,37 @@ def test_processors_that_do_not_serve(folder: Path, tmp_path: Path) -> None:
         GenericVision(processor)
     with pytest.raises(SourceError, match="_get_num_multimodal_tokens"):
         GenericVision(processor.image_processor)
+
+
+def test_rows_say_who_counted(folder: Path, tmp_path: Path) -> None:
+    """Through `estimate`: such rows are `precomputed`, and a folder and its object are one."""
+    tiles.Image.new("RGB", (90, 50)).save(tmp_path / "a.png")
+    with_image = {"messages": [{"role": "user", "content": "<image>?"}], "images": ["a.png"]}
+    without = {"messages": [{"role": "user", "content": "no image"}]}
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(map(orjson.dumps, (with_image, without))))
+    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", processor=folder, workers=1)
+    rows = pq.read_table(tmp_path / "lengths" / "part-00000.parquet").to_pylist()
+    assert [row["method"] for row in rows] == ["precomputed", "exact"]
+    who = "media counted by AyaVisionProcessor._get_num_multimodal_tokens"
+    assert [row["detail"] for row in rows] == [who, None]
+    assert rows[0]["length"] > rows[0]["image_tokens"] > 4 and rows[0]["vision_patches"] is None
+
+    real = load_generic(str(folder)).processor
+    assert files_of(real).fingerprint() == load_processor(folder).fingerprint()
+    with pytest.raises(OptionError, match="of no family packidx knows"):
+        ProcessorEncoder(real)
+
+
+def test_media_that_nobody_counts(folder: Path, tmp_path: Path) -> None:
+    """A folder that transformers cannot load: texts are counted, records with images are not."""
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    config = json.loads((broken / "processor_config.json").read_text())
+    config["processor_class"] = "NoSuchProcessor"
+    (broken / "processor_config.json").write_text(json.dumps(config))
+    files = load_processor(broken)
+    assert files.vision is None and "takes no images" in (files.unknown or "")
+    one = Conversation((Turn("user", ("?", Media("image"))),))
+    counts = Counter(files).count([one, Conversation((Turn("user", ("?",)),))], [[None], []])
+    assert list(counts.errors) == [0] and counts.errors[0].reason == "unsupported_media"
+    assert counts.length[1] > 2 and counts.method[1] == 0

@@ -66,7 +66,16 @@ def test_ids_equal_the_real_processors(internvl: tuple[Any, Path]) -> None:
     processor, folder = internvl
     rng = random.Random(2)
     talks = [family_talks.conversation(rng, SIZES[:4]) for _ in range(12)]
-    assert family_talks.encoder_differences(folder, processor, talks, []) == 0
+    assert family_talks.encoder_differences(folder, processor, talks, ["pixel_values"]) == 0
+
+
+def test_pixels_of_images_and_videos_are_one_tensor_in_order(internvl: tuple[Any, Path]) -> None:
+    processor, folder = internvl
+    rng = random.Random(3)
+    talks = [family_talks.conversation(rng, SIZES[:4], [1, 2, 5]) for _ in range(20)]
+    mixed = [len({medium.kind for medium in talk.media}) for talk in talks].count(2)
+    assert mixed > 3
+    assert family_talks.encoder_differences(folder, processor, talks, ["pixel_values"]) == 0
 
 
 def test_a_folder_and_its_object_have_one_fingerprint(internvl: tuple[Any, Path]) -> None:

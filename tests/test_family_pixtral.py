@@ -31,7 +31,7 @@ def test_conversations(tmp_path: Path, name: str) -> None:
     for number in range(300):
         messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
         outputs = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
-        ids, images, _ = tiles.counted(processor, files, messages)
+        ids, images, _ = tiles.counted(files, messages)
         assert ids == tiles.real_ids(outputs), messages
         sizes = outputs.get("image_sizes", np.zeros((0, 2), int)).tolist()
         assert images.grids.tolist() == [[1, h // patch, w // patch] for h, w in sizes]
@@ -77,13 +77,13 @@ def test_sizes(tmp_path: Path, name: str) -> None:
 
 
 def test_the_image_processor_is_given_the_merged_patch_size(tmp_path: Path) -> None:
-    """Alone, without `image_kwargs`, it would make another size."""
+    """Alone, without `image_options`, it would make another size."""
     processor = tiles.pixtral(tmp_path, *MODELS["mistral3"])
     vision: Any = tiles.saved(processor, tmp_path / "merged").vision
     picture = tiles.Image.new("RGB", (200, 45))
     sizes = [
         np.array(processor.image_processor([picture], **kwargs)["image_sizes"]).tolist()
-        for kwargs in (vision.image_kwargs, {})
+        for kwargs in (vision.image_options, {})
     ]
     assert (vision.count_images([(45, 200)]).grids[:, 1:] * 14).tolist() == sizes[0] != sizes[1]
 

@@ -311,7 +311,7 @@ BAD: list[tuple[Any, str, str]] = [
         "height is 0",
     ),
     (
-        user("<image>", image="a", mm_inputs_meta={"images_meta": [[1, 2, 3]]}),
+        user("<image>", image="a", mm_inputs_meta={"images_meta": [[1, 2, 3, 4]]}),
         "bad_meta",
         "[height, width]",
     ),

@@ -97,6 +97,25 @@ def test_truncated_images_are_broken(kind: str, keep: float) -> None:
     assert refused(image_size, data[: int(len(data) * keep)]).reason == "broken_media"
 
 
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA"])
+@pytest.mark.parametrize("keep", [0.5, 0.95])
+def test_truncated_images_of_rarer_kinds_are_broken(kind: str, keep: float) -> None:
+    Image.init()
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow writes no {kind}")
+    data = encoded(kind, (48, 40))
+    assert image_size(data) == (40, 48)
+    assert refused(image_size, data[: int(len(data) * keep)]).reason == "broken_media"
+
+
+def test_a_tiff_that_does_not_say_where_it_ends_keeps_its_orientation() -> None:
+    data = encoded("TIFF", (36, 20), orientation=6)
+    entry = struct.pack("<HH", 0x0117, 4)  # the sizes of its strips
+    assert data.count(entry) == 1
+    unknown = data.replace(entry, struct.pack("<HH", 0xFDE8, 4))
+    assert image_size(unknown) == (36, 20)
+
+
 def test_unusual_ends_are_not_broken() -> None:
     assert image_size(encoded() + b"trailing bytes") == (20, 36)
     assert image_size(encoded("JPEG") + b"trailing bytes") == (20, 36)

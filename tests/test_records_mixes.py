@@ -10,7 +10,7 @@ import pytest
 import yaml
 from record_files import chats, write
 
-from packidx.errors import SourceError
+from packidx.errors import OptionError, SourceError
 from packidx.records.dialects import parse
 from packidx.records.expand import Shard, expand_sources
 from packidx.records.layout import Layout
@@ -255,11 +255,23 @@ def test_a_folder_is_searched_for_data_and_not_for_mixes(folder: Path) -> None:
     ]
 
 
-def test_the_options_layout_is_for_what_no_mix_names(folder: Path) -> None:
-    layout = Layout({"messages": "chat"})
-    path = mix(folder / "meta.json", {"third": {"file_name": "b/data.jsonl"}})
-    shards = expand_sources([path, "mix/a/data.jsonl"], layout)
-    assert [shard.layout for shard in shards] == [Layout(), layout]
+def test_what_the_options_state_is_for_what_a_mix_does_not(folder: Path) -> None:
+    layout = Layout({"messages": "chat"}, delimiter=";")
+    own = {"file_name": "b/data.jsonl", "tags": {"user_tag": "U"}, "media_dir": "media"}
+    path = mix(folder / "meta.json", {"own": own, "none": {"file_name": "a/data.json"}})
+    shards = expand_sources([f"{path}#none", "mix/a/data.jsonl"], Layout({"messages": "chat"}))
+    assert [shard.layout for shard in shards] == [Layout({"messages": "chat"})] * 2
+    (first,) = expand_sources([f"{path}#own"], Layout({"messages": "chat"}))
+    assert (first.layout.columns, first.layout.tags) == ({"messages": "chat"}, {"user_tag": "U"})
+    assert Path(str(first.layout.media_root)).samefile(folder / "media")
+    with pytest.raises(OptionError) as caught:
+        expand_sources([path], Layout(tags={"user_tag": "V"}))
+    words = "meta.json, data set 'own' states tags of its own, and --tag states them too"
+    assert words in str(caught.value)
+    listed = [{"path": "c.csv", "delimiter": ";"}]
+    (folder / "c.csv").write_text("prompt;response\na;b\n")
+    with pytest.raises(OptionError, match=r"c\.csv' states delimiter of its own, and --delimiter"):
+        expand_sources([mix(folder / "train.yaml", {"datasets": listed})], layout)
 
 
 def test_unknown_kinds_are_refused_with_those_that_are_known(folder: Path) -> None:

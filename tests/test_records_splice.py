@@ -20,11 +20,11 @@ ADDED = '"_text_tokens":12,"mm_inputs_meta":{"images_meta":[{"n_tokens":4}]}'
     ("line", "expected"),
     [
         ("{}", "{" + ADDED + "}"),
-        ("{ }", "{" + ADDED + "}"),
+        ("{ }", "{" + ADDED + " }"),
         ('{"a":1}', '{"a":1,' + ADDED + "}"),
         ('{"a": "}"}', '{"a": "}", ' + ADDED + "}"),
         ('  {"a":[{}]} \t', '  {"a":[{}],' + ADDED + "} \t"),
-        ('{"a":1 }', '{"a":1,' + ADDED + "}"),
+        ('{"a":1 }', '{"a":1,' + ADDED + " }"),
     ],
 )
 def test_new_keys_go_to_the_end(line: str, expected: str) -> None:
@@ -38,6 +38,8 @@ def test_old_values_are_replaced_where_they_stand() -> None:
         '{"_text_tokens" : 12 ,"a":{"_text_tokens":1,"mm_inputs_meta":2}, "t":"_text_tokens",'
         '"mm_inputs_meta":{"images_meta":[{"n_tokens":4}]}}'
     )
+    long = b'{"n":' + b"9" * 5000 + b',"_text_tokens":1}'
+    assert set_keys(long, {"_text_tokens": 5}) == long.replace(b":1}", b":5}")
     twice = set_keys(b'{"_text_tokens":1,"_text_tokens":"x"}', {"_text_tokens": 5})
     assert twice == b'{"_text_tokens":5,"_text_tokens":5}'
 

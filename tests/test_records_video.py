@@ -79,15 +79,59 @@ def test_frames_before_an_edit_list_are_not_counted(tmp_path: Path) -> None:
 def test_a_header_that_lies_is_found(tmp_path: Path) -> None:
     options = {"movflags": "faststart"}
     path = write_clip(tmp_path / "a.mp4", frames=40, codec="mpeg4", options=options)
-    data = path.read_bytes()
-    video = Video(data[: len(data) * 2 // 3])
+    data = without_pictures(path, 25)
+    video = Video(data)
     assert video.info.num_frames == 40
-    good = len(decode_bytes(data[: len(data) * 2 // 3]))
+    good = len(decode_bytes(data))
     assert 0 < good < 40
     assert video.frames(range(good)).shape[0] == good
     with pytest.raises(BadRecord, match=rf"has {good} frames where its header says 40") as found:
         video.frames([0, 39])
     assert found.value.reason == "broken_media"
+
+
+def without_pictures(path: Path, first: int) -> bytes:
+    """An MPEG-4 clip whose packets from `first` on say that nothing is coded in them."""
+    data = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        entries = list(container.streams.video[0].index_entries)
+    for entry in entries[first:]:
+        # ISO 14496-2, 6.2.5: a P-VOP's start code, its time (4 bits at 10 Hz), vop_coded = 0.
+        data[entry.pos : entry.pos + entry.size] = (
+            b"\0\0\1\xb6" + b"\x50\x9f" + bytes(entry.size - 6)
+        )
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.mp4", {"options": {"movflags": "faststart"}}),
+        ("a.mp4", {"options": {"movflags": "frag_keyframe+empty_moov"}}),
+        ("a.mov", {"options": {"movflags": "faststart"}}),
+        ("a.avi", {"codec": "mpeg4"}),
+        ("a.flv", {"codec": "flv1"}),
+    ],
+)
+@pytest.mark.parametrize("keep", [0.6, 0.9])
+def test_a_cut_file_is_found_by_its_index(
+    name: str, options: dict[str, Any], keep: float, tmp_path: Path
+) -> None:
+    path = write_clip(tmp_path / name, frames=40, **options)
+    data = path.read_bytes()
+    assert video_info(data).num_frames == 40
+    with pytest.raises(BadRecord, match="is truncated") as found:
+        video_info(data[: int(len(data) * keep)])
+    assert found.value.reason == "broken_media"
+
+
+@pytest.mark.parametrize("name", ["a.mkv", "a.ts"])
+def test_a_cut_file_without_index_is_what_is_left_of_it(name: str, tmp_path: Path) -> None:
+    path = write_clip(tmp_path / name, frames=40)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    found = video_info(str(path)).num_frames
+    assert 0 < found < 40
+    assert len(decode(path)) == found
 
 
 def decode_bytes(data: bytes) -> list[Any]:

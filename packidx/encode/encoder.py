@@ -65,9 +65,9 @@ class ProcessorEncoder:
         if self.files.tokenizer is None or self.files.template is None:
             lacking = "tokenizer.json" if self.files.tokenizer is None else "chat template"
             raise OptionError(f"processor {self.files.name} has no {lacking}: samples need one")
-        if self._image_processor is not None and self.files.vision is None:
+        if self.files.image_settings is not None and self.files.family is None:
             raise OptionError(
-                f"{type(processor).__name__} is of no family packidx knows: "
+                f"processor {self.files.name} is of no family packidx knows: "
                 "pass your own encode(record) callable instead"
             )
         self._counter = Counter(self.files)
@@ -123,31 +123,51 @@ class ProcessorEncoder:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
-        pixels = self._encode_images(conversation) | self._encode_videos(conversation, infos)
+        pixels = self._encode_media(conversation.media, infos)
         seconds = pixels.get("second_per_grid_ts")
         intervals = [] if seconds is None else (seconds * self.tokens_per_second).tolist()
         sample = self._encode_text(conversation, media, intervals)
         return {**{key: torch.from_numpy(value) for key, value in sample.items()}, **pixels}
 
-    def _encode_images(self, conversation: Conversation) -> dict[str, torch.Tensor]:
+    def _encode_media(
+        self, media: Sequence[Media], infos: Sequence[MediaInfo]
+    ) -> dict[str, torch.Tensor]:
+        """What the model takes besides tokens."""
         vision = self.files.vision
-        images = [_open(medium) for medium in conversation.media if medium.kind == "image"]
+        if vision is None or not media:
+            return {}
+        images = [medium for medium in media if medium.kind == "image"]
+        given = zip(media, infos, strict=True)
+        videos = [(_video(medium), info) for medium, info in given if medium.kind == "video"]
+        if not vision.pixels_in_order:
+            return self._encode_images(images) | self._encode_videos(videos)
+        left = iter(videos)
+        tensors = []
+        for medium in media:
+            if medium.kind == "image":
+                tensors.append(self._encode_images([medium])["pixel_values"])
+            else:
+                tensors.append(self._encode_videos([next(left)])["pixel_values"])
+        return {"pixel_values": import_torch().cat(tensors)}
+
+    def _encode_images(self, images: Sequence[Media]) -> dict[str, torch.Tensor]:
+        vision = self.files.vision
         if not images or vision is None:
             return {}
         if self._image_processor is None:
             self._image_processor = load_image_processor(str(self.files.folder))
+        opened = [_open(medium) for medium in images]
         try:
-            features = self._image_processor(images=images, return_tensors="pt")
+            # One list of one sample's images, as the whole processor passes them on.
+            features = self._image_processor(
+                images=[opened], return_tensors="pt", **vision.image_options
+            )
         except (OSError, SyntaxError) as cause:  # PIL, on decoding a broken file
             raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
         return {name: features[name] for name in vision.model_inputs if name in features}
 
-    def _encode_videos(
-        self, conversation: Conversation, infos: Sequence[MediaInfo]
-    ) -> dict[str, torch.Tensor]:
+    def _encode_videos(self, videos: Sequence[tuple[Video, MediaInfo]]) -> dict[str, torch.Tensor]:
         vision = self.files.vision
-        given = zip(conversation.media, infos, strict=True)
-        videos = [(_video(medium), info) for medium, info in given if medium.kind == "video"]
         if not videos or vision is None:
             return {}
         if self._video_processor is None:
@@ -171,19 +191,18 @@ class ProcessorEncoder:
         input_ids = np.repeat(batch.ids, repeats)
         trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)
         positions = np.arange(len(input_ids))
-        if files.vision is not None and files.vision.mrope:
+        merge_size = None if files.vision is None else files.vision.mrope_merge_size
+        if merge_size is not None:
             ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
             starts = np.split(runs.at, ends) if expanded.runs else []
             left = iter(intervals)
+            steps = [next(left, 1.0) if one.kind == "video" else 1.0 for one in conversation.media]
+            grids = media.grid.tolist()
             spans = [
-                MropeMedium(
-                    one.tolist(), tuple(grid), next(left, 1.0) if medium.kind == "video" else 1.0
-                )
-                for one, grid, medium in zip(
-                    starts, media.grid.tolist(), conversation.media, strict=True
-                )
+                MropeMedium(one.tolist(), tuple(grids[number]), steps[number])
+                for one, number in zip(starts, expanded.order or range(len(starts)), strict=True)
             ]
-            positions = mrope_positions(len(input_ids), spans, files.vision.merge_size)
+            positions = mrope_positions(len(input_ids), spans, merge_size)
         return {
             "input_ids": input_ids,
             "labels": np.where(trained, input_ids, IGNORED),

@@ -12,21 +12,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packidx.encode.loading import INSTALL
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.files import digest
-from packidx.processor.families import Expansion, MediaCounts
+from packidx.processor.families import Expansion, MediaCounts, VisionFamily
+from packidx.processor.families.base import Ints
 from packidx.records.conversation import MediaInfo
 
 METHOD = "_get_num_multimodal_tokens"
 _MAX_REMEMBERED = 1 << 20
 
 
-class GenericVision:
+class GenericVision(VisionFamily):
     """A `VisionFamily` that asks a transformers processor; it counts images and nothing else.
+
+    Its counts are `precomputed`, not `exact`, and patches are not known: all grids are 0.
 
     Args:
         processor: a transformers processor of any class.
@@ -35,12 +38,6 @@ class GenericVision:
     Raises:
         SourceError: it cannot say how many tokens an image becomes, or has no token for images.
     """
-
-    inexact = True
-    """Its counts are `precomputed`, not `exact`, and patches are not known: all grids are 0."""
-    mrope = False  # nothing is encoded with it
-    merge_size = 1
-    model_inputs: tuple[str, ...] = ()
 
     def __init__(self, processor: Any, folder: str | None = None) -> None:
         name = type(processor).__name__
@@ -51,8 +48,7 @@ class GenericVision:
             )
         self.processor = processor
         self.folder = folder
-        self.counted_by = f"{name}.{METHOD}"
-        """For a row's detail: ``media counted by AyaVisionProcessor._get_num_…``."""
+        self._name = f"{name}.{METHOD}"
         self._token, self._feature = _image_tokens(processor, name)
         self._remembered: dict[tuple[int, int], int | BadRecord] = {}
 
@@ -60,6 +56,10 @@ class GenericVision:
         if self.folder is not None:
             return load_generic, (self.folder,)
         return GenericVision, (self.processor,)
+
+    @property
+    def counted_by(self) -> str:
+        return self._name
 
     @property
     def settings(self) -> dict[str, str]:
@@ -77,7 +77,7 @@ class GenericVision:
     def feature_tokens(self) -> Mapping[str, str]:
         return {"image": self._feature}
 
-    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         """See `VisionFamily.count_images`; the processor is asked once per distinct size."""
         array = np.asarray(sizes, np.int64).reshape(-1, 2)
         distinct, places = np.unique(array, axis=0, return_inverse=True)
@@ -114,20 +114,12 @@ class GenericVision:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             return BadRecord("media_not_counted", f"{detail} ({reason})")
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
-    ) -> MediaCounts:
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
         """Refuses them all: what is asked leaves timestamps and markers of videos out."""
         error = BadRecord("unsupported_media", f"{self.counted_by} does not count a video's tokens")
         num = len(videos)
         errors = dict.fromkeys(range(num), error)
         return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
-
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
-        return np.arange(video.num_frames)
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        return 4 * len(roles) + 2 * num_media
 
 
 def _image_tokens(processor: Any, name: str) -> tuple[str, str]:
@@ -173,5 +165,8 @@ def load_generic(folder: str) -> GenericVision:
             f"load it: {reason}"
         ) from error
     if not hasattr(processor, "image_processor"):
-        raise SourceError(f"processor folder {folder} has no image processor")
+        raise SourceError(
+            f"transformers makes {type(processor).__name__} of processor folder {folder}, which takes "
+            "no images"
+        )
     return GenericVision(processor, folder)

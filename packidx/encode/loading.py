@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.errors import MissingExtraError, OptionError
+from packidx.processor.families import VisionFamily
 from packidx.processor.folder import (
     ProcessorFiles,
     assemble,
@@ -54,7 +55,14 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         video_settings=_video_settings(processor, name),
         own_settings=vars(processor),
         policy=policy,
+        foreign=lambda: _generic(processor),
     )
+
+
+def _generic(processor: Any) -> VisionFamily:
+    from packidx.encode.generic import GenericVision
+
+    return GenericVision(processor)
 
 
 def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:

@@ -70,6 +70,8 @@ def encode_videos(
         # As `Qwen2_5_VLProcessor._process_videos`.
         step = video_processor.temporal_patch_size
         features["second_per_grid_ts"] = torch.tensor([step / one.sampled_fps for one in metadata])
+    if vision.pixels_in_order:  # frames as images, one after the other
+        return {"pixel_values": features["pixel_values_videos"].flatten(0, 1)}
     return {name: features[name] for name in vision.model_inputs if name in features}
 
 

@@ -123,6 +123,12 @@ class RecordCounter:
         return self.fingerprint(), files, transform
 
     @property
+    def counted_by(self) -> str | None:
+        """Whose arithmetic counts media, where that is not exact."""
+        vision = None if self.files is None else self.files.vision
+        return None if vision is None else vision.counted_by
+
+    @property
     def is_known(self) -> bool:
         """Whether `fingerprints` tell this counter from every other one."""
         return self.encoder is None or self.encoder.fingerprint() is not None

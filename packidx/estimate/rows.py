@@ -108,7 +108,7 @@ def _table(shard: ShardInfo, rows: Sequence[Row], counter: RecordCounter) -> pa.
     columns.update(count_columns(counts, np.array(good, np.int64), num))
     if any(item.measured is not None and item.measured.kinds is None for item in rows):
         columns["media"] = _known_media(columns["media"], rows)
-    columns.update(_status_columns(rows))
+    columns.update(_status_columns(rows, counter.counted_by))
     arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS]
     return pa.Table.from_arrays(arrays, schema=schema.LENGTHS)
 
@@ -226,12 +226,17 @@ def _content_columns(parsed: Sequence[Row]) -> dict[str, list[int | None]]:
     }
 
 
-def _status_columns(parsed: Sequence[Row]) -> dict[str, list[Any]]:
+def _status_columns(parsed: Sequence[Row], counted_by: str | None) -> dict[str, list[Any]]:
     errors = [item.error for item in parsed]
+    note = None if counted_by is None else f"media counted by {counted_by}"
+    has_media = [item.conversation is not None and item.conversation.media for item in parsed]
     return {
         "status": ["rejected" if error else "ok" for error in errors],
         "reason": [error.reason if error else None for error in errors],
-        "detail": [_printable(error.detail) if error else None for error in errors],
+        "detail": [
+            _printable(error.detail) if error else note if media else None
+            for error, media in zip(errors, has_media, strict=True)
+        ],
     }
 
 

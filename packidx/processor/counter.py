@@ -143,9 +143,15 @@ class Counter:
         columns = _stated(conversations, [medium.tokens for medium in listed])
         columns.kind = np.array([KINDS.index(medium.kind) for medium in listed], np.int64)
         vision = self.files.vision if self.files is not None else None
+        if self.files is not None and self.files.unknown is not None:
+            unstated = [number for number, medium in enumerate(listed) if medium.tokens is None]
+            columns.errors |= dict.fromkeys(
+                unstated, BadRecord("unsupported_media", self.files.unknown)
+            )
         if vision is None or not listed:
             return columns
-        inexact = self.files is not None and self.files.family is None
+        owners = columns.owners
+        method = EXACT if vision.counted_by is None else PRECOMPUTED
         for kind, name in enumerate(KINDS[:2]):
             of_kind = np.flatnonzero(columns.kind == kind).tolist()
             chosen = [i for i in of_kind if known[i] is not None]
@@ -154,10 +160,10 @@ class Counter:
                 continue
             if name == "image":
                 sizes = np.array([(info.height, info.width) for info in given], np.int64)
-                _fill(columns, chosen, vision.count_images(sizes), inexact)
+                _fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
                 _refuse_sizes(columns, chosen, sizes)
             else:
-                _fill(columns, chosen, vision.count_videos(given), inexact)
+                _fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
         return columns
 
     # -- text --------------------------------------------------------------------------------------
@@ -174,7 +180,7 @@ class Counter:
                 texts.labels[number] = _given_labels(conversation)
                 texts.method[number] = EXACT
             elif self.text is None:
-                texts.tokens[number], texts.method[number] = self._guess(conversation)
+                texts.tokens[number], texts.method[number] = _guess(conversation)
             else:
                 try:
                     expanded.append(self.expand(conversation, number, media))
@@ -221,26 +227,26 @@ class Counter:
         whole = batch.lengths + runs.extra
         own = np.zeros(len(rows), np.int64)
         for at, (number, row) in enumerate(zip(runs.firsts, rows, strict=True)):
-            here = slice(media.offsets[row], media.offsets[row + 1])
-            if here.start == here.stop or at in runs.mismatched:
+            start, stop = media.offsets[row], media.offsets[row + 1]
+            if start == stop or at in runs.mismatched:
                 continue
+            order = expanded[at].order
+            here = slice(start, stop) if order is None else start + np.array(order)
             first = number + np.concatenate([[0], np.cumsum([len(r) for r in expanded[at].runs])])
             media.at[here] = runs.at[first[:-1]]
             last = first[1:] - 1
             media.tokens[here] = runs.at[last] + runs.repeats[last] - media.at[here]
-            own[at] = media.tokens[here].sum()
+            own[at] = media.tokens[start:stop].sum()
         texts.tokens[rows] = whole - own
 
-    def _guess(self, conversation: Conversation) -> tuple[int, int]:
-        if conversation.text_tokens is not None:
-            overhead = 0
-            if self.files is not None and self.files.vision is not None:
-                roles = [turn.role for turn in conversation.turns]
-                overhead = self.files.vision.text_overhead(roles, len(conversation.media))
-            return conversation.text_tokens + overhead, PRECOMPUTED
-        parts = (part for turn in conversation.turns for part in turn.parts)
-        characters = sum(len(part) for part in parts if isinstance(part, str))
-        return characters // CHARS_PER_TOKEN, HEURISTIC
+
+def _guess(conversation: Conversation) -> tuple[int, int]:
+    """(tokens of the text, method) as the record states them, or by its characters."""
+    if conversation.text_tokens is not None:
+        return conversation.text_tokens, PRECOMPUTED
+    parts = (part for turn in conversation.turns for part in turn.parts)
+    characters = sum(len(part) for part in parts if isinstance(part, str))
+    return characters // CHARS_PER_TOKEN, HEURISTIC
 
 
 def media_token_in_text() -> BadRecord:
@@ -275,10 +281,10 @@ def _stated(conversations: Sequence[Conversation], tokens: list[int | None]) -> 
     )
 
 
-def _fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, inexact: bool) -> None:
+def _fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, method: int) -> None:
     """Put a family's counts where `chosen` says."""
     columns.tokens[chosen] = counts.tokens
-    columns.method[chosen] = PRECOMPUTED if inexact else EXACT
+    columns.method[chosen] = method
     if counts.grids.any():
         columns.grid[chosen] = counts.grids
         columns.patches[chosen] = counts.patches

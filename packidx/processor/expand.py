@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packidx.processor.families import Expansion
 from packidx.processor.template import Rendered
@@ -20,7 +20,9 @@ class Expanded:
     label_spans: tuple[Span, ...]
     """Character ranges ``[start, end)`` that are trained on; feature tokens in them are not."""
     runs: tuple[tuple[int, ...], ...]
-    """Per medium, how often each of its feature tokens is repeated."""
+    """Per medium, as they stand in the text, how often each of its feature tokens is repeated."""
+    order: tuple[int, ...] | None = None
+    """The number of each of these media in the conversation; None where that is the same."""
 
 
 def expand(
@@ -38,6 +40,17 @@ def expand(
             token, repeated `tokens` times.
         placeholders: kind of medium → what the template wrote for it.
     """
+    order = _order(rendered.media)
+    if order is not None:
+        rendered = replace(rendered, media=tuple(rendered.media[n] for n in order))
+        expanded = expand(
+            rendered,
+            [kinds[n] for n in order],
+            [tokens[n] for n in order],
+            [expansions[n] for n in order],
+            placeholders,
+        )
+        return replace(expanded, order=order)
     if not any(expansions):
         return Expanded(rendered.text, rendered.label_spans, tuple((num,) for num in tokens))
     text, at = rendered.text, 0
@@ -60,6 +73,13 @@ def expand(
         at = end
     pieces.append(text[at:])
     return Expanded("".join(pieces), _moved(rendered.label_spans, cuts), tuple(runs))
+
+
+def _order(places: Sequence[int]) -> tuple[int, ...] | None:
+    """The order of `places`; None where they ascend."""
+    if all(places[n] < places[n + 1] for n in range(len(places) - 1)):
+        return None
+    return tuple(sorted(range(len(places)), key=places.__getitem__))
 
 
 def _moved(spans: Sequence[Span], cuts: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.errors import SourceError
-from packidx.processor.families import Family, VisionFamily, find_family
+from packidx.errors import PackidxError, SourceError
+from packidx.processor.families import VisionFamily, find_family
 from packidx.processor.fingerprint import complete_settings, processor_fingerprint
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.template import ChatTemplate
@@ -52,6 +53,9 @@ class ProcessorFiles:
     folder: str | None = None
     """Where the files lie, None for a processor that was given as an object."""
     family: str | None = None
+    """Name of its `Family`; None where there is no such file."""
+    unknown: str | None = None
+    """Why its media cannot be counted, where it takes some."""
 
     def fingerprint(self) -> str:
         """What must be equal where lengths are counted and where samples are built, as SHA-256."""
@@ -160,7 +164,18 @@ def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -
         own_settings=nested,
         policy=policy,
         folder=str(folder),
+        foreign=lambda: _load_generic(str(folder)),
     )
+
+
+def _load_generic(folder: str) -> VisionFamily:
+    """Transformers' own arithmetic; imported by name, as only unknown families need transformers.
+
+    Raises:
+        MissingExtraError, SourceError: it cannot be used.
+    """
+    vision: VisionFamily = import_module("packidx.encode.generic").load_generic(folder)
+    return vision
 
 
 def assemble(
@@ -175,11 +190,16 @@ def assemble(
     own_settings: Mapping[str, Any],
     policy: LabelPolicy = DEFAULT_POLICY,
     folder: str | None = None,
+    foreign: Callable[[], VisionFamily],
 ) -> ProcessorFiles:
-    """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`."""
+    """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`.
+
+    Args:
+        foreign: counts the media where no family does; it may raise a PackidxError.
+    """
     family = None if image_settings is None else find_family(processor_class, image_settings)
     further = family.settings if family else ()
-    vision, image, video = None, None, None
+    vision, image, video, unknown = None, None, None, None
     given = {name: own_settings.get(name) for name in further}
     own = complete_settings(given, family.own_defaults if family else None, further)
     if video_settings is not None:
@@ -188,7 +208,13 @@ def assemble(
     if image_settings is not None:
         defaults = family.image_defaults if family else None
         image = complete_settings(image_settings, defaults, further)
-        vision = _build_vision(family, image, video or {}, own, name)
+        try:
+            vision = family.build(image, video or {}, own) if family else foreign()
+        except PackidxError as error:
+            if family is not None:
+                raise SourceError(f"processor {name}: {error}") from error
+            unknown = str(error)
+        own |= getattr(vision, "settings", {})
     chat = None
     if template is not None:
         chat = ChatTemplate(
@@ -213,20 +239,8 @@ def assemble(
         policy=policy,
         folder=folder,
         family=family.name if family else None,
+        unknown=unknown,
     )
-
-
-def _build_vision(
-    family: Family | None,
-    image: dict[str, Any],
-    video: dict[str, Any],
-    own: dict[str, Any],
-    name: str,
-) -> VisionFamily | None:
-    try:
-        return family.build(image, video, own) if family else None
-    except SourceError as error:
-        raise SourceError(f"processor {name}: {error}") from error
 
 
 def _check_placeholders(tokenizer: Tokenizer, vision: VisionFamily, name: str) -> None:

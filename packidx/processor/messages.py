@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2.nodes
@@ -25,15 +25,28 @@ class Unusual(Exception):
     """A conversation whose structure cannot be told."""
 
 
-def messages_of(conversation: Conversation, empty_as_list: bool) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a template gets the content of messages that are text alone."""
+
+    empty_as_list: bool = True
+    """Empty content is ``[]``, as `ProcessorMixin.apply_chat_template` has it when it tokenizes
+    (tokenizers alone keep ``""``)."""
+    text_as_list: bool = False
+    """Text is a list of one part, for templates that see no other."""
+
+
+def messages_of(conversation: Conversation, form: Form) -> list[dict[str, Any]]:
     """The messages as transformers hands them to a template."""
     messages = to_messages(conversation)
     for turn, message in zip(conversation.turns, messages, strict=True):
         if turn.extra:
             _normalise(message)
         content = message["content"]
-        if empty_as_list and type(content) is str and not content:
-            message["content"] = []
+        if type(content) is str and not content:
+            message["content"] = [] if form.empty_as_list else ""
+        elif form.text_as_list and isinstance(content, str):
+            message["content"] = [{"type": "text", "text": content}]
     return messages
 
 
@@ -109,7 +122,7 @@ def _shape(value: Any, texts: list[str]) -> Hashable:
 
 
 def traced_messages(
-    conversation: Conversation, names: frozenset[str], empty_as_list: bool, trace: Trace
+    conversation: Conversation, names: frozenset[str], form: Form, trace: Trace
 ) -> tuple[list[dict[str, Any]], list[Hole]]:
     """`messages_of` with traced texts, and whose each of them is; in the order of `structure`."""
     owners: list[Hole] = []
@@ -130,7 +143,7 @@ def traced_messages(
         known = {name: value for name, value in turn.extra.items() if name in names}
         extra = {name: traced(value, number, _kind(name)) for name, value in known.items()}
         turns.append(replace(turn, parts=parts, extra=extra))
-    messages = messages_of(replace(conversation, turns=tuple(turns)), empty_as_list)
+    messages = messages_of(replace(conversation, turns=tuple(turns)), form)
     for number, turn in enumerate(conversation.turns):
         if turn.extra.keys() - names:
             messages[number] = Incomplete(messages[number])

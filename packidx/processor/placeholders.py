@@ -39,6 +39,9 @@ class Placeholders:
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """First character of each medium's placeholder in the rendering `text`.
 
+        Some templates write a turn's images before its videos: the nth placeholder of a kind is the
+        nth medium of that kind, wherever it stands.
+
         Raises:
             BadRecord: ``media_token_in_text`` or ``media_not_rendered``.
         """
@@ -53,11 +56,12 @@ class Placeholders:
                 if isinstance(part, str) and (hit := self.pattern.search(part)):
                     detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
                     raise BadRecord("media_token_in_text", detail)
-        if [token for _, token in found] != media:
+        order = _assign([token for _, token in found], media)
+        if order is None:
             reason = "media_not_rendered" if len(found) < len(media) else "media_token_in_text"
             detail = f"the rendered text has {len(found)} media placeholders for {len(media)} media"
             raise BadRecord(reason, detail)
-        return tuple(at for at, _ in found)
+        return tuple(found[number][0] for number in order)
 
     def place(self, conversation: Conversation, layout: Layout) -> tuple[Place, ...] | None:
         """Where the media of all records of `layout` are whose texts hold no placeholder.
@@ -72,12 +76,23 @@ class Placeholders:
             inner = 0 < number < len(layout.literals) - 1
             if any(_completes(literal, token, inner) for token in self._tokens):
                 return None
-        if self.pattern and [token for token, _ in found] != self._expected(conversation):
-            return None
-        return tuple(place for _, place in found)
+        if self.pattern is None:
+            return ()
+        order = _assign([token for token, _ in found], self._expected(conversation))
+        return None if order is None else tuple(found[number][1] for number in order)
 
     def _expected(self, conversation: Conversation) -> list[str | None]:
         return [self._of.get(medium.kind) for medium in conversation.media]
+
+
+def _assign(found: Sequence[str], media: Sequence[str | None]) -> list[int] | None:
+    """The number in `found` of each medium's placeholder; None where they are not the same ones."""
+    if list(found) == list(media):
+        return list(range(len(found)))
+    if sorted(found) != sorted(map(str, media)):
+        return None
+    left = {token: iter([n for n, one in enumerate(found) if one == token]) for token in set(found)}
+    return [next(left[str(token)]) for token in media]
 
 
 def _completes(literal: str, token: str, inner: bool) -> bool:

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -24,7 +25,14 @@ from packidx.errors import BadRecord, SourceError
 from packidx.processor.environment import Generation, chat_environment
 from packidx.processor.fallback import Search
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.messages import Unusual, known_names, messages_of, structure, traced_messages
+from packidx.processor.messages import (
+    Form,
+    Unusual,
+    known_names,
+    messages_of,
+    structure,
+    traced_messages,
+)
 from packidx.processor.placeholders import Placeholders, any_of
 from packidx.processor.skeleton import DEAD, Dead, Skeleton, Tree, lay_out
 from packidx.processor.spans import Span, trained_spans
@@ -32,7 +40,7 @@ from packidx.processor.trace import Trace
 from packidx.processor.trace_environment import tracing_environment
 from packidx.processor.turn_words import learn_words
 from packidx.processor.turns import Lost, Words, find_turns
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, Turn
 
 MAX_STRUCTURES = 4096
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
@@ -47,7 +55,8 @@ class Rendered:
     label_spans: tuple[Span, ...]
     """Character ranges ``[start, end)`` that are trained on, ascending."""
     media: tuple[int, ...] = ()
-    """First character of each medium's placeholder, in order of appearance."""
+    """First character of each medium's placeholder, in the record's order of appearance; a template
+    may write them in another."""
 
 
 class ChatTemplate:
@@ -156,6 +165,7 @@ class ChatTemplate:
         *,
         prompt: bool = False,
         borders: tuple[str, str] | None = None,
+        form: Form | None = None,
     ) -> str:
         """Jinja's rendering."""
         template = self._template
@@ -163,7 +173,7 @@ class ChatTemplate:
             template = chat_environment(generation=_bordered(borders)).from_string(self.source)
         try:
             return template.render(
-                messages=messages_of(conversation, self.empty_as_list),
+                messages=messages_of(conversation, form or self._form),
                 tools=conversation.tools,
                 documents=None,
                 add_generation_prompt=prompt,
@@ -171,6 +181,22 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is foreign code: whatever it raises is its verdict
             raise BadRecord("template", f"the chat template refuses it: {error}") from error
+
+    @cached_property
+    def _form(self) -> Form:
+        """Text is put into lists where the template shows it only so, as LLaVA's: else it would be
+        lost without a word."""
+        words = {"user": "a question", "assistant": "an answer"}
+        talk = Conversation(tuple(Turn(role, (text,)) for role, text in words.items()))
+        shown = []
+        for text_as_list in (False, True):
+            form = Form(self.empty_as_list, text_as_list)
+            try:
+                text = self._render(talk, form=form)
+            except BadRecord:
+                text = ""
+            shown.append(all(word in text for word in words.values()))
+        return Form(self.empty_as_list, shown == [False, True])
 
     # -- label spans -------------------------------------------------------------------------------
 
@@ -206,7 +232,7 @@ class ChatTemplate:
 
     def _trace(self, conversation: Conversation, trace: Trace) -> Skeleton | Dead:
         tracer = self._tracer
-        messages, owners = traced_messages(conversation, self._names, self.empty_as_list, trace)
+        messages, owners = traced_messages(conversation, self._names, self._form, trace)
         try:
             rendering = tracer.render(trace, messages, conversation.tools, self.special_tokens)
             skeleton, layout = lay_out(trace, rendering, owners)

@@ -6,15 +6,18 @@ A family is one file in this folder with a class that is a `VisionFamily`, and o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import MediaInfo
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,10 @@ class Expansion:
 class MediaCounts:
     """What n media of one kind become."""
 
-    grids: NDArray[np.int64]
+    grids: Ints
     """``[n, 3]`` (t, h, w) in patches before merging. Each of the t frames or tiles of h * w
     patches is one attention span of the vision tower. 0 where impossible."""
-    tokens: NDArray[np.int64]
+    tokens: Ints
     """``[n]`` feature tokens; 0 where impossible."""
     expansions: Sequence[Expansion | None] | None = None
     """One per medium; None, in all or in one place, where the feature token alone is repeated."""
@@ -51,59 +54,84 @@ class MediaCounts:
     """Why a medium cannot be used, by its number."""
 
     @property
-    def patches(self) -> NDArray[np.int64]:
+    def patches(self) -> Ints:
         """``[n]`` patches before merging."""
         return self.grids[:, 0] * self.grids[:, 1] * self.grids[:, 2]
 
     @property
-    def cost(self) -> NDArray[np.int64]:
+    def cost(self) -> Ints:
         """``[n]`` sum of patches² per attention span."""
         return self.grids[:, 0] * (self.grids[:, 1] * self.grids[:, 2]) ** 2
 
 
-class VisionFamily(Protocol):
-    """One processor's way to count media; built from its complete settings."""
+class VisionFamily(ABC):
+    """One processor's way to count media; built from its complete settings.
+
+    What has a body here holds for most: an image's placeholder is its feature token, positions have
+    one row, videos are not taken.
+    """
+
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def placeholders(self) -> Mapping[str, str]:
         """Kind of medium (``'image'``, ``'video'``) → what the chat template writes for it."""
-        ...
 
     @property
     def feature_tokens(self) -> Mapping[str, str]:
-        """Kind of medium → the token that its features replace; most often the placeholder."""
-        ...
+        """Kind of medium → the token that its features replace."""
+        return self.placeholders
 
     @property
-    def mrope(self) -> bool:
-        """Whether positions have three rows (time, height, width)."""
-        ...
+    def mrope_merge_size(self) -> int | None:
+        """Patches per side that make one token, where positions have three rows (time, height,
+        width); None where they have one."""
+        return None
 
     @property
-    def merge_size(self) -> int:
-        """Patches per side that make one token, where `mrope`."""
-        ...
+    def counted_by(self) -> str | None:
+        """Whose arithmetic it is, where that is not exact; None where counts are what is built."""
+        return None
 
     @property
     def model_inputs(self) -> tuple[str, ...]:
         """Names of the image and video processors' outputs that the model takes."""
-        ...
+        return ("pixel_values",)
 
-    def count_images(self, sizes: ArrayLike) -> MediaCounts:
-        """Pixels ``[n, 2]`` (height, width), after orientation → counts, in one vectorised pass."""
-        ...
+    @property
+    def pixels_in_order(self) -> bool:
+        """Whether the model takes the pixels of images and videos as one ``pixel_values``, in order
+        of appearance."""
+        return False
 
-    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
-        """What each video becomes. A family without video puts an error in each place."""
-        ...
+    @property
+    def image_options(self) -> Mapping[str, Any]:
+        """What the processor passes to its image processor, whatever that one's settings say."""
+        return {}
 
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
+    @abstractmethod
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+        """Counts of images, in one vectorised pass.
+
+        Args:
+            sizes: pixels ``[n, 2]`` (height, width), after orientation.
+            samples: ``[n]`` the number of the sample that each image is in, for processors that
+                treat several images otherwise than one; None where each has its own.
+        """
+
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+        """What each video becomes. A family without video puts an error in each place.
+
+        Args:
+            videos: what is known of them.
+            samples: as for `count_images`.
+        """
+        return no_videos("its processor", videos)
+
+    def sample_frames(self, video: MediaInfo) -> Ints:
         """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
-        ...
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        """Tokens that the family's usual template adds to the texts of such a conversation."""
-        ...
+        return np.arange(video.num_frames)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,24 +6,28 @@ processor's `images_kwargs`, never from its image settings: a folder cannot swit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packidx.errors import SourceError
-from packidx.processor.families.base import Expansion, Family, MediaCounts, no_videos
-from packidx.processor.families.tiles import (
+from packidx.processor.families.base import (
+    Expansion,
+    Family,
     Ints,
+    MediaCounts,
+    VisionFamily,
+)
+from packidx.processor.families.tiles import (
     needed,
     patches_per_side,
     positive_sizes,
     square_side,
     without,
 )
-from packidx.records.conversation import MediaInfo
 
 BEGIN, FEATURE, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 
@@ -54,7 +58,7 @@ class PanAndScan:
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma3Vision:
+class Gemma3Vision(VisionFamily):
     """A Gemma 3 processor."""
 
     patches: int
@@ -62,11 +66,12 @@ class Gemma3Vision:
     tokens: int
     """Of an image or a crop."""
     pan_and_scan: PanAndScan | None
-    image_kwargs: Mapping[str, Any]
-    """What the processor passes on to its image processor."""
-    model_inputs: tuple[str, ...] = ("pixel_values",)
-    mrope: bool = False
-    merge_size: int = 1
+    passed_on: Mapping[str, Any]
+    """To the image processor."""
+
+    @property
+    def image_options(self) -> Mapping[str, Any]:
+        return self.passed_on
 
     @property
     def placeholders(self) -> Mapping[str, str]:
@@ -76,7 +81,7 @@ class Gemma3Vision:
     def feature_tokens(self) -> Mapping[str, str]:
         return {"image": FEATURE}
 
-    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
         crops = np.zeros(len(heights), np.int64)
         if self.pan_and_scan is not None:
@@ -99,18 +104,6 @@ class Gemma3Vision:
             text = f"Here is the original image {image} and here are some crops"
             text += f" to help you see better {crops}"
         return Expansion(text, (self.tokens,) * (num_crops + 1))
-
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
-    ) -> MediaCounts:
-        return no_videos("gemma3", videos)
-
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
-        return np.arange(video.num_frames)
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        # <bos>; <start_of_turn>role\n … <end_of_turn>\n; \n\n<start_of_image> … <end_of_image>\n\n
-        return 1 + 5 * len(roles) + 4 * num_media
 
 
 # Gemma3Processor.images_kwargs of transformers 5.23: they override the image processor's settings.

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Expansion, Family, MediaCounts
+from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
 from packidx.processor.families.frames import (
     Frames,
     Grid,
@@ -33,8 +33,6 @@ IMAGE = "<|image|>"
 VIDEO = "<|video|>"
 STAMPED = 2
 """Every second frame's time is written, whatever the temporal patch size."""
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class GlmVision:
+class GlmVision(VisionFamily):
     """A GLM-V processor."""
 
     images: Limits
@@ -101,24 +99,20 @@ class GlmVision:
         return {"image": IMAGE, "video": IMAGE}
 
     @property
-    def mrope(self) -> bool:
-        return True
-
-    @property
-    def merge_size(self) -> int:
+    def mrope_merge_size(self) -> int:
         return self.images.merge_size
 
     @property
     def model_inputs(self) -> tuple[str, ...]:
         return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
 
-    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         rows, columns = self.images.grid(self.images.temporal_patch_size, sizes[:, 0], sizes[:, 1])
         grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
         return MediaCounts(grids, rows * columns // self.images.merge_size**2)
 
-    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
         return count_each(videos, self._count_video)
 
     def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
@@ -142,10 +136,6 @@ class GlmVision:
 
     def sample_frames(self, video: MediaInfo) -> Frames:
         return frames_used(video, self.sample)
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        # [gMASK]<sop> is 2 tokens, <|user|>\n 2, <|begin_of_image|> and <|end_of_image|> 2.
-        return 2 + 2 * len(roles) + 2 * num_media
 
 
 def sample_by_rate(total: int, fps: float | None, *, rate: float, max_duration: float) -> Frames:

@@ -15,10 +15,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Expansion, Family, MediaCounts, no_videos
+from packidx.processor.families.base import (
+    Expansion,
+    Family,
+    Ints,
+    MediaCounts,
+    VisionFamily,
+    no_videos,
+)
 from packidx.processor.families.frames import Frames, frames_used, known_fps, timestamps
 from packidx.processor.families.tiles import (
-    Ints,
     longest_edge,
     needed,
     patches_per_side,
@@ -36,7 +42,7 @@ SKIPPED_SECONDS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Idefics3Vision:
+class Idefics3Vision(VisionFamily):
     """An Idefics3 or SmolVLM processor."""
 
     family: str
@@ -54,11 +60,9 @@ class Idefics3Vision:
     """The most frames that are taken of a video; None takes all."""
     fps: float | None = None
     """Frames per second that are taken of a video."""
-    image_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"return_row_col_info": True})
+    image_options: Mapping[str, Any] = field(default_factory=lambda: {"return_row_col_info": True})
     """What the processor passes on to its image processor."""
     model_inputs: tuple[str, ...] = ("pixel_values", "pixel_attention_mask")
-    mrope: bool = False
-    merge_size: int = 1
 
     @property
     def placeholders(self) -> Mapping[str, str]:
@@ -68,7 +72,7 @@ class Idefics3Vision:
     def feature_tokens(self) -> Mapping[str, str]:
         return dict.fromkeys(self.placeholders, IMAGE)
 
-    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
         rows, columns = self._grid(heights, widths)
         num_tiles = rows * columns + 1
@@ -103,9 +107,7 @@ class Idefics3Vision:
 
     # -- video -------------------------------------------------------------------------------------
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
-    ) -> MediaCounts:
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
         """Counts of videos.
 
         Args:
@@ -165,10 +167,6 @@ class Idefics3Vision:
             clock = f"{int(time // 60):02d}:{int(time % 60):02d}"
             text += f"\nFrame from {clock}:{AROUND}{GLOBAL}{IMAGE}{AROUND}"
         return Expansion(f"{text}\n\n", (self.tokens,) * len(times))
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        # <|im_start|>; Role: … <end_of_utterance>\n; the tokens around a medium
-        return 1 + 4 * len(roles) + 3 * num_media
 
 
 def _duration(seconds: int) -> str:

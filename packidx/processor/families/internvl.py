@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import SourceError
-from packidx.processor.families.base import Expansion, Family, MediaCounts
+from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
 from packidx.processor.families.frames import (
     Frames,
     Grid,
@@ -34,7 +34,7 @@ SHRINK = 2
 
 
 @dataclass(frozen=True, slots=True)
-class InternVLVision:
+class InternVLVision(VisionFamily):
     """An InternVL processor."""
 
     tile_height: int
@@ -56,20 +56,11 @@ class InternVLVision:
         return {"image": FEATURE, "video": FEATURE}
 
     @property
-    def mrope(self) -> bool:
-        return False
-
-    @property
-    def merge_size(self) -> int:
-        return SHRINK
-
-    @property
-    def model_inputs(self) -> tuple[str, ...]:
-        return ("pixel_values",)
+    def pixels_in_order(self) -> bool:
+        return True
 
     @property
     def image_options(self) -> Mapping[str, Any]:
-        """What the processor passes to its image processor, whatever that one's settings say."""
         return {"crop_to_patches": True}
 
     @property
@@ -77,7 +68,7 @@ class InternVLVision:
         """Patches per side of a tile, before merging."""
         return SHRINK * math.isqrt(self.tokens_per_tile)
 
-    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         tiles = count_tiles(
             sizes, self.tile_height, self.tile_width, self.min_tiles, self.max_tiles
@@ -88,7 +79,7 @@ class InternVLVision:
             grids, tiles * self.tokens_per_tile, [known[num] for num in tiles.tolist()]
         )
 
-    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
         return count_each(videos, self._count_video)
 
     def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
@@ -112,10 +103,6 @@ class InternVLVision:
         shift = step / 2 if self.initial_shift is True else float(self.initial_shift)
         taken = max(math.ceil((total - shift) / step), 0)
         return (shift + step * np.arange(taken)).astype(np.float32).astype(np.int64)
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        # <|im_start|>role\n … <|im_end|>\n is 5 tokens; <img>, </img> and a line end are 3.
-        return 5 * len(roles) + 3 * num_media
 
     @classmethod
     def from_settings(

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packidx.errors import SourceError
-from packidx.processor.families.base import Expansion, Family, MediaCounts
+from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
 from packidx.processor.families.frames import (
     Frames,
     Grid,
@@ -29,8 +29,6 @@ from packidx.records.conversation import MediaInfo
 
 IMAGE = "<|media_pad|>"
 VIDEO = "<|kimi_k25_video_placeholder|>"
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class ChunkedCounts(MediaCounts):
 
 
 @dataclass(frozen=True, slots=True)
-class KimiVision:
+class KimiVision(VisionFamily):
     """A Kimi-K2.5 processor."""
 
     images: Limits
@@ -99,28 +97,16 @@ class KimiVision:
         return {"image": IMAGE, "video": VIDEO}
 
     @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return self.placeholders
-
-    @property
-    def mrope(self) -> bool:
-        return False
-
-    @property
-    def merge_size(self) -> int:
-        return self.images.merge_size
-
-    @property
     def model_inputs(self) -> tuple[str, ...]:
         return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
 
-    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         rows, columns = self.images.grid(sizes[:, 0], sizes[:, 1])
         grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
         return MediaCounts(grids, rows * columns // self.images.merge_size**2)
 
-    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
         counts = count_each(videos, self._count_video)
         return ChunkedCounts(
             counts.grids, counts.tokens, counts.expansions, counts.errors, self.temporal_patch_size
@@ -150,11 +136,6 @@ class KimiVision:
         if num > total:
             raise too_few_frames(total, num)
         return np.arange(num, dtype=np.int64) * total // num
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        # <|im_user|>user<|im_middle|> … <|im_end|> is 4 tokens, an answer begins <think></think>;
-        # <|media_begin|>image<|media_content|> … <|media_end|> and a line end are 5.
-        return 4 * len(roles) + 2 * roles.count("assistant") + 5 * num_media
 
     @classmethod
     def from_settings(

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.errors import BadRecord
-from packidx.processor.families.base import MediaCounts, no_videos
+from packidx.processor.families.base import Ints, MediaCounts, VisionFamily, no_videos
 from packidx.processor.families.frames import Frames, frames_used, known_fps, too_few_frames
-from packidx.processor.families.tiles import Ints, best_resolution, positive_sizes, without
+from packidx.processor.families.tiles import best_resolution, positive_sizes, without
 from packidx.records.conversation import MediaInfo
 
 
 @dataclass(frozen=True, slots=True)
-class LlavaVision:
+class LlavaVision(VisionFamily):
     """A LLaVA processor: every image becomes the same square."""
 
     family: str
@@ -35,39 +35,17 @@ class LlavaVision:
     """1 where the vision tower's first token is left out, else 0."""
     image_token: str
     model_inputs: tuple[str, ...] = ("pixel_values",)
-    mrope: bool = False
-    merge_size: int = 1
 
     @property
     def placeholders(self) -> Mapping[str, str]:
         return {"image": self.image_token}
 
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return self.placeholders
-
-    @property
-    def image_kwargs(self) -> Mapping[str, Any]:
-        """What the processor passes on to its image processor."""
-        return {}
-
-    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         heights, _, errors = positive_sizes(sizes)
         num = len(heights)
         grids = np.full((num, 3), (1, self.patches, self.patches), np.int64)
         tokens = np.full(num, self.base_tokens - self.dropped, np.int64)
         return MediaCounts(without(grids, errors), without(tokens, errors), errors=errors)
-
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
-    ) -> MediaCounts:
-        return no_videos(self.family, videos)
-
-    def sample_frames(self, video: MediaInfo) -> Frames:
-        return np.arange(video.num_frames)
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        return 4 * len(roles) + num_media  # the role's name and the tokens around each turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +67,7 @@ class TiledLlavaVision(LlavaVision):
         tokens = {"image": self.image_token}
         return tokens if self.video_token is None else {**tokens, "video": self.video_token}
 
-    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         """Counts of images ``[n, 2]`` (height, width).
 
         Args:
@@ -132,9 +110,7 @@ class TiledLlavaVision(LlavaVision):
             width = np.where(shrunk, np.floor_divide(width, ratio), width).astype(np.int64)
         return height * width + height
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
-    ) -> MediaCounts:
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
         if self.video_token is None:
             return no_videos(self.family, videos)
         num_frames = np.zeros(len(videos), np.int64)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Expansion, Family, MediaCounts, no_videos
-from packidx.processor.families.tiles import Ints, needed, positive_sizes, without
-from packidx.records.conversation import MediaInfo
+from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
+from packidx.processor.families.tiles import needed, positive_sizes, without
 
 
 @dataclass(frozen=True, slots=True)
-class PixtralVision:
+class PixtralVision(VisionFamily):
     """A Pixtral processor, which Mistral 3 uses, too (it merges patches)."""
 
     patch_size: int
@@ -33,22 +32,17 @@ class PixtralVision:
     end_token: str
     """Ends the last row."""
     model_inputs: tuple[str, ...] = ("pixel_values", "image_sizes")
-    mrope: bool = False
 
     @property
     def placeholders(self) -> Mapping[str, str]:
         return {"image": self.image_token}
 
     @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return self.placeholders
-
-    @property
-    def image_kwargs(self) -> Mapping[str, Any]:
+    def image_options(self) -> Mapping[str, Any]:
         """What the processor passes on to its image processor."""
         return {"patch_size": self.patch_size * self.merge_size}
 
-    def count_images(self, sizes: ArrayLike, samples: ArrayLike | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
         rows, columns = self._shapes(heights, widths)
         for number in np.flatnonzero(rows * columns == 0).tolist():
@@ -78,17 +72,6 @@ class PixtralVision:
             for side in (heights, widths)
         )
         return rows, columns
-
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: ArrayLike | None = None
-    ) -> MediaCounts:
-        return no_videos("pixtral", videos)
-
-    def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
-        return np.arange(video.num_frames)
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        return 1 + 2 * len(roles) + num_media  # <s>; [INST] … [/INST]; [IMG_END]
 
 
 @lru_cache(maxsize=1 << 14)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import SourceError
-from packidx.processor.families.base import Family, MediaCounts, no_videos
+from packidx.processor.families.base import Family, Ints, MediaCounts, VisionFamily, no_videos
 from packidx.processor.families.qwen_video import (
     Qwen2Videos,
     Qwen3Videos,
@@ -26,7 +26,7 @@ from packidx.records.conversation import MediaInfo
 
 
 @dataclass(frozen=True, slots=True)
-class QwenVision:
+class QwenVision(VisionFamily):
     """A Qwen processor."""
 
     patch_size: int
@@ -45,19 +45,15 @@ class QwenVision:
         return {"image": self.image_token, "video": self.video_token}
 
     @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return self.placeholders
-
-    @property
     def model_inputs(self) -> tuple[str, ...]:
         names = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
         return (*names, "second_per_grid_ts") if self.family == "qwen2_5_vl" else names
 
     @property
-    def mrope(self) -> bool:
-        return True
+    def mrope_merge_size(self) -> int:
+        return self.merge_size
 
-    def count_images(self, sizes: ArrayLike) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         factor = self.patch_size * self.merge_size
         height, width = smart_resize(
@@ -69,7 +65,7 @@ class QwenVision:
         np.floor_divide(width, self.patch_size, out=grids[2])
         return MediaCounts(grids.T, grids[0] * grids[1] * grids[2] // self.merge_size**2)
 
-    def count_videos(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
         if self.videos is None:
             return no_videos(f"{self.family} without video settings", videos)
         return self.videos.count(videos)
@@ -78,13 +74,6 @@ class QwenVision:
         if self.videos is None:
             raise no_videos(f"{self.family} without video settings", [video]).errors[0]
         return self.videos.sample_frames(video)
-
-    def text_overhead(self, roles: list[str], num_media: int) -> int:
-        # <|im_start|>role\n … <|im_end|>\n is 5 tokens; <|vision_start|> and <|vision_end|> are 2.
-        total = 5 * len(roles) + 2 * num_media
-        if self.family != "qwen3_vl" and roles[:1] != ["system"]:
-            total += 11  # <|im_start|>system\nYou are a helpful assistant.<|im_end|>\n
-        return total
 
     @classmethod
     def from_settings(

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.base import Ints
 
-Ints = NDArray[np.int64]
 PATCH_SIZES = (14, 16)
 """Pixels per side of a patch in the vision towers that `patches_per_side` knows (SigLIP's)."""
 
