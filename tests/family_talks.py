@@ -90,10 +90,16 @@ def info_of(medium: Media) -> MediaInfo:
     return MediaInfo(height, width, num_frames=num, fps=medium.fps)
 
 
-def messages_of(talk: Conversation) -> list[dict[str, Any]]:
-    """The messages that transformers is given: content as text, or a list with opened media."""
+def messages_of(talk: Conversation, lists: bool = False) -> list[dict[str, Any]]:
+    """The messages that transformers is given: content as text, or a list with opened media.
+
+    Args:
+        lists: text alone is a list, too, as some templates need it.
+    """
     messages = to_messages(talk)
     for turn, message in zip(talk.turns, messages, strict=True):
+        if lists and isinstance(message["content"], str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
         if isinstance(message["content"], list):
             for part, given in zip(turn.parts, message["content"], strict=True):
                 if isinstance(part, Media):
@@ -101,10 +107,11 @@ def messages_of(talk: Conversation) -> list[dict[str, Any]]:
     return messages
 
 
-def run_processor(processor: Any, talk: Conversation, **options: Any) -> Any:
+def run_processor(processor: Any, talk: Conversation, lists: bool = False, **options: Any) -> Any:
     """What the real processor makes of it; videos come with what a decoder knows of them.
 
     Args:
+        lists: of `messages_of`.
         options: of the processor's call; only for conversations with videos.
     """
     videos = [medium for medium in talk.media if medium.kind == "video"]
@@ -122,7 +129,7 @@ def run_processor(processor: Any, talk: Conversation, **options: Any) -> Any:
         ]
         given = {"processor_kwargs": {"video_metadata": metadata, **options}}
     return processor.apply_chat_template(
-        messages_of(talk), tokenize=True, return_dict=True, return_tensors="pt", **given
+        messages_of(talk, lists), tokenize=True, return_dict=True, return_tensors="pt", **given
     )
 
 
@@ -169,7 +176,11 @@ def compare(
 
 
 def encoder_differences(
-    folder: Path, processor: Any, talks: Sequence[Conversation], names: Sequence[str]
+    folder: Path,
+    processor: Any,
+    talks: Sequence[Conversation],
+    names: Sequence[str],
+    lists: bool = False,
 ) -> int:
     """How many of `talks` the encoder turns into other tensors than the real processor.
 
@@ -177,11 +188,12 @@ def encoder_differences(
 
     Args:
         names: of the tensors; those that a conversation has are compared.
+        lists: the real processor is given text alone as a list, as its template needs it.
     """
     encoder = ProcessorEncoder(str(folder))
     wrong = 0
     for talk in talks:
-        real = run_processor(processor, talk, do_sample_frames=False)
+        real = run_processor(processor, talk, lists, do_sample_frames=False)
         messages = messages_of(talk)
         for part in (part for one in messages for part in one["content"]):
             if isinstance(part, dict) and part["type"] == "video":

@@ -1,10 +1,11 @@
-"""Label ranges equal the rule applied to every token's offsets."""
+"""Tokens that lie wholly in a span are the ones that the tokenizer's own offsets say."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +13,9 @@ from processors import qwen_folders
 from random_records import WORDS
 from tokenizers import Tokenizer, processors
 
-from packidx.processor.labels import count_labels, expand_ranges, label_ranges
-from packidx.processor.template import Rendered
+from packidx.processor.expand import Expanded
+from packidx.processor.sequence import locate_runs, trained_tokens
+from packidx.processor.text import TextEncoder
 
 
 @pytest.fixture(scope="module")
@@ -22,36 +24,41 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def oracle(encoding, spans, media=()) -> list[int]:
+@pytest.fixture(scope="module")
+def encoder(tokenizer: Tokenizer) -> TextEncoder:
+    return TextEncoder(tokenizer)
+
+
+def oracle(encoding, spans) -> list[int]:
     """Tokens wholly in a span, by all offsets."""
-    inside = []
-    for token, (start, end) in enumerate(encoding.offsets):
-        if encoding.special_tokens_mask[token] or token in media:
-            continue
-        if any(low <= start and end <= high and start < high for low, high in spans):
-            inside.append(token)
-    return inside
+    return [
+        token
+        for token, (start, end) in enumerate(encoding.offsets)
+        if any(low <= start and end <= high and start < high for low, high in spans)
+    ]
 
 
-def tokens_of(ranges: list[tuple[int, int]]) -> list[int]:
-    return [token for start, end in ranges for token in range(start, end)]
+def inside(encoder: TextEncoder, text: str, spans) -> list[int]:
+    batch = encoder.encode([text], [False])
+    starts, ends = encoder.borders(batch, [text], [spans])
+    return [n for a, b in zip(starts.tolist(), ends.tolist(), strict=True) for n in range(a, b)]
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_ranges_equal_the_rule(tokenizer: Tokenizer, rng: random.Random) -> None:
+def test_borders_equal_the_rule(
+    encoder: TextEncoder, tokenizer: Tokenizer, rng: random.Random
+) -> None:
     text = "".join(rng.choices(WORDS, k=rng.randrange(0, 30)))
     cuts = sorted(rng.choices(range(len(text) + 1), k=2 * rng.randrange(0, 5)))
     spans = tuple(zip(cuts[::2], cuts[1::2], strict=True))
-    encoding = tokenizer.encode(text)
-    ranges = label_ranges(encoding, Rendered(text, spans))
-    got = tokens_of(ranges)
+    got = inside(encoder, text, spans)
     assert got == sorted(set(got))
     # A composed character has its first character's offsets: cuts inside one are out of scope.
+    encoding = tokenizer.encode(text)
     covered = {at for start, end in encoding.offsets for at in range(start, end)}
     if all(cut in covered or cut == len(text) for cut in cuts):
         assert got == oracle(encoding, spans)
-    assert count_labels(ranges) == len([token for token in got if token != 0])
 
 
 @pytest.mark.parametrize(
@@ -66,9 +73,15 @@ def test_ranges_equal_the_rule(tokenizer: Tokenizer, rng: random.Random) -> None
         ("hello world", (0, 9), ["hello"]),
     ],
 )
-def test_borders(tokenizer: Tokenizer, text: str, span: tuple[int, int], labels: list[str]) -> None:
+def test_borders(
+    encoder: TextEncoder,
+    tokenizer: Tokenizer,
+    text: str,
+    span: tuple[int, int],
+    labels: list[str] | None,
+) -> None:
     encoding = tokenizer.encode(text)
-    got = tokens_of(label_ranges(encoding, Rendered(text, (span,))))
+    got = inside(encoder, text, [span])
     assert got == oracle(encoding, [span])
     if labels is not None:
         assert [encoding.tokens[token] for token in got] == labels
@@ -76,21 +89,17 @@ def test_borders(tokenizer: Tokenizer, text: str, span: tuple[int, int], labels:
         assert len(got) == len(encoding) - 1 > 3
 
 
-def test_media_and_added_tokens_never_count(tokenizer: Tokenizer) -> None:
+def test_what_is_never_trained(tokenizer: Tokenizer) -> None:
+    """A sample's first token, feature tokens, and what the tokenizer puts around a text."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.post_processor = processors.TemplateProcessing(
         single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", 151643)]
     )
+    encoder = TextEncoder(copy)
     text = "one <|image_pad|> two"
-    encoding = copy.encode(text)
-    at = encoding.char_to_token(4)
-    ranges = label_ranges(encoding, Rendered(text, ((0, len(text)),)), [at])
-    assert [encoding.tokens[token] for token in tokens_of(ranges)] == ["one", "Ġ", "Ġtwo"]
-    assert ranges == [(1, 3), (4, 5)]
-    assert expand_ranges(ranges, [at], [7]) == [(1, 3), (10, 11)]
-
-
-def test_the_first_token_is_never_predicted() -> None:
-    assert count_labels([(0, 5)]) == 4
-    assert count_labels([(0, 1)]) == 0
-    assert count_labels([(1, 3), (7, 9)]) == 4
+    items = [Expanded(text, ((0, len(text)),), ((7,),))] * 2
+    batch = encoder.encode([text] * 2, [True, False])
+    runs = locate_runs(batch, items, [copy.token_to_id("<|image_pad|>")])
+    trained = batch.ids[np.flatnonzero(trained_tokens(batch, encoder, items, runs))]
+    words = [copy.id_to_token(ident) for ident in trained.tolist()]
+    assert words == ["one", "Ġ", "Ġtwo"] + ["Ġ", "Ġtwo"]

@@ -202,9 +202,8 @@ def assemble(
     vision, image, video, unknown = None, None, None, None
     given = {name: own_settings.get(name) for name in further}
     own = complete_settings(given, family.own_defaults if family else None, further)
-    if video_settings is not None:
-        defaults = family.video_defaults if family else None
-        video = complete_settings(video_settings, defaults, further)
+    if video_settings is not None and family is not None and family.video_defaults:
+        video = complete_settings(video_settings, family.video_defaults, further)
     if image_settings is not None:
         defaults = family.image_defaults if family else None
         image = complete_settings(image_settings, defaults, further)

@@ -1,0 +1,55 @@
+"""Damaged records of every dialect and damaged files of every kind, some thousands of them.
+
+``python tests/fuzz_records.py 1000000`` runs a million records.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from fuzz_records import Fuzzer, damaged, good_records
+from record_files import WRITERS, chats
+
+from packidx.errors import SourceError
+from packidx.records.sources import read_records, scan
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_damaged_records_are_rows(exact: bool, processors: Path, tmp_path: Path) -> None:
+    found = Fuzzer(tmp_path, processors / "qwen2.5-vl" if exact else None).run(3_000, seed=1)
+    # Guards against damage that does none, or nothing else.
+    assert found["ok"] > 800
+    assert found["bad_json"] > 100
+    assert len(found) > 12
+
+
+def test_damage_is_of_every_sort() -> None:
+    rng = random.Random(0)
+    lines = {damaged(record, rng) for record in good_records() for _ in range(50)}
+    assert len(lines) > 550
+    assert any(b"\n" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_damaged_files_are_rows_or_an_error(kind: str, tmp_path: Path) -> None:
+    data = WRITERS[kind](chats(4))
+    path = str(tmp_path / f"x.{kind}")
+    rng = random.Random(0)
+    outcomes = set()
+    for _ in range(150):
+        harmed = bytearray(data)
+        for _ in range(rng.choice((1, 1, 4))):
+            harmed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        Path(path).write_bytes(harmed)
+        try:
+            result = scan(path, None, kind)
+            rows = [raw for part in result.ranges for raw in read_records(path, part, kind)]
+        except SourceError as error:
+            assert path in str(error)
+            outcomes.add("error")
+        else:
+            assert [raw.row for raw in rows] == list(range(result.num_records))
+            outcomes.add("rows")
+    assert outcomes == ({"rows"} if kind == "jsonl" else {"rows", "error"})

@@ -1,0 +1,200 @@
+"""Where `packidx precompute` writes: all of it or nothing, and never over anyone's data."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packidx_cli.main import main
+
+from packidx.errors import OptionError, SourceError
+from packidx.precompute import precompute, run
+from packidx.precompute.pieces import Piece, make_pieces
+from packidx.precompute.place import output_names
+from packidx.records import sources
+from packidx.records.containers import lines
+from packidx.records.expand import Shard, expand_sources
+
+GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def write(path: Path, text: str = GOOD) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture
+def processor(processors: Path) -> str:
+    return str(processors / "qwen2.5-vl")
+
+
+def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
+    for name in ("a/train.jsonl", "b/train.jsonl", "b/test.jsonl"):
+        write(tmp_path / "data" / name, GOOD * len(name))
+    summary = precompute(str(tmp_path / "data"), tmp_path / "out", processor, workers=1)
+    manifest = json.loads((tmp_path / "out" / ".packidx.json").read_bytes())
+    names = [shard["name"] for shard in manifest["shards"]]
+    assert names == ["a/train.jsonl", "test.jsonl", "b/train.jsonl"]
+    assert set(contents(tmp_path / "out")) == {".packidx.json", *names}
+    assert [shard["num_samples"] for shard in manifest["shards"]] == [13, 12, 13]
+    for shard in manifest["shards"]:
+        assert shard["fingerprint"] == sources.scan(shard["uri"]).sha256
+    assert manifest["encoder"] == summary.encoder
+    assert len(summary.encoder["fingerprint"]) == 64
+    shards = expand_sources([str(tmp_path / "out")])  # its manifest is no data
+    assert {os.path.relpath(shard.path, tmp_path / "out") for shard in shards} == {*names}
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (("/x/a.jsonl", "/y/A.jsonl"), "both be A.jsonl"),
+        (("/x/\u00e9.jsonl", "/y/e\u0301.jsonl"), "both be"),
+        (("/1/x.json", "/2/x.json/t.json", "/3/y/t.json"), "both be x.json"),
+        (("/1/.packidx.json",), "own manifest"),
+    ],
+)
+def test_names_that_could_be_one_are_refused(paths: tuple[str, ...], words: str) -> None:
+    shards = [Shard(path, path, "s") for path in paths]
+    with pytest.raises(SourceError, match=words):
+        output_names(shards)
+    assert output_names([Shard("/x/a", "/x/a", "s"), Shard("/y/a", "/y/a", "s")]) == ["x/a", "y/a"]
+
+
+def test_no_source_is_ever_touched(processor: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "data" / "sub" / "a.jsonl")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "data")
+    inside = [(source, tmp_path / "data"), (source, tmp_path / "data" / "sub"), (source, tmp_path)]
+    inside += [(str(link / "sub" / "a.jsonl"), tmp_path / "data"), (source, link)]
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "b.jsonl").symlink_to(source)
+    inside.append((str(tmp_path / "far" / "b.jsonl"), tmp_path / "data" / "sub"))
+    for given, output in inside:
+        with pytest.raises(OptionError, match="holds the source"):
+            precompute(given, output, processor)
+    for given in (str(tmp_path / "data"), f"name={link}", f"file://{tmp_path}/data"):
+        for output in (tmp_path / "data" / "out", link / "sub" / "out"):
+            with pytest.raises(OptionError, match="lies in the source"):
+                precompute(given, output, processor)
+    assert contents(tmp_path / "data") == {"sub/a.jsonl": GOOD.encode()}
+    precompute(source, tmp_path / "out", processor, workers=1)
+    with pytest.raises(OptionError, match="holds the source"):
+        precompute(str(tmp_path / "out"), tmp_path / "out", processor)
+
+
+def test_only_its_own_output_is_replaced(processor: str, tmp_path: Path) -> None:
+    source, other = write(tmp_path / "a.jsonl"), write(tmp_path / "b.jsonl")
+    out = tmp_path / "out"
+    with pytest.raises(OptionError, match="is no folder"):
+        precompute(source, other, processor)
+    foreign = write(out / "notes.txt", "mine")
+    with pytest.raises(OptionError, match=r"notes\.txt"):
+        precompute(source, out, processor)
+    assert contents(out) == {"notes.txt": b"mine"}
+    os.unlink(foreign)
+    precompute(source, out, processor, workers=1)
+    precompute(other, out, processor, workers=1)
+    assert set(contents(out)) == {".packidx.json", "b.jsonl"}
+    before = contents(out)
+    write(out / "sub" / "notes.txt", "mine")
+    with pytest.raises(OptionError, match=r"sub/notes\.txt"):
+        precompute(source, out, processor)
+    assert contents(out) == {**before, "sub/notes.txt": b"mine"}
+
+
+def test_workers_do_not_change_a_byte(
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "TASK_BYTES", 4000)
+    monkeypatch.setattr(lines, "SCAN_BLOCK", 1000)
+    pieces: list[list[Piece]] = []
+
+    def noted(*args: Any) -> list[Piece]:
+        pieces.append(make_pieces(*args))
+        return pieces[-1]
+
+    monkeypatch.setattr(run, "make_pieces", noted)
+    text = "".join(GOOD.replace("hello", f"hello {number} " * 9) for number in range(200))
+    write(tmp_path / "data" / "a.jsonl", text + '{"cut\n')
+    write(tmp_path / "data" / "b.json", "[" + text.strip().replace("\n", " ,\n") + "]")
+    write(tmp_path / "data" / "c.jsonl", "")
+    for workers in (1, 2):
+        out = tmp_path / f"out{workers}"
+        summary = precompute(str(tmp_path / "data"), out, processor, workers=workers)
+        assert (summary.num_samples, summary.rejected) == (401, {"bad_json": 1})
+    one, two = contents(tmp_path / "out1"), contents(tmp_path / "out2")
+    assert one == two
+    assert one["c.jsonl"] == b""
+    assert [len(one[name].splitlines()) for name in ("a.jsonl", "b.json")] == [201, 200]
+    assert min(map(len, pieces)) > 12
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_killed_in_the_middle(processor: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    precompute(write(tmp_path / "old.jsonl"), out, processor, workers=1)
+    before = contents(out)
+    many = write(tmp_path / "many.jsonl", GOOD * 200_000)
+    command = [sys.executable, "-m", "packidx_cli", "precompute", many, "-o", str(out)]
+    command += ["--processor", processor, "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while not any(path.stat().st_size for path in tmp_path.glob(".out.new-*/pieces/*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert contents(out) == before
+    assert len(list(tmp_path.glob(".out.new-*"))) == 1
+    precompute(str(tmp_path / "old.jsonl"), out, processor, workers=1)
+    assert not list(tmp_path.glob(".out.new-*"))
+    assert contents(out) == before
+
+
+def test_a_failure_leaves_nothing(processor: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", GOOD * 3)
+
+    def shrink(phase: str, done: int, total: int) -> None:
+        write(tmp_path / "a.jsonl", GOOD)
+
+    with pytest.raises(SourceError, match="changed while it was read"):
+        precompute(source, tmp_path / "out", processor, workers=1, progress=shrink)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_command(
+    processor: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.jsonl", GOOD + '{"cut\n' + GOOD)
+    command = ["precompute", "a.jsonl", "-o", "out", "--processor", processor, "--workers", "1"]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    shown = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert ["samples", "3 (2 exact)"] in shown
+    assert ["rejected", "1 (1 bad_json): left as they were"] in shown
+    assert err == ""
+    assert main([*command, "--json", "--meta", "objects"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["num_samples"], result["rejected"]) == (3, {"bad_json": 1})
+    assert main([*command[:3], ".", *command[4:]]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "no source is ever overwritten" in err
+    assert main(command[:4]) == 2

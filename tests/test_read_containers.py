@@ -1,0 +1,675 @@
+"""What is counted is what is read: every container and dialect, from files to packs and back."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+import lmdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+import yaml
+from clips import decode, write_clip
+from packidx_cli.main import main
+from PIL import Image
+from record_files import table_of, write
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.errors import OptionError
+from packidx.processor.labels import LabelPolicy
+from packidx.records.containers import KINDS
+from packidx.torch import PackedDataset
+
+datasets.disable_progress_bars()
+
+CAPACITY = 700
+SIZES = [(40, 60), (90, 33), (112, 112)]
+HARD = 'He said: "a, [b] {c}" \\ é漢\n\t</s>\r\n'
+
+Record = dict[str, Any]
+
+
+class Built(NamedTuple):
+    """One sample as training sees it."""
+
+    ids: list[int]
+    labels: list[int]
+    grids: list[list[int]]
+    """Of its images and videos, in patches."""
+    pixels: float
+    """A sum that tells pictures and their order apart."""
+
+
+Sources = dict[str, dict[str, Built]]
+"""Samples by source and key."""
+
+
+class Remembering(ProcessorEncoder):
+    """The encoder, which keeps what it has built."""
+
+    built: list[Mapping[str, torch.Tensor]]
+
+    def __call__(self, record: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        sample = super().__call__(record)
+        self.built.append(sample)
+        return sample
+
+
+class Reader:
+    """From sources to samples by way of lengths and index, checked on the way."""
+
+    def __init__(self, folder: Path, encoder: Remembering) -> None:
+        self.folder, self.encoder = folder, encoder
+        self._runs = 0
+
+    def plan(self, sources: Mapping[str, str] | str, **options: Any) -> Path:
+        """An index of sources by name, or of a mix."""
+        self._runs += 1
+        here = self.folder / f"run{self._runs}"
+        name = self.encoder.files.name
+        named = sources if isinstance(sources, str) else [f"{k}={v}" for k, v in sources.items()]
+        summary = estimate_lengths(named, here / "l", processor=name, workers=1, **options)
+        assert summary.num_rejected == 0, summary.rejected
+        assert set(summary.methods) == {"exact"}
+        plan_packs(here / "l", here / "index", capacity=CAPACITY)
+        return here / "index"
+
+    def read(self, index: Path, roots: dict[str, str] | None = None) -> Sources:
+        """Every sample of every pack, by its source and key."""
+        dataset = PackedDataset(index, self.encoder, roots)
+        found: Sources = {one["name"]: {} for one in dataset.index.manifest["sources"]}
+        for number in range(len(dataset)):
+            self.encoder.built = []
+            pack = dataset[number]
+            samples = dataset.index.pack(number).samples
+            bounds = itertools.pairwise(pack["cu_seqlens"].tolist())
+            for sample, built, (first, last) in zip(
+                samples, self.encoder.built, bounds, strict=True
+            ):
+                labels = pack["labels"][first:last]
+                assert last - first == sample.length
+                assert int((labels != -100).sum()) == sample.label_tokens
+                assert torch.equal(pack["input_ids"][first:last], built["input_ids"])
+                found[str(sample.source)][str(sample.key)] = described(built, labels)
+        total = sum(len(samples) for samples in found.values())
+        assert total == dataset.index.manifest["lengths"]["num_samples"]
+        return found
+
+    def __call__(self, sources: Mapping[str, str] | str, **options: Any) -> Sources:
+        return self.read(self.plan(sources, **options))
+
+
+def described(built: Mapping[str, torch.Tensor], labels: torch.Tensor) -> Built:
+    grids = [built[key] for key in sorted(built) if key.endswith("grid_thw")]
+    pixels = [built[key].double().flatten() for key in sorted(built) if key.startswith("pixel")]
+    return Built(
+        built["input_ids"].tolist(),
+        labels.tolist(),
+        [row for grid in grids for row in grid.tolist()],
+        sum(float(one @ torch.arange(len(one), dtype=one.dtype)) for one in pixels),
+    )
+
+
+@pytest.fixture(scope="module")
+def encoder(processors: Path) -> Remembering:
+    return Remembering(str(processors / "qwen2.5-vl"))
+
+
+@pytest.fixture
+def reader(tmp_path: Path, encoder: Remembering) -> Reader:
+    return Reader(tmp_path, encoder)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with images."""
+    (tmp_path / "data").mkdir()
+    for number, (width, height) in enumerate(SIZES):
+        noise = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
+        Image.fromarray(noise).save(tmp_path / "data" / f"{number}.png")
+    return tmp_path / "data"
+
+
+def chat(number: int) -> Record:
+    """No, one or two images; one or two questions; a system turn or none."""
+    images = [f"{(number // 3 + k) % len(SIZES)}.png" for k in range(number % 3)]
+    asked = "<image>" * len(images) + f"What, {number}? " + HARD * (number % 4)
+    messages = [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": f"It is {number}." + HARD * (number % 2)},
+    ]
+    if number % 4 == 3:
+        messages += [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    if number % 5 == 4:
+        messages.insert(0, {"role": "system", "content": "Be brief."})
+    return {"id": f"r{number}", "messages": messages, "images": images}
+
+
+CHATS = [chat(number) for number in range(18)]
+
+
+def own(record: Record) -> Record:
+    """The same record in words of its own."""
+    words = {"user": "U", "assistant": "A", "system": "S"}
+    turns = [{"who": words[m["role"]], "text": m["content"]} for m in record["messages"]]
+    return {"uuid": record["id"], "chat": turns, "pics": record["images"]}
+
+
+COLUMNS = {"id": "uuid", "messages": "chat", "images": "pics"}
+TAGS = {
+    "role_tag": "who",
+    "content_tag": "text",
+    "user_tag": "U",
+    "assistant_tag": "A",
+    "system_tag": "S",
+}
+
+
+def sharegpt(record: Record) -> Record:
+    roles = {"user": "human", "assistant": "gpt", "system": "system"}
+    turns = [{"from": roles[m["role"]], "value": m["content"]} for m in record["messages"]]
+    return {"id": record["id"], "conversations": turns, "image": record["images"]}
+
+
+def openai(record: Record) -> Record:
+    """Content parts, each image where its placeholder is."""
+    images = iter(record["images"])
+
+    def parts(text: str) -> list[dict[str, str]]:
+        texts = text.split("<image>")
+        found: list[dict[str, str]] = [{"type": "text", "text": texts[0]}]
+        for rest in texts[1:]:
+            found += [{"type": "image", "image": next(images)}, {"type": "text", "text": rest}]
+        return [part for part in found if part.get("text") != ""]
+
+    turns = [{"role": m["role"], "content": parts(m["content"])} for m in record["messages"]]
+    return {"id": record["id"], "messages": turns}
+
+
+def nemo(record: Record) -> Record:
+    turns = openai(record)["messages"]
+    sizes = [SIZES[int(name[0])][::-1] for name in record["images"]]
+    meta = {"images_meta": [list(size) for size in sizes]}
+    return {"id": record["id"], "conversation": turns, "mm_inputs_meta": meta}
+
+
+DIALECTS: dict[str, Callable[[Record], Record]] = {
+    "plain": dict,
+    "sharegpt": sharegpt,
+    "openai": openai,
+    "nemo": nemo,
+}
+
+
+def put(folder: Path, name: str, kind: str, records: Sequence[Record]) -> str:
+    """A file of a kind with a name of its own."""
+    path = Path(write(folder, kind, records))
+    return str(path.rename(folder / f"{name}.{kind}"))
+
+
+@pytest.fixture
+def as_jsonl(data: Path) -> dict[str, str]:
+    """`CHATS` as JSON Lines, the source that every other must equal."""
+    return {"expected": put(data, "expected", "jsonl", CHATS)}
+
+
+def check(found: Sources) -> None:
+    """All sources equal the expected one, which is not empty."""
+    expected = found["expected"]
+    assert list(expected) and {f"r{n}" for n in range(len(CHATS))} == set(expected)
+    num_images = sum(len(record["images"]) for record in CHATS)
+    assert sum(len(built.grids) for built in expected.values()) == num_images
+    assert len({built.pixels for built in expected.values()}) == 1 + 2 * len(SIZES)
+    for name, samples in found.items():
+        assert samples == expected, name
+
+
+def test_every_container(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
+    sources = {kind: put(data, "data", kind, CHATS) for kind in KINDS}
+    index = reader.plan({**sources, **as_jsonl})
+    shards = open_index(index).manifest["shards"]
+    assert [one.get("container", "jsonl") for one in shards] == [*KINDS, "jsonl"]
+    check(reader.read(index))
+
+
+def test_every_dialect(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
+    sources = {
+        f"{name}.{kind}": put(data, name, kind, [dialect(record) for record in CHATS])
+        for name, dialect in DIALECTS.items()
+        for kind in ("jsonl", "json", "csv", "parquet", "arrow")
+    }
+    check(reader({**sources, **as_jsonl}))
+
+
+def in_bytes(record: Record, data: Path) -> Record:
+    images = [{"bytes": (data / name).read_bytes(), "path": name} for name in record["images"]]
+    return {**record, "images": images}
+
+
+def test_images_inside_tables(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
+    """As `datasets` has them: an object of bytes and path, either of which may be null."""
+    inside = [in_bytes(record, data) for record in CHATS]
+    apart = [{**r, "images": [{"bytes": None, "path": p} for p in r["images"]]} for r in CHATS]
+    (data.parent / "far").mkdir()
+    sources = dict(as_jsonl)
+    for kind in ("parquet", "arrow"):
+        sources[f"inside.{kind}"] = put(data.parent / "far", "inside", kind, inside)
+        sources[f"apart.{kind}"] = put(data, "apart", kind, apart)
+    check(reader(sources))
+
+
+def test_one_image_a_row(data: Path, reader: Reader) -> None:
+    """A column `image` that is a single struct, and null where a row has none."""
+    chosen = [record for record in CHATS if len(record["images"]) < 2]
+    rows = [in_bytes(record, data) for record in chosen]
+    single = [
+        {"id": r["id"], "messages": r["messages"], "image": (r["images"] or [None])[0]}
+        for r in rows
+    ]
+    pq.write_table(table_of(single), data / "single.parquet")
+    sources = {"single": str(data / "single.parquet")}
+    found = reader({**sources, "expected": put(data, "expected", "jsonl", chosen)})
+    assert len(found["expected"]) == len(chosen)
+    assert found["single"] == found["expected"]
+
+
+def test_a_data_set_saved_to_disk(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
+    features = datasets.Features(
+        {
+            "id": datasets.Value("string"),
+            "messages": [{"role": datasets.Value("string"), "content": datasets.Value("string")}],
+            "images": datasets.List(datasets.Image()),
+        }
+    )
+    rows = [in_bytes(record, data) for record in CHATS]
+    saved = datasets.Dataset.from_list(rows, features=features)
+    saved.save_to_disk(data / "saved", num_shards=2)
+    index = reader.plan({"saved": str(data / "saved"), **as_jsonl})
+    shards = open_index(index).manifest["shards"]
+    assert [one.get("container") for one in shards] == ["arrow", "arrow", None]
+    check(reader.read(index))
+
+
+def test_images_in_lmdb(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
+    with lmdb.open(str(data / "db.lmdb")) as database, database.begin(write=True) as put_in:
+        for path in data.glob("*.png"):
+            put_in.put(path.name.encode(), path.read_bytes())
+    records = [{**r, "images": [f"db.lmdb::{name}" for name in r["images"]]} for r in CHATS]
+    sources = {kind: put(data, "data", kind, records) for kind in ("jsonl", "parquet", "csv")}
+    index = reader.plan({**sources, **as_jsonl}, media_root=data)
+    check(reader.read(index))
+    data.rename(data.parent / "moved")
+    check(reader.read(index, {str(data): str(data.parent / "moved")}))
+
+
+def test_a_meta_file(data: Path, reader: Reader) -> None:
+    """Each data set with columns, tags, a media folder and a ratio of its own."""
+    (data / "media").mkdir()
+    for path in data.glob("*.png"):
+        path.rename(data / "media" / path.name)
+    put(data / "media", "expected", "jsonl", CHATS)
+    put(data, "own", "json", [own(record) for record in CHATS])
+    meta = {
+        "own": {
+            "file_name": "own.json",
+            "columns": COLUMNS,
+            "tags": TAGS,
+            "media_dir": "media",
+            "sample_ratio": 0.5,
+        },
+        "expected": {"file_name": "media/expected.jsonl"},
+    }
+    (data / "meta.json").write_text(json.dumps(meta))
+    index = reader.plan(str(data / "meta.json"))
+    first, second = open_index(index).manifest["sources"]
+    assert first["media_root"] == str(data / "media")
+    assert first["layout"] == {
+        "columns": COLUMNS,
+        "tags": TAGS,
+        "sample_ratio": 0.5,
+        "media_root": str(data / "media"),
+    }
+    assert second["media_root"] is None and "layout" not in second
+    check(reader.read(index))
+    data.rename(data.parent / "moved")
+    check(reader.read(index, {str(data): str(data.parent / "moved")}))
+    (data.parent / "moved" / "media").rename(data.parent / "pictures")
+    roots = {str(data): str(data.parent / "moved")}
+    roots[str(data / "media")] = str(data.parent / "pictures")
+    check(reader.read(index, roots))
+
+
+def test_a_list_of_data_sets(data: Path, reader: Reader) -> None:
+    (data / "media").mkdir()
+    for path in data.glob("*.png"):
+        path.rename(data / "media" / path.name)
+    put(data, "parts", "json", [openai(record) for record in CHATS])
+    put(data, "expected", "jsonl", CHATS)
+    Path(put(data, "odd", "jsonl", CHATS)).rename(data / "odd")
+    listed = [
+        {"path": "parts.json", "data_folder": "media", "data_type": "json"},
+        {"path": "odd", "data_folder": "media", "data_type": "jsonl"},
+        {"path": "expected.jsonl", "data_folder": "media", "data_type": "jsonl"},
+    ]
+    text = yaml.safe_dump({"dataset_format": "yaml", "datasets": listed})
+    (data / "mix.yaml").write_text(text)
+    found = reader(str(data / "mix.yaml"))
+    assert set(found) == {"parts", "odd", "expected"}
+    check(found)
+
+
+def test_columns_and_tags_of_the_command_line(
+    data: Path, reader: Reader, as_jsonl: dict[str, str], tmp_path: Path
+) -> None:
+    records = [own(record) for record in CHATS]
+    paths = [put(data, f"own-{k}", k, records) for k in ("jsonl", "csv", "parquet")]
+    command = ["estimate", *paths, "-o", str(tmp_path / "cli"), "--quiet", "--workers", "1"]
+    command += ["--processor", reader.encoder.files.name]
+    for option, pairs in (("--column", COLUMNS), ("--tag", TAGS)):
+        command += [word for name, word in pairs.items() for word in (option, f"{name}={word}")]
+    assert main(command) == 0
+    plan_packs(tmp_path / "cli", tmp_path / "index", capacity=CAPACITY)
+    found = reader.read(tmp_path / "index")
+    assert set(found) == {"own-jsonl", "own-csv", "own-parquet"}
+    check(found | reader(as_jsonl))
+    summary = estimate_lengths(
+        paths,
+        tmp_path / "python",
+        processor=reader.encoder.files.name,
+        columns=COLUMNS,
+        tags=TAGS,
+        workers=1,
+    )
+    written = json.loads((tmp_path / "cli" / "manifest.json").read_bytes())
+    assert summary.fingerprint == written["fingerprint"]
+
+
+def test_a_delimiter(data: Path, reader: Reader, as_jsonl: dict[str, str]) -> None:
+    text = io.StringIO()
+    text.write("id;messages;images\n")
+    for record in CHATS:
+        cells = [record["id"], *(json.dumps(record[name]) for name in ("messages", "images"))]
+        text.write(";".join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n")
+    (data / "data.csv").write_text(text.getvalue())
+    check(reader({"data": str(data / "data.csv")}, delimiter=";") | reader(as_jsonl))
+    with pytest.raises(OptionError, match="for csv and tsv files, not for jsonl"):
+        reader(as_jsonl, delimiter=";")
+
+
+def test_tables_of_tokens(data: Path, reader: Reader) -> None:
+    """Lengths for free: ids and labels come back as they are."""
+    records = [
+        {"id": f"t{n}", "input_ids": list(range(n, 2 * n + 3)), "labels": [-100] * n + [7, 8, 9]}
+        for n in range(1, 12)
+    ]
+    kinds = ("jsonl", "jsonl.zst", "json", "csv", "tsv.gz", "parquet", "arrow")
+    found = reader({kind: put(data, "data", kind, records) for kind in kinds})
+    assert set(found) == set(kinds)
+    for samples in found.values():
+        assert {key: (built.ids, built.labels) for key, built in samples.items()} == {
+            one["id"]: (one["input_ids"], one["labels"]) for one in records
+        }
+    named = [{"id": r["id"], "tokens": r["input_ids"], "messages": "no"} for r in records]
+    sources = {kind: put(data, "named", kind, named) for kind in kinds}
+    for samples in reader(sources, columns={"input_ids": "tokens"}).values():
+        for one in records:
+            trained = [-100, *one["input_ids"][1:]]
+            assert samples[one["id"]][:2] == (one["input_ids"], trained)
+
+
+def test_questions_and_answers(data: Path, reader: Reader) -> None:
+    """Columns of one question and one answer, with an image or without."""
+    rows: list[Record] = [
+        {"id": f"q{n}", "question": f"What, {n}?" + HARD, "answer": f"It is {n}."} for n in range(6)
+    ]
+    for row in rows[::2]:
+        row["image"] = "1.png"
+    as_chats = [
+        {
+            "id": row["id"],
+            "messages": [
+                {"role": "user", "content": "<image>" * ("image" in row) + row["question"]},
+                {"role": "assistant", "content": row["answer"]},
+            ],
+            "images": [row["image"]] if "image" in row else [],
+        }
+        for row in rows
+    ]
+    sources = {kind: put(data, "rows", kind, rows) for kind in ("csv", "tsv", "parquet", "json")}
+    found = reader({**sources, "expected": put(data, "expected", "jsonl", as_chats)})
+    assert sum(len(built.grids) for built in found["expected"].values()) == 3
+    for kind in sources:
+        assert found[kind] == found["expected"], kind
+
+
+@pytest.fixture
+def frames(data: Path) -> list[str]:
+    """Frames extracted from a clip that lies beside them."""
+    write_clip(data / "clip.mp4", frames=12, size=(84, 56), fps="4")
+    names = []
+    for number, pixels in enumerate(decode(data / "clip.mp4")[::3]):
+        names.append(f"frame{number}.png")
+        Image.fromarray(pixels).save(data / names[-1])
+    return names
+
+
+def clip_chat(name: str, *videos: Any) -> Record:
+    messages = [
+        {"role": "user", "content": "<video>" * len(videos) + "What happens?"},
+        {"role": "assistant", "content": "It moves."},
+    ]
+    return {"id": name, "messages": messages, "videos": list(videos)}
+
+
+def clip_parts(record: Record) -> Record:
+    """The videos as content parts, and what else the record says."""
+    user, answer = record["messages"]
+    parts: list[Any] = [
+        {"type": "video", **(one if isinstance(one, dict) else {"video": one})}
+        for one in record["videos"]
+    ]
+    parts.append({"type": "text", "text": user["content"].replace("<video>", "")})
+    answer = {"role": "assistant", "content": [{"type": "text", "text": answer["content"]}]}
+    kept = {key: value for key, value in record.items() if key not in ("messages", "videos")}
+    return {**kept, "messages": [{"role": "user", "content": parts}, answer]}
+
+
+KINDS_OF_CLIPS = ("jsonl", "json.gz", "csv", "parquet", "arrow")
+
+
+def test_videos(data: Path, frames: list[str], reader: Reader) -> None:
+    """A file, stated frames of a file, and frames that were extracted from it."""
+    with lmdb.open(str(data / "db.lmdb")) as database, database.begin(write=True) as put_in:
+        for name in ("clip.mp4", *frames):
+            put_in.put(name.encode(), (data / name).read_bytes())
+    stated = {"frame_indices": [0, 3, 6, 9], "fps": 4.0}
+    forms = {
+        "file": [clip_chat("a", "clip.mp4"), clip_chat("b", "clip.mp4", "clip.mp4")],
+        "frames": [clip_chat("a", frames), clip_chat("b", frames, frames[:2])],
+        "stated": [clip_chat("a", {"path": "clip.mp4", **stated})],
+        "listed": [clip_chat("a", {"frames": frames, "fps": 1.5})],
+        "lmdb": [clip_chat("a", "db.lmdb::clip.mp4"), clip_chat("b", *["db.lmdb::clip.mp4"] * 2)],
+        "keys": [clip_chat("a", [f"db.lmdb::{name}" for name in frames])],
+    }  # apart: a column of a table has one type
+    meta = {"videos_meta": [[12, 56, 84, 4.0, 3.0]]}
+    forms["meta"] = [{**clip_chat("a", "clip.mp4"), "mm_inputs_meta": meta}]
+    sources = {
+        f"{name}.{form}.{kind}": put(data, f"{name}-{form}", kind, list(map(change, records)))
+        for name, records in forms.items()
+        for form, change in (("list", dict), ("parts", clip_parts))
+        for kind in KINDS_OF_CLIPS
+    }
+    found = reader(sources)
+    for name, samples in found.items():
+        assert samples == found[name.partition(".")[0] + ".list.jsonl"], name
+        assert samples["a"].grids[0][1:] == [4, 6]
+    read = {name: found[f"{name}.list.jsonl"] for name in forms}
+    assert read["file"] == read["lmdb"]
+    assert read["file"]["a"] == read["meta"]["a"]
+    assert read["frames"]["a"] == read["keys"]["a"]
+    assert read["stated"]["a"].grids == read["frames"]["a"].grids == [[2, 4, 6]]
+    assert read["stated"]["a"].pixels == read["frames"]["a"].pixels
+
+
+def test_videos_inside_tables(data: Path, frames: list[str], reader: Reader) -> None:
+    def inside(name: str) -> dict[str, Any]:
+        return {"bytes": (data / name).read_bytes(), "path": None}
+
+    clips = [clip_chat("a", inside("clip.mp4")), clip_chat("b", *[inside("clip.mp4")] * 2)]
+    lists = [clip_chat("a", [inside(name) for name in frames])]
+    found = reader(
+        {
+            "file": put(data, "file", "jsonl", [clip_chat("a", "clip.mp4")]),
+            "twice": put(data, "twice", "jsonl", [clip_chat("b", "clip.mp4", "clip.mp4")]),
+            "frames": put(data, "frames", "jsonl", [clip_chat("a", frames)]),
+            "clips": put(data, "clips", "parquet", clips),
+            "lists": put(data, "lists", "arrow", lists),
+        }
+    )
+    assert found["clips"] == {**found["file"], **found["twice"]}
+    assert found["lists"] == found["frames"]
+
+
+# -- what options and mixes state -----------------------------------------------------------------
+
+
+def test_options_and_mixes_must_not_state_the_same(data: Path) -> None:
+    write(data, "jsonl", [own(record) for record in CHATS])
+    meta = {"mine": {"file_name": "data.jsonl", "columns": COLUMNS}}
+    (data / "meta.json").write_text(json.dumps(meta))
+    out = data.parent / "out"
+    with pytest.raises(OptionError) as caught:
+        estimate_lengths(str(data / "meta.json"), out, columns=COLUMNS, workers=1)
+    assert "data set 'mine' states columns of its own, and --column" in str(caught.value)
+    # What the mix leaves open the options may say.
+    summary = estimate_lengths(str(data / "meta.json"), out, tags=TAGS, workers=1)
+    assert summary.num_rejected == 0
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    assert manifest["sources"][0]["layout"] == {"columns": COLUMNS, "tags": TAGS}
+
+
+def test_tables_of_other_columns_are_others(data: Path) -> None:
+    """Neither a table that is there nor parts of a killed run serve another layout."""
+    path = write(data, "jsonl", [{"a": [{"role": "user", "content": "Hi"}], "b": []}] * 3)
+    out = data.parent / "out"
+    first = estimate_lengths(path, out, columns={"messages": "a"}, workers=1)
+    assert (first.existed, first.num_rejected) == (False, 0)
+    assert estimate_lengths(path, out, columns={"messages": "a"}, workers=1).existed
+    other = estimate_lengths(path, out, columns={"messages": "b"}, workers=1)
+    assert (other.existed, other.num_rejected) == (False, 3)
+    assert other.fingerprint != first.fingerprint
+
+
+def test_parts_of_other_columns_are_not_taken_over(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [{"role": "user", "content": "Hi"}]
+    path = write(data, "jsonl", [{"a": turns, "b": turns, "c": [{"r": "user"}]}] * 3)
+    out = data.parent / "out"
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted(**options: Any) -> None:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("packidx.estimate.lengths.make_manifest", killed)
+            estimate_lengths(path, out, workers=1, **options)
+
+    interrupted(columns={"messages": "a"})
+    again = estimate_lengths(path, out, columns={"messages": "a"}, workers=1)
+    assert (again.resumed_parts, again.discarded_parts) == (1, 0)
+    interrupted(columns={"messages": "b"}, tags={"user_tag": "U"})
+    for options in ({"columns": {"messages": "b"}}, {"columns": {"messages": "a"}}):
+        other = estimate_lengths(path, out, workers=1, **options)
+        assert other.resumed_parts == 0
+    interrupted(columns={"messages": "b"})
+    last = estimate_lengths(path, out, columns={"messages": "b"}, tags={"role_tag": "r"}, workers=1)
+    assert (last.resumed_parts, last.discarded_parts, last.num_rejected) == (0, 1, 3)
+
+
+def test_what_a_plan_does_with_a_data_set_changes_no_fingerprint(data: Path) -> None:
+    put(data, "own", "json", [own(record) for record in CHATS])
+    (data / "elsewhere").mkdir()
+    for path in data.glob("*.png"):
+        (data / "elsewhere" / path.name).write_bytes(path.read_bytes())
+
+    def fingerprint(**entry: Any) -> str:
+        entry = {"file_name": "own.json", "columns": COLUMNS, "tags": TAGS, **entry}
+        (data / "meta.json").write_text(json.dumps({"own": entry}))
+        summary = estimate_lengths(str(data / "meta.json"), data.parent / "out", workers=1)
+        assert (summary.existed, summary.num_rejected) == (False, 0)
+        return summary.fingerprint
+
+    plain = fingerprint()
+    assert fingerprint(sample_ratio=0.5) == plain
+    assert fingerprint(media_dir=".") == fingerprint(media_dir="elsewhere") != plain
+    assert fingerprint(columns={"messages": "chat", "images": "pics"}) != plain
+
+
+def test_a_clip_that_was_exchanged_is_looked_at_again(data: Path, reader: Reader) -> None:
+    source = {"clips": put(data, "clips", "jsonl", [clip_chat("a", "clip.mp4")])}
+    lengths = []
+    for count in (8, 16):
+        write_clip(data / "clip.mp4", frames=count, size=(84, 56), fps="4")
+        lengths.append(len(reader(source)["clips"]["a"].ids))
+    assert lengths[0] < lengths[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--column", "messages"], "--column messages: write NAME=FIELD"),
+        (["--tag", "=x"], "--tag =x: write NAME=VALUE"),
+        (["--column", "msgs=x"], "there is no column 'msgs' to state; known: messages"),
+        (["--tag", "user=x"], "there is no tag 'user' to state; known: role_tag"),
+        (["--column", "id=a", "--column", "id=b"], "--column id is given twice, 'a' and 'b'"),
+        (["--column", "id=a", "--column", "images=a"], "'a' is stated to be two things"),
+        (["--delimiter", ";;"], "a delimiter is for csv and tsv files"),
+    ],
+)
+def test_options_that_mean_nothing(
+    arguments: list[str], words: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(data, "jsonl", CHATS)
+    assert main(["estimate", path, "-o", str(data.parent / "out"), *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err
+    assert not (data.parent / "out").exists()
+
+
+# -- the label policy ------------------------------------------------------------------------------
+
+
+def test_the_label_policy_of_the_plan(
+    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes with the plan: verify takes it from there, and a reader with another is refused."""
+    folder, words = str(processors / "qwen2.5-vl"), "last,no-thinking"
+    path = write(data, "jsonl", CHATS)
+    command = ["estimate", path, "-o", str(tmp_path / "l"), "--processor", folder]
+    assert main([*command, "--labels", words, "--quiet", "--workers", "1"]) == 0
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=CAPACITY)
+    index = open_index(tmp_path / "index")
+    assert index.manifest["lengths"]["encoder"]["labels"] == words
+    capsys.readouterr()
+    verify = ["verify", str(tmp_path / "index"), "--sample", "99", "--json"]
+    assert main([*verify, "--processor", folder]) == 0
+    checks = {one["name"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["encoder"]["detail"] == "the encoder is the one that counted"
+    assert "18 samples encoded, 0 differences" in checks["samples"]["detail"]
+    with pytest.raises(Exception, match="use the same processor and label policy"):
+        PackedDataset(index, ProcessorEncoder(folder))
+    dataset = PackedDataset(index, ProcessorEncoder(folder, LabelPolicy.parse(words)))
+    for number in range(len(dataset)):
+        trained = int((dataset[number]["labels"] != -100).sum())
+        assert trained == index.pack(number).stats["label_tokens"]

@@ -1,0 +1,316 @@
+"""Transforms that change lengths: the same in the plan, in the reader and in every worker."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from packidx_cli.main import main
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.index import Index
+from packidx.torch import PackedDataset, PackSampler
+from packidx.transform import Transform, planned_transform
+
+COUNT = 40
+CODE = '''
+"""Transforms as a user writes them."""
+
+
+def with_system(record, rng):
+    """A random system prompt in front."""
+    words = ["Be brief.", "Answer as a pirate would, at some length.", "Think first, then answer."]
+    chosen = words[rng.integers(len(words))]
+    turns = [{"role": "system", "content": chosen}, *record["messages"]]
+    return {**record, "messages": turns}
+
+
+def cropped(record, rng):
+    """Every image cut to a random part of it."""
+    images = []
+    for image in record.get("images") or []:
+        width, height = (int(rng.integers(28, side + 1)) for side in image.size)
+        images.append(image.crop((0, 0, width, height)))
+    return {**record, "images": images}
+
+
+def both(record, rng):
+    return cropped(with_system(record, rng), rng)
+
+
+def failing(record, rng):
+    if record["id"] == "r3":
+        raise ValueError("no such day")
+    return "text" if record["id"] == "r5" else record
+'''
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of the user's, importable here and in spawned workers."""
+    (tmp_path / "own_transforms.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_transforms", raising=False)
+    import own_transforms  # type: ignore[import-not-found]
+
+    yield own_transforms
+    sys.modules.pop("own_transforms", None)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    for number in range(4):
+        Image.new("RGB", (120 + 31 * number, 90), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    with open(tmp_path / "data.jsonl", "w") as file:
+        for number in range(COUNT):
+            images = [f"{(number + k) % 4}.png" for k in range(number % 3)]
+            messages = [
+                {"role": "user", "content": "<image>" * len(images) + f"What, {number}?"},
+                {"role": "assistant", "content": "It is so. " * (number % 5 + 1)},
+            ]
+            record = {"id": f"r{number}", "messages": messages, "images": images}
+            file.write(json.dumps(record) + "\n")
+    return tmp_path / "data.jsonl"
+
+
+@pytest.fixture(scope="module")
+def encoder(processors: Path) -> ProcessorEncoder:
+    return ProcessorEncoder(str(processors / "qwen2.5-vl"))
+
+
+def planned(shard: Path, folder: Path, name: str, **options: Any) -> Index:
+    options.setdefault("workers", 1)
+    estimate_lengths(str(shard), shard.parent / name / "lengths", processor=folder, **options)
+    plan_packs(shard.parent / name / "lengths", shard.parent / name / "index", capacity=256)
+    return open_index(shard.parent / name / "index")
+
+
+def lengths(index: Index) -> dict[int, int]:
+    rows = index.samples(["sample_id", "length"]).to_pylist()
+    return {row["sample_id"]: row["length"] for row in rows}
+
+
+@pytest.mark.parametrize("name", ["with_system", "cropped"])
+def test_every_pack_is_as_long_as_planned(
+    name: str, module: Any, shard: Path, processors: Path, encoder: ProcessorEncoder
+) -> None:
+    """The reader refuses a sample of another length, so that it reads them all is the proof."""
+    folder = processors / "qwen2.5-vl"
+    index = planned(shard, folder, "changed", transform=f"own_transforms:{name}", seed=5)
+    assert index.manifest["lengths"]["transform"]["name"] == f"own_transforms:{name}"
+    dataset = PackedDataset(index, encoder, transform=getattr(module, name))
+    for number in range(len(dataset)):
+        assert len(dataset[number]["input_ids"]) == index.pack(number).stats["length"]
+    found, plain = lengths(index), lengths(planned(shard, folder, "plain"))
+    other = lengths(planned(shard, folder, "other", transform=f"own_transforms:{name}", seed=6))
+    assert len(found) == COUNT
+    assert sum(found[n] != plain[n] for n in found) > COUNT // 4
+    assert sum(found[n] != other[n] for n in found) > COUNT // 4, "the seed must matter"
+
+
+def test_packs_are_the_same_in_spawned_workers(module: Any, shard: Path, processors: Path) -> None:
+    folder = processors / "qwen2.5-vl"
+    index = planned(shard, folder, "t", transform=module.both, workers=1)
+    encoder = ProcessorEncoder(str(folder))  # one that has not loaded anything to be sent along
+    dataset = PackedDataset(index, encoder, transform="own_transforms:both")
+    loader = DataLoader(
+        dataset,
+        batch_size=1,
+        sampler=PackSampler(index),
+        num_workers=2,
+        collate_fn=list,
+        multiprocessing_context="spawn",
+    )
+    packs = [batch[0] for batch in loader]
+    assert sorted(pack["pack_id"] for pack in packs) == list(range(len(dataset)))
+    for pack in packs:
+        here = dataset[pack["pack_id"]]
+        assert torch.equal(pack["input_ids"], here["input_ids"])
+        if "pixel_values" in here:
+            assert torch.equal(pack["pixel_values"], here["pixel_values"])
+
+
+def test_estimates_in_two_processes_are_the_same(
+    module: Any, shard: Path, processors: Path
+) -> None:
+    folder = processors / "qwen2.5-vl"
+    second = shard.with_name("more.jsonl")
+    second.write_bytes(shard.read_bytes().replace(b'"r', b'"s'))
+    for workers in (1, 2):
+        estimate_lengths(
+            [str(shard), str(second)],
+            shard.parent / f"w{workers}",
+            processor=folder,
+            transform="own_transforms:both",
+            workers=workers,
+        )
+    one, two = ((shard.parent / f"w{n}" / "part-00000.parquet").read_bytes() for n in (1, 2))
+    assert one == two
+
+
+def test_another_transform_is_refused(
+    module: Any, shard: Path, processors: Path, encoder: ProcessorEncoder
+) -> None:
+    folder = processors / "qwen2.5-vl"
+    index = planned(shard, folder, "t", transform="own_transforms:both", seed=5)
+    with pytest.raises(MismatchError, match=r"own_transforms:both \(seed 5\): give it"):
+        PackedDataset(index, encoder)
+    with pytest.raises(MismatchError, match="own_transforms:cropped has fingerprint"):
+        PackedDataset(index, encoder, transform=module.cropped)
+    plain = planned(shard, folder, "plain")
+    with pytest.raises(MismatchError, match="counted without a transform: leave it out"):
+        PackedDataset(plain, encoder, transform=module.both)
+    # A plan of another seed is read with that seed, and told from this one by its id.
+    other = planned(shard, folder, "other", transform="own_transforms:both", seed=6)
+    assert other.id != index.id
+    assert len(PackedDataset(other, encoder, transform=module.both)[0]["input_ids"])
+    other.manifest["lengths"]["transform"]["seed"] = 5
+    with pytest.raises(MismatchError, match="encoded to"):
+        wrong = PackedDataset(other, encoder, transform=module.both)
+        for number in range(len(wrong)):
+            wrong[number]
+
+
+def test_verify_applies_it(
+    module: Any, shard: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = processors / "qwen2.5-vl"
+    index = planned(shard, folder, "t", transform="own_transforms:both")
+    command = ["verify", str(index.path), "--processor", str(folder), "--sample", "99", "--json"]
+    assert main([*command, "--transform", "own_transforms:both"]) == 0
+    (found,) = [
+        one for one in json.loads(capsys.readouterr().out)["checks"] if one["name"] == "samples"
+    ]
+    assert found["detail"] == f"{COUNT} samples encoded, 0 differences"
+    assert main(command) == 1
+    assert "counted with the transform own_transforms:both" in capsys.readouterr().err
+    assert main([*command, "--transform", "own_transforms:cropped"]) == 1
+    assert "own_transforms:cropped has fingerprint" in capsys.readouterr().err
+
+
+def test_what_a_transform_gets_wrong_is_a_row(
+    module: Any, shard: Path, processors: Path, encoder: ProcessorEncoder
+) -> None:
+    index = planned(shard, processors / "qwen2.5-vl", "t", transform="own_transforms:failing")
+    dropped = {row["key"]: row["detail"] for row in index.dropped().to_pylist()}
+    assert set(dropped) == {"r3", "r5"}
+    assert dropped["r3"].startswith("transform_failed")
+    assert "ValueError: no such day" in dropped["r3"]
+    assert "own_transforms:failing returned str, not a record" in dropped["r5"]
+
+
+def test_the_epoch_of_a_pack_and_the_copy_of_a_sample_count(
+    module: Any, shard: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader asks for the numbers of (seed, epoch, sample, copy), not of what it reads when."""
+    index = planned(shard, processors / "qwen2.5-vl", "t", transform="own_transforms:both")
+    asked: list[tuple[int, int, int]] = []
+
+    def apply(self: Any, record: Any, sample_id: int, *, epoch: int = 0, copy: int = 0) -> Any:
+        asked.append((epoch, sample_id, copy))
+        return record
+
+    monkeypatch.setattr(Transform, "apply", apply)
+    dataset = PackedDataset(index, lambda record: {"input_ids": [1]}, transform=module.both)
+    sample = index.pack(0).samples[0]
+    dataset._part(sample._replace(length=1, padded_length=1, copy=2), epoch=7)
+    assert asked == [(7, sample.sample_id, 2)]
+
+
+# -- the function itself ---------------------------------------------------------------------------
+
+
+def draw(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"n": int(rng.bit_generator.random_raw())}
+
+
+def test_numbers_depend_on_seed_epoch_sample_and_copy() -> None:
+    def drawn(seed: int, epoch: int, sample: int, copy: int) -> int:
+        value: int = Transform(draw, seed).apply({}, sample, epoch=epoch, copy=copy)["n"]
+        return value
+
+    keys = [(s, e, i, c) for s in (0, 1, -1) for e in (0, 1) for i in (0, 1, 2) for c in (0, 1)]
+    assert len({drawn(*key) for key in keys}) == len(keys)
+    assert [drawn(*key) for key in keys] == [drawn(*key) for key in keys]
+    # Written down, because a plan outlives the process, the machine and the release.
+    assert drawn(0, 0, 0, 0) == GOLDEN[0]
+    assert drawn(5, 1, 99, 2) == GOLDEN[1]
+
+
+GOLDEN = (17558981826938840006, 3082796868518504552)
+
+
+class Stateful:
+    def __init__(self) -> None:
+        self.top = 3
+
+    def __call__(self, record: dict[str, Any], rng: Any) -> dict[str, Any]:
+        return record
+
+
+class Named(Stateful):
+    fingerprint = "named-1"
+
+
+def bounded(record: dict[str, Any], rng: Any, top: Any = 3) -> dict[str, Any]:
+    return record
+
+
+def test_fingerprints_tell_functions_apart() -> None:
+    prints = [
+        Transform(one).fingerprint
+        for one in (
+            draw,
+            bounded,
+            functools.partial(bounded, top=4),
+            functools.partial(bounded, top=5),
+            Named(),
+        )
+    ]
+    assert len(set(prints)) == len(prints)
+    assert prints[-1] == "named-1"
+    assert Transform(draw, 1).fingerprint == prints[0]
+
+
+def test_functions_that_hide_what_they_do_are_refused() -> None:
+    top = 3
+    hidden = [
+        (lambda record, rng: {**record, "top": top}, "closes over variables"),
+        (Stateful(), "state of its own"),
+        (functools.partial(bounded, top=object()), "an argument of"),
+        (eval("lambda record, rng: record"), "no source"),
+    ]
+    for function, words in hidden:
+        with pytest.raises(OptionError, match=words) as caught:
+            Transform(function)
+        assert "give it an attribute `fingerprint`" in str(caught.value)
+    with pytest.raises(OptionError, match="must fit 64 bits"):
+        Transform(draw, 1 << 63)
+    with pytest.raises(OptionError, match="--transform nowhere:f cannot be loaded"):
+        Transform("nowhere:f")
+
+
+def test_an_error_of_the_users_own_is_kept() -> None:
+    def raising(record: dict[str, Any], rng: Any) -> dict[str, Any]:
+        raise BadRecord("bad_day", "it rains")
+
+    with pytest.raises(BadRecord, match="bad_day: it rains"):
+        Transform(raising).apply({}, 0)
+
+
+def test_planned_transform_needs_nothing_where_nothing_was_planned() -> None:
+    assert planned_transform(None, None, "index") is None
+    known = Transform(draw, 4)
+    found = planned_transform(known.to_json(), draw, "index")
+    assert found is not None and found.to_json() == known.to_json()
