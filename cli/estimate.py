@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packidx.errors import OptionError
+from packidx.records.layout import COLUMNS, TAGS
+
 from .console import count, print_facts, print_json
 
 if TYPE_CHECKING:
@@ -72,6 +75,22 @@ if TYPE_CHECKING:
     help="Folder of the media; nothing outside it is read.  [default: each shard's own folder]",
 )
 @click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME=FIELD",
+    help=f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="role_tag and content_tag: the keys of a turn; the others: the role's word in it. "
+    f"NAME is one of {', '.join(TAGS)}.",
+)
+@click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files.")
+@click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
@@ -82,6 +101,8 @@ if TYPE_CHECKING:
 def estimate(
     sources: tuple[str, ...],
     output: str,
+    columns: tuple[str, ...],
+    tags: tuple[str, ...],
     workers: int | None,
     quiet: bool,
     as_json: bool,
@@ -89,14 +110,21 @@ def estimate(
 ) -> None:
     """Count the tokens of every record of the SOURCEs, without decoding pixels.
 
-    A SOURCE is a JSONL file, a glob or a folder; NAME=SOURCE names it. Every record becomes a row
-    of the lengths table: one that cannot be a sample is marked rejected, with the reason.
+    A SOURCE is a file of records, a mix, a glob or a folder; NAME=SOURCE names it. Every record
+    becomes a row of the lengths table: one that cannot be a sample is marked rejected, with the
+    reason. --column, --tag and --delimiter hold for all SOURCEs; a mix must not state the same.
     """
     from packidx.estimate import estimate_lengths
 
-    with _progress(quiet or not sys.stderr.isatty()) as progress:
+    with progress_bar(quiet or not sys.stderr.isatty()) as progress:
         summary = estimate_lengths(
-            list(sources), output, workers=workers, progress=progress, **options
+            list(sources),
+            output,
+            columns=pairs_of("--column", "FIELD", columns),
+            tags=pairs_of("--tag", "VALUE", tags),
+            workers=workers,
+            progress=progress,
+            **options,
         )
     if as_json:
         print_json(dataclasses.asdict(summary))
@@ -105,8 +133,25 @@ def estimate(
     _warn(summary, options)
 
 
+def pairs_of(option: str, what: str, values: tuple[str, ...]) -> dict[str, str]:
+    """``{NAME: what}`` of a repeated option.
+
+    Raises:
+        OptionError: a value without ``=``, or a name given twice.
+    """
+    pairs: dict[str, str] = {}
+    for value in values:
+        name, equals, word = value.partition("=")
+        if not (name and equals and word):
+            raise OptionError(f"{option} {value}: write NAME={what}")
+        if name in pairs:
+            raise OptionError(f"{option} {name} is given twice, {pairs[name]!r} and {word!r}")
+        pairs[name] = word
+    return pairs
+
+
 @contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Progress | None]:
+def progress_bar(quiet: bool) -> Iterator[Progress | None]:
     """A bar on stderr, or nothing."""
     if quiet:
         yield None
@@ -129,9 +174,9 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
 
 def _print(summary: LengthsSummary) -> None:
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
-    facts = {"samples": _with_parts(summary.num_samples, summary.methods)}
+    facts = {"samples": with_parts(summary.num_samples, summary.methods)}
     facts["tokens"] = count(summary.num_tokens)
-    facts["rejected"] = _with_parts(summary.num_rejected, summary.rejected)
+    facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts["table"] = f"{summary.path} ({state})"
@@ -142,7 +187,7 @@ def _print(summary: LengthsSummary) -> None:
     print_facts("Lengths", facts)
 
 
-def _with_parts(total: int, parts: dict[str, int]) -> str:
+def with_parts(total: int, parts: dict[str, int]) -> str:
     listed = ", ".join(f"{count(number)} {name}" for name, number in parts.items())
     return f"{count(total)} ({listed})" if listed else count(total)
 

@@ -14,6 +14,7 @@ from packidx.errors import PackidxError
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
     "estimate": ("packidx_cli.estimate", "Count the tokens of every sample into a lengths table."),
+    "precompute": ("packidx_cli.precompute", "Write the data back with every record's counts."),
     "plan": ("packidx_cli.plan", "Assign samples to packs; write a snapshot of the index."),
     "stats": ("packidx_cli.stats", "Show how good a snapshot's plan is."),
     "log": ("packidx_cli.log", "List the snapshots of an index, newest first."),

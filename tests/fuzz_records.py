@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import collections
+import copy
 import functools
 import io
 import json
 import multiprocessing
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -27,7 +29,7 @@ from PIL import Image
 
 from packidx.estimate import estimate_lengths
 
-BLOCK = 10_000
+BLOCK = 50_000
 """Records of one shard."""
 GOOD_SHARE = 0.2
 """Of the records stay as they are."""
@@ -75,6 +77,10 @@ _VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+def _value(rng: random.Random) -> Any:
+    return copy.deepcopy(rng.choice(_VALUES))
+
+
 def _nodes(record: Any) -> list[tuple[Any, Any]]:
     """(container, key) of everything inside."""
     found: list[tuple[Any, Any]] = []
@@ -93,23 +99,23 @@ def _change_tree(record: Any, rng: random.Random) -> Any:
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         nodes = _nodes(record) if isinstance(record, dict | list) else []
         if not nodes:
-            return rng.choice(_VALUES)
+            return _value(rng)
         holder, key = rng.choice(nodes)
         kind = rng.randrange(6)
         if kind == 0:
             del holder[key]
         elif kind == 1:
             other, name = rng.choice(nodes)
-            holder[key] = json.loads(json.dumps(other[name]))
+            holder[key] = copy.deepcopy(other[name])
         elif kind == 2 and isinstance(holder, dict):
             holder[rng.choice((*_KEYS, str(key) + "x"))] = holder.pop(key)
         elif kind == 3 and isinstance(holder, list):
-            holder.insert(rng.randrange(len(holder) + 1), rng.choice(_VALUES))
+            holder.insert(rng.randrange(len(holder) + 1), _value(rng))
         elif kind == 4:
             for _ in range(rng.choice((1, 3, 20))):
                 holder[key] = [holder[key]] if rng.random() < 0.5 else {"a": holder[key]}
         else:
-            holder[key] = rng.choice(_VALUES)
+            holder[key] = _value(rng)
     return record
 
 
@@ -139,7 +145,7 @@ def _nest(line: bytes, rng: random.Random) -> bytes:
 def _repeat_key(line: bytes, rng: random.Random) -> bytes:
     """A member said twice, with another value."""
     at = line.find(b"{", rng.randrange(len(line)))
-    value = json.dumps(rng.choice(_VALUES)).encode()
+    value = json.dumps(_value(rng)).encode()
     member = f'"{rng.choice(_KEYS)}": '.encode() + value + b", "
     return line[: at + 1] + member + line[at + 1 :]
 
@@ -173,7 +179,7 @@ def damaged(record: dict[str, Any], rng: random.Random) -> bytes:
     if kind == 1:
         change = _nest if rng.random() < 0.05 else _repeat_key
         return change(_dumped(record, rng), rng)
-    line = _dumped(_change_tree(json.loads(json.dumps(record)), rng), rng)
+    line = _dumped(_change_tree(copy.deepcopy(record), rng), rng)
     return _change_bytes(line, rng) if kind == 2 and rng.random() < 0.3 else line
 
 
@@ -269,15 +275,15 @@ def main(records: int = 1_000_000, first_seed: int = 0) -> None:
 
     begun = time.monotonic()
     total: collections.Counter[str] = collections.Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        processor = qwen_folders(Path(folder) / "processors")["qwen2.5-vl"]
-        context = multiprocessing.get_context("spawn")
-        start = functools.partial(_start, folder, str(processor))
-        with context.Pool(2, start) as pool:
-            seeds = range(first_seed, first_seed - (-records // BLOCK))
-            for number, found in enumerate(pool.imap_unordered(_run, seeds), 1):
-                total += found
-                print(f"\r{number * BLOCK:,} records", end="", file=sys.stderr, flush=True)
+    folder = tempfile.mkdtemp(prefix="fuzz-")
+    processor = qwen_folders(Path(folder) / "processors")["qwen2.5-vl"]
+    start = functools.partial(_start, folder, str(processor))
+    with multiprocessing.get_context("spawn").Pool(2, start) as pool:
+        seeds = range(first_seed, first_seed - (-records // BLOCK))
+        for number, found in enumerate(pool.imap_unordered(_run, seeds), 1):
+            total += found
+            print(f"\r{number * BLOCK:,} records", end="", file=sys.stderr, flush=True)
+    shutil.rmtree(folder)  # kept where a promise was broken
     print(f"\n{total.total():,} rows in {time.monotonic() - begun:.0f} s", file=sys.stderr)
     for reason, count in total.most_common():
         print(f"{count:10,}  {reason}")

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,11 @@ def edit(path: Path, **values: Any) -> None:
 
 def test_what_a_folder_holds(folders: dict[str, Path]) -> None:
     files = load_processor(folders["qwen3-vl"])
-    assert files.vision == QwenVision(16, 2, 2, 65_536, 16_777_216, "qwen3_vl")
+    assert isinstance(files.vision, QwenVision)
+    assert replace(files.vision, videos=None) == QwenVision(
+        16, 2, 2, 65_536, 16_777_216, "qwen3_vl"
+    )
+    assert files.vision.videos is not None
     assert files.tokenizer is not None and files.tokenizer.get_vocab_size() == 151_669
     assert files.template is not None and "<|im_end|>" in files.template.control_tokens
     assert "<tool_call>" not in files.template.control_tokens

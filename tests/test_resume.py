@@ -22,20 +22,26 @@ from packidx.records import sources
 TASK_BYTES = 40_000
 # Smaller tasks, so that there are many. In a script: a worker's start imports nothing but packidx.
 RUN = f"""
-import os, signal, sys
+import sys
 from packidx.estimate import work
 from packidx.records import sources
 if __name__ == "__main__":
     sources.TASK_BYTES = work.TASK_BYTES = {TASK_BYTES}
     from packidx_cli.main import main
-    {{hook}}
     sys.exit(main(sys.argv[1:]))
 """
-# Dies right before the n-th change it is about to make to the file system below a folder.
-DIE = """
-    left, below = int(sys.argv.pop(1)), sys.argv.pop(1)
+# One process a line of stdin, forked so that it need not import everything again. It dies right
+# before the n-th change that it is about to make to the file system below a folder.
+DYING = f"""
+import json, os, signal, sys
+from packidx.estimate import work
+from packidx.records import sources
+from packidx_cli.main import main
+sources.TASK_BYTES = work.TASK_BYTES = {TASK_BYTES}
+
+def run(left, below, arguments):
     def die(event, args):
-        global left
+        nonlocal left
         writes = event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
         swaps = event == "ctypes.dlsym" and args[1] == "renameat2"
@@ -44,6 +50,13 @@ DIE = """
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(die)
+    return main(arguments)
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os._exit(run(*json.loads(line)))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -81,37 +94,71 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "TASK_BYTES", TASK_BYTES)
 
 
-def start(arguments: list[str], hook: str = "", *first: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", RUN.format(hook=hook.strip()), *first, "estimate", *arguments]
+def start(arguments: list[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", RUN, "estimate", *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def kill_after(seconds: float, arguments: list[str], parent: Path) -> bool:
+    """Start a run and kill it with its workers, some time after it has finished one more part.
+
+    Returns:
+        whether it was still running.
+    """
+    run = start(arguments)
+    before = states(parent).keys()
+    while run.poll() is None and states(parent).keys() <= before:
+        time.sleep(0.005)  # it goes on where the last one was
+    time.sleep(seconds)
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True
+    ).stdout.split()
+    os.killpg(run.pid, signal.SIGKILL)
+    killed = run.wait() == -signal.SIGKILL
+    # Its workers are in its process group: none may write on.
+    assert not killed or len(children) >= 2
+    for child in children:
+        while is_running(child):
+            time.sleep(0.005)
+    return killed
+
+
+def is_running(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     words = ["quick", "brown", "fox", "jumps over", "the lazy dog", "and runs away", "0123"]
     chance = random.Random(7)
     texts = [" ".join(chance.choices(words, k=300)) for _ in range(8000)]
-    shard = write(tmp_path / "data", texts)
-    options = [shard, "--workers", "2", "--quiet", "--json"]
+    options = [write(tmp_path / "data", texts), "--workers", "2", "--quiet", "--json"]
     assert start([*options, "-o", str(tmp_path / "whole")]).wait() == 0
     expected = contents(tmp_path / "whole")
     assert len(expected) > 100
-
     arguments = [*options, "-o", str(tmp_path / "out")]
-    kept: dict[str, tuple[int, int]] = {}
-    kills = 0
-    while kills < 10 and not (tmp_path / "out").exists():
-        run = start(arguments)
-        before = len(kept)
-        while run.poll() is None and len(states(tmp_path)) == before:
-            time.sleep(0.005)  # it goes on where the last one was
-        time.sleep(chance.uniform(0, 0.15))
-        os.killpg(run.pid, signal.SIGKILL)
-        kills += run.wait() == -signal.SIGKILL
-        found = states(tmp_path)
-        assert found.items() >= kept.items()
-        kept = found
-    assert kills == 10
-    assert 10 < len(kept) < len(expected) - 1
+
+    def kill_often(times: int) -> dict[str, tuple[int, int]]:
+        """The finished parts after so many kills; none of them is ever done again."""
+        kept: dict[str, tuple[int, int]] = {}
+        for _ in range(times):
+            assert kill_after(chance.uniform(0, 0.15), arguments, tmp_path)
+            found = states(tmp_path)
+            assert found.items() >= kept.items()
+            assert len(found) > len(kept)
+            kept = found
+        return kept
+
+    first = kill_often(3)
+    # Other settings start anew: the parts above are theirs neither then nor afterwards.
+    assert kill_after(0.05, [*arguments, "--seed", "1"], tmp_path)
+    assert states(tmp_path).items().isdisjoint(first.items())
+    kept = kill_often(7)
+    assert kept.items().isdisjoint(first.items())
+    assert 7 <= len(kept) < len(expected) - 1
     assert start(arguments).wait() == 0
     assert contents(tmp_path / "out") == expected
     for name, (inode, changed) in kept.items():
@@ -131,17 +178,21 @@ def test_killed_before_each_change_to_the_disk(tmp_path: Path) -> None:
     expected = contents(tmp_path / "whole")
     assert (len(before), len(expected)) == (6, 3)
 
-    arguments = [shard, "-o", str(root / "out"), "--quiet", "--workers", "1"]
+    arguments = ["estimate", shard, "-o", str(root / "out"), "--quiet", "--workers", "1"]
     kills: dict[int, int] = {}  # by the number of parts that were finished before
-    while True:
-        finished = len(states(root))
-        number = kills.get(finished, 0)
-        status = start(arguments, DIE, str(number), str(root)).wait()
-        assert contents(root / "out") in (before, expected)
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL
-        kills[finished] = number + 1
+    command, pipe = [sys.executable, "-c", DYING], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
+        assert runs.stdin is not None and runs.stdout is not None
+        while True:
+            finished = len(states(root))
+            number = kills.get(finished, 0)
+            print(json.dumps([number, str(root), arguments]), file=runs.stdin, flush=True)
+            status = int(runs.stdout.readline())
+            assert contents(root / "out") in (before, expected)
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL
+            kills[finished] = number + 1
     # Building a part takes some changes, and so does putting the table in its place.
     assert set(kills) == {0, 1, 2}
     assert min(kills.values()) >= 4

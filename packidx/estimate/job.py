@@ -94,11 +94,12 @@ def job_digest(job: Job) -> str:
 
     Paths are absolute here: the same relative ones name other media in another folder.
     """
+    infos = shard_infos(job)
     head = {
         **_inputs(job),
         "layouts": _layouts(job),
-        "paths": [os.path.abspath(shard.path) for shard in job.shards],
-        "media_root": None if job.media_root is None else os.path.abspath(job.media_root),
+        "paths": [os.path.abspath(info.path) for info in infos],
+        "media_roots": [[os.path.abspath(info.root), info.confined] for info in infos],
         "fingerprints": job.counter.fingerprints(),
         "engine": job.engine,
         "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],
@@ -198,16 +199,19 @@ def _fingerprint(job: Job, parts: Sequence[Part], calibration: dict[str, Any] | 
     # What is there only sometimes is named only then: tables without it keep their fingerprint.
     if job.transform is not None:
         head["transform"] = [job.transform["fingerprint"], job.transform["seed"]]
-    if layouts := _layouts(job):
-        paths = ("media_root", "sample_ratio")  # where things are, and what a plan does with them
-        head["layouts"] = {
-            source: {name: value for name, value in layout.items() if name not in paths}
-            for source, layout in layouts.items()
-        }
+    layouts = {source: _hashed(layout) for source, layout in _layouts(job).items()}
+    if any(layouts.values()):
+        head["layouts"] = {source: layout for source, layout in layouts.items() if layout}
     if calibration is not None:
         head["calibration"] = calibration["sources"]
     digests = [digest.encode() for part in parts for digest in part.digests]
     return files.digest(files.canonical_json(head), *digests)
+
+
+def _hashed(layout: dict[str, Any]) -> dict[str, Any]:
+    """What of a layout is no place, and nothing that only a plan makes use of."""
+    kept = {k: v for k, v in layout.items() if k not in ("media_root", "sample_ratio")}
+    return {**kept, "confined": True} if "media_root" in layout else kept
 
 
 def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:
@@ -219,7 +223,7 @@ def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "media_root": job.media_root,
+            "media_root": job.media_root or layouts.get(name, {}).get("media_root"),
             **({"layout": layouts[name]} if name in layouts else {}),
             "num_samples": samples,
             "num_rejected": rejected,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +20,10 @@ from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_
 from packidx.estimate.parts import Part, Place, take_over, tidy
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.recipe import Recipe
+from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.sources import Shard, ShardScan, expand_sources, scan
+from packidx.records.video import forget_videos
 from packidx.transform import Function
 
 
@@ -64,6 +66,9 @@ def estimate_lengths(
     calibrate: int = 0,
     text_engine: str | None = None,
     media_root: str | os.PathLike[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> LengthsSummary:
@@ -93,7 +98,12 @@ def estimate_lengths(
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
         media_root: folder of the media; nothing outside it is read. Otherwise relative paths start
-            from each shard's own folder.
+            from each shard's own folder, or from the one that a mix states.
+        columns: what the sources call their columns, ``{"messages": "chat"}``; see
+            `packidx.records.layout.COLUMNS`. A data set of a mix that states columns of its own
+            must not be among the sources then; the same holds for tags and the delimiter.
+        tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
+        delimiter: between the cells of CSV and TSV files, one character.
         workers: processes; the number of CPUs by default.
         progress: called with how far the work is.
 
@@ -104,25 +114,27 @@ def estimate_lengths(
     """
     begun = time.monotonic()
     progress = progress or silent
-    workers = _workers(workers)
+    workers = check_workers(workers)
     wanted = engine.check_engine(text_engine)
     output = os.fspath(output)
-    root = _folder(media_root)
+    root = check_folder(media_root)
     existing = place.check_place(output)
-    shards = expand_sources([sources] if isinstance(sources, str) else list(sources))
+    layout = layout_from_options(columns, tags, delimiter=delimiter)
+    shards = expand_sources([sources] if isinstance(sources, str) else list(sources), layout)
     name = None if processor is None else os.fspath(processor)
     _check_calibrate(calibrate, name is not None or encode is not None)
     recipe = Recipe(
         name, labels, encode=encode, transform=transform, seed=seed, cheap=calibrate > 0
     )
     forget_sizes()
+    forget_videos()
     counter = recipe.build()
-    scans = _scan(shards, workers, progress)
+    scans = scan_shards(shards, workers, progress)
     job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
     if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
         discarded = place.remove_abandoned(output)
         return _summary(output, existing, begun, existed=True, discarded=discarded)
-    job = _with_engine(job)
+    job = with_engine(job)
     with place.replacing(output, job_digest(job)) as staging:
         parts, resumed = _run(job, staging.place, workers, progress)
         calibration = None
@@ -136,7 +148,7 @@ def estimate_lengths(
     return _summary(output, manifest, begun, resumed=resumed, discarded=staging.discarded)
 
 
-def _with_engine(job: Job) -> Job:
+def with_engine(job: Job) -> Job:
     """`job` with its text engine."""
     name, record = engine.choose(job.counter, shard_infos(job), job.scans, job.wanted_engine)
     if name == job.recipe.engine:
@@ -173,7 +185,7 @@ def _run(job: Job, where: Place, workers: int, progress: Progress) -> tuple[list
     return sorted(parts, key=lambda part: part.number), resumed
 
 
-def _scan(shards: Sequence[Shard], workers: int, progress: Progress) -> list[ShardScan]:
+def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> list[ShardScan]:
     """All shards' scans; hashing lets go of the interpreter, so threads do."""
     total = sum(os.path.getsize(shard.path) for shard in shards)
     done = 0
@@ -216,7 +228,7 @@ def _summary(
     )
 
 
-def _workers(workers: int | None) -> int:
+def check_workers(workers: int | None) -> int:
     if workers is None:
         if hasattr(os, "sched_getaffinity"):
             return len(os.sched_getaffinity(0))
@@ -233,7 +245,7 @@ def _check_calibrate(samples: int, can_encode: bool) -> None:
         raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")
 
 
-def _folder(path: str | os.PathLike[str] | None) -> str | None:
+def check_folder(path: str | os.PathLike[str] | None) -> str | None:
     if path is None:
         return None
     if not os.path.isdir(path):

@@ -77,7 +77,7 @@ class Staging:
 
 
 @contextlib.contextmanager
-def replacing(path: str, job: str) -> Iterator[Staging]:
+def replacing(path: str, job: str, what: str = "lengths table") -> Iterator[Staging]:
     """A new folder beside `path` that takes its place, whole, when the block ends well.
 
     When it does not, or the process is killed, finished parts stay: the next run of the same job
@@ -86,6 +86,7 @@ def replacing(path: str, job: str) -> Iterator[Staging]:
     Args:
         path: the table's folder.
         job: digest of everything that decides the table.
+        what: what it is, for the error.
 
     Raises:
         OptionError: the folder cannot be made or put in place, or another run is making it.
@@ -111,7 +112,7 @@ def replacing(path: str, job: str) -> Iterator[Staging]:
                     files.remove_tree(folder)
                 raise
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable(path, what, error) from error
 
 
 @contextlib.contextmanager
@@ -223,5 +224,5 @@ def _manifest(path: str) -> dict[str, Any] | None:
     return None
 
 
-def _unwritable(path: str, error: OSError) -> OptionError:
-    return OptionError(f"cannot write the lengths table to {path}: {error.strerror or error}")
+def _unwritable(path: str, what: str, error: OSError) -> OptionError:
+    return OptionError(f"cannot write the {what} to {path}: {error.strerror or error}")

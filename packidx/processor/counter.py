@@ -180,7 +180,7 @@ class Counter:
                 texts.labels[number] = _given_labels(conversation)
                 texts.method[number] = EXACT
             elif self.text is None:
-                texts.tokens[number], texts.method[number] = _guess(conversation)
+                texts.tokens[number], texts.method[number] = self._guess(conversation)
             else:
                 try:
                     expanded.append(self.expand(conversation, number, media))
@@ -239,14 +239,17 @@ class Counter:
             own[at] = media.tokens[start:stop].sum()
         texts.tokens[rows] = whole - own
 
-
-def _guess(conversation: Conversation) -> tuple[int, int]:
-    """(tokens of the text, method) as the record states them, or by its characters."""
-    if conversation.text_tokens is not None:
-        return conversation.text_tokens, PRECOMPUTED
-    parts = (part for turn in conversation.turns for part in turn.parts)
-    characters = sum(len(part) for part in parts if isinstance(part, str))
-    return characters // CHARS_PER_TOKEN, HEURISTIC
+    def _guess(self, conversation: Conversation) -> tuple[int, int]:
+        """(tokens of the text, method) as the record states them, or by its characters."""
+        if conversation.text_tokens is not None:
+            overhead = 0
+            if self.files is not None and self.files.vision is not None:
+                roles = [turn.role for turn in conversation.turns]
+                overhead = self.files.vision.text_overhead(roles, len(conversation.media))
+            return conversation.text_tokens + overhead, PRECOMPUTED
+        parts = (part for turn in conversation.turns for part in turn.parts)
+        characters = sum(len(part) for part in parts if isinstance(part, str))
+        return characters // CHARS_PER_TOKEN, HEURISTIC
 
 
 def media_token_in_text() -> BadRecord:

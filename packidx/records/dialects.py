@@ -119,7 +119,10 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
     if key is None:
         if (row := single_turn(record)) is not None:
             return row
-        raise BadRecord("no_messages", f"the record has none of {', '.join(TURN_KEYS)}")
+        raise BadRecord(
+            "no_messages",
+            f"the record has none of {', '.join(TURN_KEYS)}: name the column that holds the turns",
+        )
     turns = record[key]
     if not isinstance(turns, list | tuple):
         raise BadRecord("no_messages", f"{key!r} is {named(turns)}, not a list")
@@ -134,7 +137,7 @@ def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
     stated = turn.get("role", turn.get("from"))
     role = _ROLES.get(stated) if isinstance(stated, str) else None
     if role is None:
-        raise BadRecord("unknown_role", f"turn {number} has the role {cut(stated)}")
+        raise _unknown_role(stated, number)
     extra = {key: value for key, value in turn.items() if key not in _TURN_OWN_KEYS}
     train = None if _TRAIN_KEYS.isdisjoint(turn) else _train(turn, number)
     content = turn["content"] if "content" in turn else turn.get("value")
@@ -143,6 +146,11 @@ def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
     if content is None and not extra.get("tool_calls"):
         raise BadRecord("bad_turn", f"turn {number} has no content")
     return Turn(role, tuple(_parts(content, number, lists)), extra, train)
+
+
+def _unknown_role(stated: Any, number: int) -> BadRecord:
+    has = "no role" if stated is None else f"the role {cut(stated)}"
+    return BadRecord("unknown_role", f"turn {number} has {has}: known are {', '.join(_ROLES)}")
 
 
 def _train(turn: Mapping[str, Any], number: int) -> bool | None:
@@ -191,10 +199,15 @@ def _part(part: Any, number: int, lists: _MediaLists) -> Iterator[str | Media]:
         medium = medium_of(kind, part)
         yield lists.next(kind) if medium.ref is None else medium
     else:
-        stated = cut(part.get("type") if isinstance(part, OBJECT) else part)
-        raise BadRecord(
-            "bad_turn", f"turn {number} has a content part of unknown type {cut(stated)}"
-        )
+        raise BadRecord("bad_turn", f"turn {number} has a content part {_unknown_part(part)}")
+
+
+def _unknown_part(part: Any) -> str:
+    if not isinstance(part, OBJECT):
+        return f"that is {named(part)}, not an object"
+    stated = part.get("type")
+    has = "without a type" if stated is None else f"of unknown type {cut(stated)}"
+    return f"{has}: known are text, {', '.join(LIST_KEYS)}"
 
 
 def _split(text: str, lists: _MediaLists) -> Iterator[str | Media]:

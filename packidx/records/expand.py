@@ -55,9 +55,10 @@ def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]
 
     Args:
         args: what was given.
-        layout: for all that no mix names.
+        layout: what the options state. In a mix it holds for what a data set does not state itself.
 
     Raises:
+        OptionError: `layout` and a mix both state columns, tags or a delimiter of a data set.
         SourceError: nothing found, a file of an unknown kind, a file named twice, a mix that cannot
             be understood, or a URL.
     """
@@ -106,7 +107,7 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
         return _single(arg, path, layout)
     file, hash_, names = path.rpartition("#")
     if hash_ and os.path.isfile(file) and (mix := mixes.load_mix(file)) is not None:
-        return _in_mix(file, mix, tuple(name.strip() for name in names.split(",")))
+        return _in_mix(file, mix, layout, tuple(name.strip() for name in names.split(",")))
     prefix = arg[: len(arg) - len(path)]
     matches = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
     return [shard for name in matches for shard in _single(prefix + name, name, layout)]
@@ -117,7 +118,7 @@ def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -
     if path.endswith((".json", *mixes.SUFFIXES)) and os.path.isfile(path):
         mix = mixes.load_mix(path) if path.endswith(mixes.SUFFIXES) or _is_small(path) else None
         if mix is not None:
-            return _in_mix(path, mix)
+            return _in_mix(path, mix, layout)
     parent = os.path.basename(os.path.dirname(os.path.abspath(path))) or "data"
     name = _source_name(os.path.basename(path), parent)
     return [Shard(uri, path, name, _kind(uri, path, data_type), layout)]
@@ -141,9 +142,12 @@ def _kind(uri: str, path: str, data_type: str | None = None) -> str:
     raise SourceError(f"{uri} is of an unknown kind: known endings are {_KNOWN}, and .yaml, .yml")
 
 
-def _in_mix(path: str, mix: Any, wanted: Sequence[str] = ()) -> list[Shard]:
+def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:
     """The shards of a mix's data sets, in its order."""
-    data_sets = mixes.data_sets(path, mix, wanted)
+    data_sets = [
+        dataclasses.replace(one, layout=one.layout.completed(layout, one.described(path)))
+        for one in mixes.data_sets(path, mix, wanted)
+    ]
     found = [_of_data_set(path, data_set) for data_set in data_sets]
     own = [data_set.name for data_set in data_sets if data_set.name is not None]
     stems = [

@@ -28,6 +28,7 @@ _TAIL = 64
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
+_TIFF_PLACES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes
 _LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
 _FORMATS = (
     "PNG",
@@ -207,17 +208,49 @@ def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
     at = file.tell()
     if image.format == "PNG":
         whole = _png_is_plain(file, nbytes)
-    elif image.format in ("JPEG", "MPO"):
+    elif image.format in ("JPEG", "MPO", "JPEG2000"):
         file.seek(max(0, nbytes - _TAIL))
         whole = file.read(_TAIL).rstrip(b"\0\r\n").endswith(b"\xff\xd9")
     elif image.format == "WEBP":
         file.seek(4)
         whole = int.from_bytes(file.read(4), "little") + 8 <= nbytes
-    else:
-        whole = True
+    elif image.format == "AVIF":
+        whole = _boxes_are_whole(file, nbytes)
+    elif image.format == "TIFF":
+        whole = _tiff_is_whole(image, nbytes)
+    else:  # kinds that are rare, or quick to decode
+        whole = False
     file.seek(at)
-    if not whole:
-        image.load()
+    if whole:
+        return
+    if image.format == "TIFF":  # decoding would turn it upright, which `_stored_size` knows not of
+        image = Image.open(file, formats=("TIFF",))
+    image.load()
+
+
+def _boxes_are_whole(file: IO[bytes], nbytes: int) -> bool:
+    """Whether the outermost boxes of an ISO base media file (ISO 14496-12, 4.2) end with it."""
+    at = 0
+    while at + 8 <= nbytes:
+        file.seek(at)
+        head = file.read(16)
+        size = int.from_bytes(head[:4], "big")
+        if size == 0:  # up to the end
+            return True
+        at += int.from_bytes(head[8:], "big") if size == 1 else size
+        if size < 8 and size != 1:
+            return False
+    return at == nbytes
+
+
+def _tiff_is_whole(image: Image.Image, nbytes: int) -> bool:
+    """Whether a TIFF's directory says where its pixels are, and the file has them all."""
+    tags: Any = getattr(image, "tag_v2", {})
+    for offsets, sizes in _TIFF_PLACES:
+        if offsets in tags and sizes in tags:
+            places = zip(tags[offsets], tags[sizes], strict=False)
+            return all(offset + size <= nbytes for offset, size in places)
+    return False
 
 
 def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:

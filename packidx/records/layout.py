@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -65,6 +65,7 @@ _DEFAULTS: dict[str, Any] = {
     "sample_ratio": 1.0,
     "delimiter": None,
 }
+_OPTIONS = {"columns": "--column", "tags": "--tag", "delimiter": "--delimiter"}
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,28 @@ class Layout:
         if not isinstance(value, dict) or not set(value) <= set(_DEFAULTS):
             raise OptionError(f"a layout has members of {', '.join(_DEFAULTS)}, not {value!r:.200}")
         return cls(**value)
+
+    def completed(self, options: Layout, where: str) -> Layout:
+        """This layout of a mix's data set with what the options say of all data sets.
+
+        Args:
+            options: of the command line; its media root and ratio are no part of this.
+            where: the data set, for the error.
+
+        Raises:
+            OptionError: both say something of columns, of tags or of the delimiter.
+        """
+        stated = {}
+        for name, option in _OPTIONS.items():
+            given = getattr(options, name)
+            if not given:
+                continue
+            if getattr(self, name):
+                raise OptionError(
+                    f"{where} states {name} of its own, and {option} states them too: leave one out"
+                )
+            stated[name] = given
+        return replace(self, **stated) if stated else self
 
     def apply(self, record: dict[str, Any], *, cells: bool = False) -> dict[str, Any]:
         """`record` in the standard names; itself where nothing has to change.

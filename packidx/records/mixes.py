@@ -51,6 +51,10 @@ class DataSet:
     data_type: str | None = None
     """What its files hold, for those whose names do not say."""
 
+    def described(self, path: str) -> str:
+        """How an error calls this data set of the mix at `path`."""
+        return f"{path}, data set {self.name or self.places[0]!r}"
+
 
 def is_mix(value: Any) -> bool:
     """Whether a JSON value is a mix and not a record."""

@@ -8,16 +8,24 @@ from typing import Any
 
 import orjson
 
-_DECODER = json.JSONDecoder()
+# Numbers stay text: only where they end is asked, and of no size is one too long for that.
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 _BLANK = " \t\r\n"
 
 
 def set_keys(line: bytes, values: Mapping[str, Any]) -> bytes:
     """A JSON object's bytes with these keys set: replaced where they are, else at the end.
 
+    A key that stands there several times is replaced each time. So whichever a reader takes, it
+    takes the new value; a key with escapes in it is found only beside one without, but the new one
+    then stands behind it, where readers look.
+
     Args:
         line: one JSON object that has been decoded before, possibly with blanks around it.
         values: key → JSON value.
+
+    Raises:
+        RecursionError: it is nested too deeply to find a key in it.
     """
     absent = dict(values)
     if any(key.encode() in line for key in values):
@@ -29,7 +37,7 @@ def set_keys(line: bytes, values: Mapping[str, Any]) -> bytes:
     written = orjson.dumps(absent)[1:-1]
     comma = b"" if body.endswith(b"{") else b","
     gap = b" " if b'": ' in body[:200] and comma else b""  # as json.dumps writes it
-    return b"".join((body, comma, gap, written, line[close:]))
+    return b"".join((body, comma, gap, written, line[len(body) :]))
 
 
 def _replace(text: str, values: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:

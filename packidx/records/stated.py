@@ -2,7 +2,7 @@
 
 ``images_meta`` has ``[height, width]`` per image, ``videos_meta`` ``[frames, height, width, fps,
 seconds]`` per video (NeMo Automodel 0.7, `_estimate_video_tokens`), both null where unknown; either
-may be an object instead, with ``n_tokens`` where the tokens were counted.
+may be an object instead. Where tokens were counted they are its ``n_tokens``, or the list's last.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from packidx.records.conversation import Conversation, Media
 from packidx.records.references import LIST_KEYS, OBJECT, cut, named, stated_facts
 
 _REASON = "bad_meta"
+_IMAGE = ("height", "width", "n_tokens")  # a list's entries in order, as far as it has them
+_VIDEO = ("num_frames", "height", "width", "fps", "n_tokens")  # the seconds left out
 
 
 def with_meta(conversation: Conversation, meta: Any) -> Conversation:
@@ -70,11 +72,11 @@ def _entry(entry: Any, kind: str) -> dict[str, Any]:
         if kind != "video":
             return stated_facts(entry, kind, _REASON)
         return _video(entry, entry.get("duration"))
-    if isinstance(entry, list | tuple) and len(entry) == 2:
-        return stated_facts({"height": entry[0], "width": entry[1]}, kind, _REASON)
-    if isinstance(entry, list | tuple) and len(entry) == 5 and kind == "video":
-        names = ("num_frames", "height", "width", "fps")
-        return _video(dict(zip(names, entry[:4], strict=True)), entry[4])
+    length = len(entry) if isinstance(entry, list | tuple) else 0
+    if length == 2 or (length == 3 and kind == "image"):
+        return stated_facts(dict(zip(_IMAGE, entry, strict=False)), kind, _REASON)
+    if length in (5, 6) and kind == "video":
+        return _video(dict(zip(_VIDEO, [*entry[:4], *entry[5:]], strict=False)), entry[4])
     form = "[height, width]" if kind == "image" else "[frames, height, width, fps, seconds]"
     raise BadRecord(_REASON, f"an entry of '{kind}s_meta' is {cut(entry)}, not {form}")
 

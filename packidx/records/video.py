@@ -102,8 +102,9 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
 
     From the container's header: the number of frames less those that its edit list hides, and the
     average frame rate (`average_rate`, as transformers 5.23's `read_video_pyav` takes it). Where
-    the header has no number (Matroska, WebM, MPEG-TS), packets are counted without decoding them,
-    which reads the whole file. One frame is decoded: nothing else tells the rotation.
+    the header has no number (Matroska, WebM, MPEG-TS) or an AVI no index, packets are counted
+    without decoding them, which reads the whole file. One frame is decoded: nothing else tells the
+    rotation.
 
     Raises:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
@@ -115,6 +116,7 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
         if height * width > MAX_PIXELS:
             text = f"{label} has frames of {width}x{height} pixels"
             raise BadRecord("media_too_large", text)
+        _check_whole(container, stream, label)
         num_frames, rate = _stated_frames(stream), stream.average_rate
         first = next(container.decode(stream), None)
         if first is None:
@@ -122,11 +124,7 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
         height, width = first.height, first.width
         if _quarter_turns(first) % 2:
             height, width = width, height
-    if not num_frames:
-        with _opened(source, label) as (container, stream):
-            num_frames = sum(
-                1 for packet in container.demux(stream) if packet.size and not packet.is_discard
-            )
+    num_frames = num_frames or _count_packets(source, label)
     return MediaInfo(height, width, num_frames, float(rate) if rate else None)
 
 
@@ -248,10 +246,33 @@ def _remembered(ref: str, root: str, confined: bool) -> MediaInfo | BadRecord:
         return error.with_traceback(None)
 
 
+def _check_whole(container: Any, stream: Any, label: str) -> None:
+    """Refuse a file that ends before the frames that its index names, as a cut download does."""
+    end = max((entry.pos + entry.size for entry in stream.index_entries), default=0)
+    if end > container.size:
+        text = f"{label} is truncated: its frames reach to byte {end}, it has {container.size}"
+        raise BadRecord("broken_media", f"{text}; restore the file")
+
+
 def _stated_frames(stream: Any) -> int:
     """The header's number of frames, or 0; an MP4's index says which of them are cut off."""
-    hidden = sum(bool(entry.is_discard) for entry in stream.index_entries)
+    entries = list(stream.index_entries)
+    if len(entries) < stream.frames:
+        return 0  # an AVI without its index, which stands at its end
+    hidden = sum(bool(entry.is_discard) for entry in entries)
     return max(int(stream.frames) - hidden, 0)
+
+
+def _count_packets(source: Source, label: str) -> int:
+    count = 0
+    with _opened(source, label) as (container, stream):
+        for packet in container.demux(stream):
+            if packet.is_corrupt:
+                raise BadRecord(
+                    "broken_media", f"{label} is truncated or damaged: restore the file"
+                )
+            count += bool(packet.size and not packet.is_discard)
+    return count
 
 
 def _decode(

@@ -15,6 +15,7 @@ from packidx.errors import MismatchError, PackidxError
 from packidx.fetch import Fetcher
 from packidx.index import Index, Sample, open_index
 from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, Encoded, cut, normalise, shift
+from packidx.transform import Function, planned_transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -44,9 +45,13 @@ class PackedDataset(Dataset[dict[str, Any]]):
             plan. An attribute ``media_token_ids`` (``{"image": id}``) tells where the media of a
             sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as well.
         roots: old prefix -> new prefix of shard and media paths.
+        transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
+            counted with one: applied to every record, its media opened, before `encode`. Its
+            random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
 
     Raises:
-        MismatchError: `encode` is not the encoder that the lengths were counted with.
+        MismatchError: `encode` is not the encoder that the lengths were counted with, or
+            `transform` is not the transform.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         index: str | Path | Index,
         encode: Encode,
         roots: Mapping[str, str] | None = None,
+        transform: str | Function | None = None,
     ) -> None:
         self.index = open_index(index, roots)
         self.encode = encode
@@ -62,6 +68,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
         self._shift = bool(self.index.manifest["options"].get("shift"))
         self._fetcher = Fetcher(self.index)
         _check_fingerprint(self.index, encode)
+        planned = self.index.manifest["lengths"].get("transform")
+        self._transform = planned_transform(planned, transform, str(self.index.path))
 
     def __len__(self) -> int:
         return self.index.num_packs
@@ -77,14 +85,20 @@ class PackedDataset(Dataset[dict[str, Any]]):
         number = operator.index(k)
         if not 0 <= number < len(self):
             raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index!r}")
-        samples = self.index.pack(number).samples
-        return self._join(number, samples, [self._part(sample) for sample in samples])
+        pack = self.index.pack(number)
+        parts = [self._part(sample, pack.stats["epoch"] or 0) for sample in pack.samples]
+        return self._join(number, pack.samples, parts)
 
-    def _part(self, sample: Sample) -> Encoded:
+    def _part(self, sample: Sample, epoch: int = 0) -> Encoded:
         """The piece of one sample that its pack holds."""
         where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
         try:
-            encoded = normalise(self.encode(self._fetcher.read(sample)))
+            record = self._fetcher.read(sample)
+            if self._transform is not None:
+                record = self._transform.apply(
+                    record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
+                )
+            encoded = normalise(self.encode(record))
             return self._fit(encoded, sample)
         except MismatchError as error:
             raise MismatchError(f"{where}: {error}") from error

@@ -11,7 +11,7 @@ import bisect
 import copy
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from packidx.records.containers.base import (
     file_version,
     too_few,
 )
-from packidx.records.containers.columns import check_names, record_at, records_of
+from packidx.records.containers.columns import check_batch, check_names, record_at, records_of
 
 _FILE_MAGIC = b"ARROW1"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -44,7 +44,7 @@ class Arrow:
         self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
     ) -> ShardScan:
         hashing = file_hash(path, progress)
-        file = _Mapped(path)
+        file = _Mapped(path, check_batch)
         ranges: list[Range] = []
         begin, nbytes = 0, 0
         for number, size in enumerate(file.nbytes):
@@ -85,11 +85,15 @@ class Arrow:
 class _Mapped:
     """A mapped file and where its batches are.
 
+    Args:
+        path: of the file.
+        check: called with each batch; none of a file that has been checked before.
+
     Raises:
-        SourceError: it is no Arrow file, or cut.
+        SourceError: it is no Arrow file, or cut, or `check` found it damaged.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, check: Callable[[pa.RecordBatch], None] | None = None) -> None:
         self.path = path
         self._places: list[int] = []  # of a stream's messages
         self.nbytes: list[int] = []
@@ -99,6 +103,8 @@ class _Mapped:
             self._file = self._open_file()
             batches = self._stream() if self._file is None else _file_batches(self._file)
             for batch in batches:
+                if check is not None:
+                    check(batch)
                 rows.append(batch.num_rows)
                 self.nbytes.append(batch.nbytes)
         except (*_ERRORS, ValueError) as error:

@@ -23,6 +23,37 @@ def check_names(schema: pa.Schema) -> None:
         raise BrokenFile(f"it has several columns of the same name ({', '.join(twice)}): rename")
 
 
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Refuse a batch whose buffers do not hold what they say: reading it could crash the process.
+
+    Texts that are not UTF-8 may be in it; their rows are rejected one by one.
+
+    Raises:
+        pa.ArrowInvalid: it is damaged.
+    """
+    batch.validate()  # sizes, before `view` looks at them
+    for column in batch.columns:
+        kind = _bytes_type(column.type)
+        (column if kind == column.type else column.view(kind)).validate(full=True)
+
+
+def _bytes_type(kind: pa.DataType) -> pa.DataType:
+    """`kind` with bytes in place of texts, at any depth."""
+    if pa.types.is_string(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_bytes_type(field.type)) for field in kind])
+    for is_list, make in _LISTS:
+        if is_list(kind):
+            return make(kind.value_field.with_type(_bytes_type(kind.value_type)))
+    return kind
+
+
+_LISTS = ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list))
+
+
 def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BadRecord]:
     """A batch's rows as records without null members; a row that cannot be one is its error."""
     try:

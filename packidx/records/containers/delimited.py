@@ -110,11 +110,28 @@ class Delimited:
             except StopIteration:
                 return
             except csv.Error as error:
-                cells = error
+                cells = _explained(error, len(taken), start)
             raw = b"".join(taken)
             taken.clear()
             if cells and not raw.isspace():
                 yield start, raw.removesuffix(b"\n").removesuffix(b"\r"), cells
+
+
+def _explained(error: csv.Error, num_lines: int, start: int) -> csv.Error:
+    """Why a record has no cells, in a user's words.
+
+    Raises:
+        BrokenFile: a quote is open from here to the file's end: who knows how many records it took.
+    """
+    if "unexpected end" not in str(error):
+        lines = f" (it takes {num_lines} lines)" if num_lines > 1 else ""
+        return csv.Error(f"{error}{lines}")
+    if num_lines > 1:
+        raise BrokenFile(
+            f"a quote in the record at byte {start} is not closed, and takes all of the last "
+            f"{num_lines} lines: close it, double quotes that mean themselves, or restore the file"
+        )
+    return csv.Error("one is not closed, as where a file is cut")
 
 
 _Row = tuple[int, bytes, list[str] | csv.Error]
@@ -132,7 +149,7 @@ def _record(cells: list[str] | csv.Error, header: tuple[str, ...], where: str) -
 
 def _texts(cells: list[str] | csv.Error, where: str) -> list[str]:
     if isinstance(cells, csv.Error):
-        raise BadRecord("bad_row", f"{cells}{where}")
+        raise BadRecord("bad_row", f"the row's quotes are wrong: {cells}{where}")
     try:
         return [cell if cell.isascii() else cell.encode("latin-1").decode() for cell in cells]
     except UnicodeDecodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from packidx.records.containers.base import (
 SCAN_BLOCK = 4 << 20
 
 _BLANK = b" \t\r\v\f"
+_NO_NUMBER = re.compile("-?(NaN|Infinity|nan|inf)|None|True|False")
 
 
 class Lines:
@@ -96,14 +98,40 @@ def decode(line: bytes, where: str = "") -> dict[str, Any]:
         try:
             line.decode()
         except UnicodeDecodeError as wrong:
-            text = f"byte {wrong.start} is not UTF-8{where}"
+            text = f"byte {wrong.start} is not UTF-8: write the file as UTF-8{where}"
             raise BadRecord("bad_utf8", text) from None
-        raise BadRecord("bad_json", f"{error}{where}") from None
+        raise BadRecord("bad_json", f"{_explained(error, line)}{where}") from None
     if not isinstance(record, dict):
         kind = {list: "a list", str: "text", type(None): "null", bool: "a boolean"}
-        text = f"the line is {kind.get(type(record), 'a number')}, not an object{where}"
+        text = f"the record is {kind.get(type(record), 'a number')}, not an object{where}"
         raise BadRecord("bad_record", text)
     return record
+
+
+_HINTS = (
+    ("unexpected end", "the record is cut"),
+    ("surrogate", "a \\u escape is half a surrogate pair"),
+    ("depth limit", "the record is nested too deeply"),
+    ("recursion limit", "the record is nested too deeply"),
+    ("infinity", "a number is too large"),
+    ("out of range", "a number is too large"),
+    ("control character", "a text holds a control character that is not escaped"),
+)
+"""Words of the decoder's message, and what is wrong with the record then."""
+
+
+def _explained(error: ValueError, line: bytes) -> str:
+    """What is wrong with a record that is not JSON, in a user's words, and where."""
+    message = str(getattr(error, "msg", error))
+    at = getattr(error, "pos", None)
+    text = message if at is None else f"{message} at character {at} of the record"
+    hint = next((hint for words, hint in _HINTS if words in message.lower()), None)
+    if hint is None and not line.strip(b"\0" + _BLANK):
+        hint = "the record is NUL bytes, as a file that was not written to its end has them"
+    if hint is None and at is not None:
+        wrong = _NO_NUMBER.match(str(getattr(error, "doc", "")), at)
+        hint = f"{wrong[0]} is no JSON value" if wrong else None
+    return text if hint is None else f"{hint}: {text}"
 
 
 def decoded(line: bytes) -> dict[str, Any] | BadRecord:

@@ -31,7 +31,7 @@ from packidx.records.containers.columns import check_names, record_at, records_o
 _BATCH_BYTES = 4 << 20
 _CACHE_BYTES = 32 << 20
 _MAX_BATCH = 1024  # rows
-_ERRORS = (pa.ArrowException, OSError, BrokenFile)
+_ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
 
 
 class Parquet:
@@ -84,7 +84,9 @@ class _File:
         self.path = path
         try:
             # Not read ahead: a row group of images may be larger than memory should grow.
-            self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            self._file = pq.ParquetFile(
+                path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+            )
             check_names(self._file.schema_arrow)
         except _ERRORS as error:
             raise broken(path, "no Parquet file that can be read", error) from None

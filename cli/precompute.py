@@ -1,0 +1,110 @@
+"""`packidx precompute`: write a data set back with every record's counts in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import count, print_facts, print_json
+from .estimate import pairs_of, progress_bar, with_parts
+
+if TYPE_CHECKING:
+    from packidx.precompute import PrecomputeSummary
+
+
+@click.command("precompute")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of the new data set; one that precompute has written is replaced as a whole.",
+)
+@click.option(
+    "--processor",
+    required=True,
+    metavar="DIR_OR_NAME",
+    help="Folder or hub name of the Hugging Face processor that training uses.",
+)
+@click.option(
+    "--meta",
+    default="lists",
+    show_default=True,
+    metavar="lists|objects",
+    help="Entries of mm_inputs_meta: [height, width, n_tokens], as NeMo's packer reads them, or "
+    "objects with these names.",
+)
+@click.option(
+    "--media-root",
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of the media; nothing outside it is read.  [default: each shard's own folder]",
+)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME=FIELD",
+    help="FIELD of the records is the column NAME, as for estimate; also text_tokens and "
+    "mm_inputs_meta, which are written under that name then.",
+)
+@click.option(
+    "--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Words of a turn, as for estimate."
+)
+@click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes to count with.  [default: one per CPU]",
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def precompute(
+    sources: tuple[str, ...],
+    output: str,
+    columns: tuple[str, ...],
+    tags: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
+
+    For trainers that pack inside the job: the two sum to the record's exact length. Order and all
+    other bytes stay; a record that cannot be counted is left as it is. Parquet and CSV files get
+    two columns. DIR/.packidx.json says what the counts were made with.
+    """
+    from packidx.precompute import precompute as run
+
+    with progress_bar(quiet or not sys.stderr.isatty()) as progress:
+        summary = run(
+            list(sources),
+            output,
+            columns=pairs_of("--column", "FIELD", columns),
+            tags=pairs_of("--tag", "VALUE", tags),
+            progress=progress,
+            **options,
+        )
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+    else:
+        _print(summary)
+
+
+def _print(summary: PrecomputeSummary) -> None:
+    facts = {
+        "samples": with_parts(summary.num_samples, summary.methods),
+        "tokens": count(summary.num_tokens),
+        "rejected": with_parts(summary.num_rejected, summary.rejected),
+        "data set": f"{summary.path} ({count(summary.num_shards)} files, written in "
+        f"{summary.seconds:.1f} s)",
+    }
+    if summary.num_rejected:
+        facts["rejected"] += ": left as they were"
+    print_facts("Precomputed", facts)

@@ -1,0 +1,148 @@
+"""The folder that a data set is written to: its shards' names in it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from packidx.errors import OptionError, SourceError
+from packidx.precompute.pieces import Tally
+from packidx.records.sources import Shard, short_names
+
+MANIFEST = ".packidx.json"
+"""Begins with a dot: nobody who looks for data files takes it for one."""
+
+FORMAT = "packidx-precomputed"
+VERSION = 1
+
+
+def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -> None:
+    """Refuse an output that would replace or mix with what is not precompute's own.
+
+    Raises:
+        OptionError: it is, holds or lies in a source, or holds other files.
+    """
+    place = os.path.realpath(output)
+    for shard in shards:
+        if _is_within(os.path.realpath(shard.path), place):
+            raise OptionError(
+                f"{output} holds the source {shard.uri}: name another folder, no source is ever "
+                "overwritten"
+            )
+    for source in sources:
+        for name in (source, source.partition("=")[2]):
+            folder = name.removeprefix("file://")
+            if folder and os.path.isdir(folder) and _is_within(place, os.path.realpath(folder)):
+                raise OptionError(
+                    f"{output} lies in the source {name}, which would then hold the data twice: "
+                    "name a folder outside it"
+                )
+    if os.path.lexists(output):
+        _check_own(output)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder
+
+
+def _check_own(output: str) -> None:
+    """Refuse a file, and a folder that holds what precompute did not write."""
+    if not os.path.isdir(output):
+        raise OptionError(f"{output} is no folder: name a folder for the data set")
+    found = sorted(
+        os.path.relpath(os.path.join(folder, name), output)
+        for folder, _, names in os.walk(output)
+        for name in names
+    )
+    if not found and not os.listdir(output):
+        return
+    known = _own_files(output)
+    foreign = [name for name in found if name not in known]
+    if foreign or not known:
+        what = f"{foreign[0]}, which" if foreign else "folders, which"
+        raise OptionError(
+            f"{output} holds {what} packidx precompute did not write: move it away, "
+            "or name another folder"
+        )
+
+
+def _own_files(output: str) -> set[str]:
+    try:
+        with open(os.path.join(output, MANIFEST), "rb") as file:
+            manifest = json.load(file)
+        if manifest["format"] != FORMAT:
+            return set()
+        return {MANIFEST, *(os.path.normpath(shard["name"]) for shard in manifest["shards"])}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+
+
+def output_names(shards: Sequence[Shard]) -> list[str]:
+    """Each shard's path below the output: the shortest end of its own that tells it from the rest.
+
+    Raises:
+        SourceError: two of them would be one file where case, or a letter's way of being written,
+            makes no difference; a shard's name is another's folder; or an Arrow file.
+    """
+    for shard in shards:
+        if shard.container == "arrow":
+            raise SourceError(
+                f"{shard.uri} is an Arrow file, which cannot be given columns in place: save the "
+                "data set as Parquet or JSON Lines (to_parquet, to_json of `datasets`) first"
+            )
+    names = short_names([shard.path for shard in shards])
+    taken = {_folded(MANIFEST): "packidx's own manifest"}
+    for shard, name in zip(shards, names, strict=True):
+        other = taken.setdefault(_folded(name), shard.uri)
+        if other != shard.uri:
+            raise _clash(shard.uri, other, name)
+    for shard, name in zip(shards, names, strict=True):
+        folder = os.path.dirname(_folded(name))
+        while folder:
+            if folder in taken:
+                raise _clash(shard.uri, taken[folder], folder)
+            folder = os.path.dirname(folder)
+    return names
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def _clash(one: str, other: str, name: str) -> SourceError:
+    return SourceError(
+        f"{one} and {other} would both be {name} in the output: rename one of them, or write them "
+        "to two folders"
+    )
+
+
+def manifest_of(
+    head: dict[str, Any], shards: Sequence[dict[str, Any]], tallies: Sequence[Tally]
+) -> dict[str, Any]:
+    """The manifest (FORMAT.md) of a finished data set.
+
+    Args:
+        head: what made it.
+        shards: what is known of each shard.
+        tallies: the sums over each.
+    """
+    entries = [
+        {
+            **shard,
+            "num_samples": tally.num_samples,
+            "num_rejected": tally.num_rejected,
+            "rejected": dict(sorted(tally.rejected.items())),
+        }
+        for shard, tally in zip(shards, tallies, strict=True)
+    ]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        **head,
+        "num_samples": sum(tally.num_samples for tally in tallies),
+        "num_rejected": sum(tally.num_rejected for tally in tallies),
+        "shards": entries,
+    }

@@ -1,0 +1,250 @@
+"""`precompute`: write a data set back with the counts of every record."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packidx import files
+from packidx.errors import SourceError
+from packidx.estimate import output as staging
+from packidx.estimate.job import Job, shard_infos
+from packidx.estimate.lengths import check_folder, check_workers, scan_shards, with_engine
+from packidx.estimate.progress import Progress, silent
+from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.estimate.rows import ShardInfo
+from packidx.estimate.work import WorkerDied, run_pool
+from packidx.manifest import software
+from packidx.precompute import place
+from packidx.precompute.parquet import count_columns, write_parquet
+from packidx.precompute.pieces import Piece, Tally, make_pieces
+from packidx.precompute.text import rewrite_text
+from packidx.precompute.values import LISTS, check_form
+from packidx.records.layout import layout_from_options
+from packidx.records.media import forget_sizes
+from packidx.records.sources import expand_sources
+
+_COPIED = 4 << 20
+
+
+@dataclass(frozen=True)
+class PrecomputeSummary:
+    """What a data set with counts holds."""
+
+    path: str
+    num_shards: int
+    num_samples: int
+    """Records, good and bad."""
+    num_rejected: int
+    """Records that could not be counted; they are written as they were."""
+    num_tokens: int
+    """Sum of the lengths of the others."""
+    methods: dict[str, int]
+    """Records that are not rejected, by how they were counted."""
+    rejected: dict[str, int]
+    """Rejected records by reason."""
+    encoder: dict[str, Any]
+    """Fingerprint and name of the processor."""
+    seconds: float
+
+
+def precompute(
+    sources: Sequence[str] | str,
+    output: str | os.PathLike[str],
+    processor: str | os.PathLike[str],
+    *,
+    meta: str = LISTS,
+    media_root: str | os.PathLike[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> PrecomputeSummary:
+    """Write every shard of `sources` to `output` with ``_text_tokens`` and ``mm_inputs_meta``.
+
+    ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. No other byte of a JSON
+    or CSV file changes; a record that cannot be counted is left as it is, in a table with empty
+    cells. `output` is built beside its place and swapped in whole; its bytes do not depend on
+    `workers`.
+
+    Args:
+        sources: files, globs, folders or mixes, as for `packidx.estimate_lengths`.
+        output: a folder; one that this has written before is replaced. Each shard is in it under
+            the shortest end of its path that no other shard has.
+        processor: folder or hub name of a Hugging Face processor.
+        meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
+            n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
+        media_root, columns, tags, delimiter: as for `packidx.estimate_lengths`.
+        workers: processes; the number of CPUs by default.
+        progress: called with how far the work is.
+
+    Raises:
+        SourceError: a source or the processor cannot be used, or two sources would be one file.
+        OptionError: an option or `output` cannot be used.
+    """
+    begun = time.monotonic()
+    progress = progress or silent
+    workers = check_workers(workers)
+    form = check_form(meta)
+    output = os.fspath(output)
+    root = check_folder(media_root)
+    given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
+    shards = expand_sources(given, layout_from_options(columns, tags, delimiter=delimiter))
+    names = place.output_names(shards)
+    place.check_output(output, shards, given)
+    recipe = Recipe(os.fspath(processor))
+    counter = _build(recipe)
+    forget_sizes()
+    scans = scan_shards(shards, workers, progress)
+    job = with_engine(Job(shards, scans, recipe, counter, root))
+    with staging.replacing(output, secrets.token_hex(32), "data set") as built:
+        folder = built.place.table
+        tallies = _write(job, names, form, folder, workers, progress)
+        manifest = place.manifest_of(_head(job, form), _shard_heads(job, names), tallies)
+        files.write_json(os.path.join(folder, place.MANIFEST), manifest)
+        for inner, _, _ in os.walk(folder):
+            files.fsync_path(inner)
+    return _summary(output, job, tallies, time.monotonic() - begun)
+
+
+def _build(recipe: Recipe) -> RecordCounter:
+    counter = recipe.build()
+    if counter.fingerprint() is None:
+        raise SourceError(
+            f"the processor {recipe.processor} has no tokenizer or no chat template, so text "
+            "cannot be counted: name a folder that has both"
+        )
+    return counter
+
+
+def _write(
+    job: Job, names: Sequence[str], form: str, folder: str, workers: int, progress: Progress
+) -> list[Tally]:
+    """All shards, in order; pieces are put together as they come and removed."""
+    infos = shard_infos(job)
+    pieces = make_pieces(infos, job.scans, form)
+    scratch = os.path.join(os.path.dirname(folder), "pieces")
+    os.makedirs(scratch, exist_ok=True)
+    total, done = sum(piece.part.num_records for piece in pieces), 0
+    tallies = [Tally() for _ in infos]
+    waiting: list[str] = []
+    counted = _counted(job, pieces, scratch, min(workers, len(pieces)))
+    with contextlib.closing(counted):
+        for piece, tally in counted:
+            number = piece.shard.number
+            tallies[number].merge(tally)
+            waiting.append(_piece_path(piece, scratch))
+            if piece.end is None:
+                _put_together(piece.shard, waiting, os.path.join(folder, names[number]))
+                waiting = []
+            done += tally.num_samples
+            progress("count", done, total)
+    return tallies
+
+
+def _counted(
+    job: Job, pieces: Sequence[Piece], scratch: str, workers: int
+) -> Generator[tuple[Piece, Tally], None, None]:
+    """Each piece when it is written, in order."""
+    if workers <= 1:
+        for piece in pieces:
+            yield piece, write_piece(piece, job.counter, scratch)
+        return
+    call = functools.partial(write_piece, scratch=scratch)
+    finished: dict[int, Tally] = {}
+    upcoming = iter(pieces)
+    next_one = next(upcoming)
+    try:
+        pool = run_pool(call, pieces, job.recipe, job.counter.fingerprints(), workers)
+        for number, tally in pool:
+            finished[number] = tally
+            while (tally := finished.pop(next_one.number, None)) is not None:
+                yield next_one, tally
+                if (following := next(upcoming, None)) is None:
+                    return
+                next_one = following
+    except WorkerDied as died:
+        names = sorted({pieces[number].shard.path for number in died.waiting[:workers]})
+        raise SourceError(
+            f"a worker process died while it counted {' or '.join(names[:3])}: most often memory "
+            "ran out, so use fewer workers (in a script of your own, call this under "
+            "`if __name__ == '__main__':`)"
+        ) from None
+
+
+def write_piece(piece: Piece, counter: RecordCounter, scratch: str) -> Tally:
+    """One piece, written to the scratch folder."""
+    path = _piece_path(piece, scratch)
+    if piece.shard.container == "parquet":
+        return count_columns(piece, counter, path)
+    return rewrite_text(piece, counter, path)
+
+
+def _piece_path(piece: Piece, scratch: str) -> str:
+    return os.path.join(scratch, f"{piece.number:08d}")
+
+
+def _put_together(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
+    """A shard of its pieces, which are gone then, on disk."""
+    os.makedirs(os.path.dirname(output), exist_ok=True)
+    if shard.container == "parquet":
+        write_parquet(shard, paths, output)
+    else:
+        os.replace(paths[0], output)
+        with open(output, "ab") as file:
+            for path in paths[1:]:
+                with open(path, "rb") as piece:
+                    shutil.copyfileobj(piece, file, _COPIED)
+                os.unlink(path)
+    files.fsync_path(output)
+    if shard.container == "parquet":
+        for path in paths:
+            os.unlink(path)
+
+
+def _head(job: Job, form: str) -> dict[str, Any]:
+    return {
+        "encoder": job.encoder,
+        "text_engine": job.engine,
+        "options": {"meta": form, "media_root": job.media_root},
+        "software": software(),
+    }
+
+
+def _shard_heads(job: Job, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "uri": shard.uri,
+            "source": shard.source,
+            "container": shard.container,
+            "bytes": scan.nbytes,
+            "fingerprint": scan.sha256,
+        }
+        for shard, scan, name in zip(job.shards, job.scans, names, strict=True)
+    ]
+
+
+def _summary(output: str, job: Job, tallies: Sequence[Tally], seconds: float) -> PrecomputeSummary:
+    total = Tally()
+    for tally in tallies:
+        total.merge(tally)
+    return PrecomputeSummary(
+        path=output,
+        num_shards=len(tallies),
+        num_samples=total.num_samples,
+        num_rejected=total.num_rejected,
+        num_tokens=total.num_tokens,
+        methods=dict(sorted(total.methods.items())),
+        rejected=dict(sorted(total.rejected.items())),
+        encoder=job.encoder or {},
+        seconds=seconds,
+    )

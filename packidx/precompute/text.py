@@ -1,0 +1,193 @@
+"""Text with records in it, rewritten: what stands between the records is copied byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from packidx.errors import BadRecord, SourceError
+from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.rows import BATCH, Row, ShardInfo, examine, raw_records
+from packidx.precompute.pieces import Piece, Tally, changed
+from packidx.precompute.table_text import Cells
+from packidx.precompute.values import Values, count_values, names_of
+from packidx.records.containers.array import JsonArray
+from packidx.records.containers.base import BOM, BrokenFile, file_blocks
+from packidx.records.containers.compressed import GZIP, STREAMS
+from packidx.records.containers.delimited import Delimited
+from packidx.records.containers.lines import JsonLines
+from packidx.records.splice import set_keys
+
+Rewrite = Callable[[bytes, Values | BadRecord], bytes]
+"""A record's bytes and what it is given → its new bytes."""
+
+_GZIP_LEVEL = 6
+
+
+class Tape:
+    """Blocks on their way to whoever cuts them into records, kept until they are written.
+
+    Args:
+        blocks: bytes in order.
+        at: offset of the first.
+    """
+
+    def __init__(self, blocks: Iterable[bytes], at: int) -> None:
+        self._blocks = iter(blocks)
+        self._kept = bytearray()
+        self.at = at
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self._blocks:
+            self._kept += block
+            yield block
+
+    def take(self, end: int) -> bytes:
+        """The bytes from where it stands to the offset `end`, all of which have been read."""
+        data = bytes(self._kept[: end - self.at])
+        del self._kept[: end - self.at]
+        self.at = end
+        return data
+
+    def rest(self) -> Iterator[bytes]:
+        """All that is left, read or not."""
+        yield bytes(self._kept)
+        yield from self._blocks
+
+    def lead(self, mark: bytes) -> bytes:
+        """`mark` if the bytes begin with it, which are then those behind it; call this first."""
+        head = b""
+        while len(head) < len(mark) and (block := next(self._blocks, b"")):
+            head += block
+        found = mark if head.startswith(mark) else b""
+        self.at += len(found)
+        self._blocks = itertools.chain([head[len(found) :]], self._blocks)
+        return found
+
+
+def rewrite_text(piece: Piece, counter: RecordCounter, path: str) -> Tally:
+    """Write a piece of a shard of text to `path`, with what its records are given.
+
+    Raises:
+        SourceError: the shard cannot be read, or is no longer what was scanned.
+    """
+    shard = piece.shard
+    kind, _, codec = shard.container.partition(".")
+    blocks = (
+        STREAMS[codec](shard.path) if codec else file_blocks(shard.path, piece.start, piece.end)
+    )
+    tape = Tape(blocks, piece.start)
+    tally = Tally()
+    with _opened(path, codec) as out:
+        try:
+            if kind in ("csv", "tsv"):
+                rewrite, items = _table(shard, tape, piece, kind, out.write)
+            else:
+                rewrite = _object_rewriter(shard)
+                text = JsonLines() if kind == "jsonl" else JsonArray()
+                items = text.items(iter(tape), piece.start, piece.start > 0)
+            _rewrite(piece, counter, tape, items, rewrite, out.write, tally)
+            for block in tape.rest():
+                out.write(block)
+        except BrokenFile as error:
+            raise SourceError(f"{shard.path}: {error}") from None
+    return tally
+
+
+def _rewrite(
+    piece: Piece,
+    counter: RecordCounter,
+    tape: Tape,
+    items: Iterator[tuple[int, bytes]],
+    rewrite: Rewrite,
+    write: Callable[[bytes], Any],
+    tally: Tally,
+) -> None:
+    raws = raw_records(piece.shard, piece.part) if piece.part.num_records else iter(())
+    places = itertools.islice(items, piece.part.num_records)
+    while batch := list(itertools.islice(raws, BATCH)):
+        here = list(itertools.islice(places, len(batch)))
+        offsets = [raw.offset for raw in batch]
+        if len(here) < len(batch) or any(
+            offset not in (None, place) for offset, (place, _) in zip(offsets, here, strict=True)
+        ):
+            raise changed(piece)
+        rows: list[Row] = [examine(raw, piece.shard, 0, counter) for raw in batch]
+        values = count_values(rows, counter, piece.form)
+        for (offset, raw), value in zip(here, values, strict=True):
+            write(tape.take(offset))
+            tape.take(offset + len(raw))
+            write(_rewritten(raw, value, rewrite, tally))
+    if tally.num_samples != piece.part.num_records:
+        raise changed(piece)
+
+
+def _rewritten(raw: bytes, value: Values | BadRecord, rewrite: Rewrite, tally: Tally) -> bytes:
+    try:
+        new = rewrite(raw, value)
+    except (RecursionError, MemoryError) as error:
+        value = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+        new = rewrite(raw, value)
+    tally.add(value)
+    return new
+
+
+def _object_rewriter(shard: ShardInfo) -> Rewrite:
+    tokens, meta = names_of(shard)
+
+    def rewrite(raw: bytes, value: Values | BadRecord) -> bytes:
+        if isinstance(value, BadRecord):
+            return raw
+        given: dict[str, Any] = {tokens: value.text_tokens}
+        if value.meta is not None:
+            given[meta] = value.meta
+        return set_keys(raw, given)
+
+    return rewrite
+
+
+def _table(
+    shard: ShardInfo, tape: Tape, piece: Piece, kind: str, write: Callable[[bytes], Any]
+) -> tuple[Rewrite, Iterator[tuple[int, bytes]]]:
+    """A table's rewriter and the rows of this piece; its header is written first, if it is here."""
+    delimiter = shard.layout.delimiter or ("," if kind == "csv" else "\t")
+    text = Delimited(delimiter)
+    codec = shard.container.partition(".")[2]
+    blocks = STREAMS[codec](shard.path) if codec else file_blocks(shard.path)
+    cells = Cells(text.header(iter(blocks)), names_of(shard), delimiter)
+    if piece.start == 0:
+        write(tape.lead(BOM))
+    items = text.items(iter(tape), tape.at, True)
+    if piece.start == 0:
+        offset, raw = next(items)
+        write(tape.take(offset))
+        tape.take(offset + len(raw))
+        write(cells.header(raw))
+
+    def rewrite(raw: bytes, value: Values | BadRecord) -> bytes:
+        if isinstance(value, BadRecord):
+            return cells.row(raw, (None, None))
+        meta = None if value.meta is None else orjson.dumps(value.meta).decode()
+        return cells.row(raw, (str(value.text_tokens), meta))
+
+    return rewrite, items
+
+
+@contextmanager
+def _opened(path: str, codec: str) -> Iterator[Any]:
+    """A file to write, compressed as its source is; a gzip header without name and time."""
+    with open(path, "wb", buffering=1 << 20) as file:
+        if codec == GZIP:
+            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as out:
+                yield out
+        elif codec:
+            with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as out:
+                yield out
+        else:
+            yield file
