@@ -46,35 +46,119 @@ def _png() -> bytes:
 def good_records() -> list[dict[str, Any]]:
     """One of every dialect and form that is counted without a file but ``good.png``."""
     uri = "data:image/png;base64," + base64.b64encode(_png()).decode()
-    user, said = {"role": "user", "content": "What — 是 \U0001f642?"}, {"role": "assistant", "content": "So."}
+    user, said = (
+        {"role": "user", "content": "What — 是 \U0001f642?"},
+        {"role": "assistant", "content": "So."},
+    )
     call = {"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, None]}}}
     video = {"path": "v.mp4", "height": 64, "width": 96, "num_frames": 12, "fps": 5.0}
-    parts = [{"type": "image", "image": "good.png"}, {"type": "text", "text": "and "}, {"type": "image_url", "image_url": {"url": uri}}]
+    parts = [
+        {"type": "image", "image": "good.png"},
+        {"type": "text", "text": "and "},
+        {"type": "image_url", "image_url": {"url": uri}},
+    ]
     meta = {"images_meta": [[30, 40]], "videos_meta": [[12, 64, 96, 5.0, 2.4]]}
     sharegpt = [{"from": "human", "value": "<image>\nwhat?"}, {"from": "gpt", "value": "A cat.\n"}]
     return [
         {"conversations": sharegpt, "image": "good.png", "id": 7},
-        {"conversations": sharegpt, "images": [{"path": "good.png", "height": 300, "width": 500}], "system": "Be brief."},
+        {
+            "conversations": sharegpt,
+            "images": [{"path": "good.png", "height": 300, "width": 500}],
+            "system": "Be brief.",
+        },
         {"messages": [user, said, user, {**said, "train": False}], "id": "own"},
-        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": parts}, said]},
-        {"messages": [user, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "42"}, said], "tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"conversation": [{"role": "user", "content": "<image><video> both"}, said], "images": ["good.png"], "videos": ["v.mp4"], "mm_inputs_meta": meta, "_text_tokens": 19},
-        {"messages": [{"role": "user", "content": [{"type": "video", **video}, {"type": "text", "text": "?"}]}, said]},
-        {"messages": [{"role": "user", "content": "<video>"}, said], "videos": [{"frames": ["good.png", "good.png"], "fps": 1}]},
-        {"conversations": [{"from": "human", "value": "hi"}, {"from": "function_call", "value": '{"name": "f"}'}, {"from": "observation", "value": "1"}, {"from": "gpt", "value": "x"}]},
+        {
+            "messages": [
+                {"role": "system", "content": "s"},
+                {"role": "user", "content": parts},
+                said,
+            ]
+        },
+        {
+            "messages": [
+                user,
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "content": "42"},
+                said,
+            ],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+        },
+        {
+            "conversation": [{"role": "user", "content": "<image><video> both"}, said],
+            "images": ["good.png"],
+            "videos": ["v.mp4"],
+            "mm_inputs_meta": meta,
+            "_text_tokens": 19,
+        },
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "video", **video}, {"type": "text", "text": "?"}],
+                },
+                said,
+            ]
+        },
+        {
+            "messages": [{"role": "user", "content": "<video>"}, said],
+            "videos": [{"frames": ["good.png", "good.png"], "fps": 1}],
+        },
+        {
+            "conversations": [
+                {"from": "human", "value": "hi"},
+                {"from": "function_call", "value": '{"name": "f"}'},
+                {"from": "observation", "value": "1"},
+                {"from": "gpt", "value": "x"},
+            ]
+        },
         {"prompt": "q", "response": "r", "history": [["a", "b"]]},
         {"instruction": "q", "input": "more", "output": "r", "image": "good.png"},
         {"question": "q", "answer": "r"},
         {"input_ids": [1, 2, 3, 4], "labels": [-100, -100, 3, 4]},
-    ]  # fmt: skip
+    ]
 
 
 _VALUES: list[Any] = [
-    *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1.5, -0.0, 1e300, "", " ", "<image>"),
-    *("<video>", "user", "<|image_pad|>", "<|im_end|>", "none.png", "good.png", "/etc/passwd", "\0"),
-    *("../good.png", "http://x/a.png", "data:,x", "{{ x }}", "a.lmdb::k", "\ud800", "\ufeff", "x" * 3000),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        2**31,
+        2**63,
+        2**64,
+        10**30,
+        1.5,
+        -0.0,
+        1e300,
+        "",
+        " ",
+        "<image>",
+    ),
+    *(
+        "<video>",
+        "user",
+        "<|image_pad|>",
+        "<|im_end|>",
+        "none.png",
+        "good.png",
+        "/etc/passwd",
+        "\0",
+    ),
+    *(
+        "../good.png",
+        "http://x/a.png",
+        "data:,x",
+        "{{ x }}",
+        "a.lmdb::k",
+        "\ud800",
+        "\ufeff",
+        "x" * 3000,
+    ),
     *([], {}, [None], [[]], [{}], {"": None}, {"path": "good.png"}, ["good.png"], [1, "a"], "[]"),
-]  # fmt: skip
+]
 
 
 def _value(rng: random.Random) -> Any:
@@ -159,7 +243,20 @@ def _change_bytes(line: bytes, rng: random.Random) -> bytes:
         if kind == 0 and at < len(data):
             data[at] ^= 1 << rng.randrange(8)
         elif kind == 1:
-            data[at:at] = rng.choice((b"\0", b"\xff", b'"', b"\\", b"{", b"]", b"\r", b"\n", b"\\ud800", rng.randbytes(3)))
+            data[at:at] = rng.choice(
+                (
+                    b"\0",
+                    b"\xff",
+                    b'"',
+                    b"\\",
+                    b"{",
+                    b"]",
+                    b"\r",
+                    b"\n",
+                    b"\\ud800",
+                    rng.randbytes(3),
+                )
+            )
         elif kind == 2:
             del data[at:end]
         elif kind == 3:

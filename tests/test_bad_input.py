@@ -1,41 +1,55 @@
 """Bad input → outcome, one table: what `estimate` makes of everything that a data set may hold.
 
 Every case stands in one shard between two good records, which must be counted as they are alone.
-Cases that are counted must be counted as `ProcessorEncoder` builds them.
+Cases that are counted must be counted as `ProcessorEncoder` builds them. Broken files as a whole
+are in `test_bad_files.py`.
 """
+
+# ruff: noqa: E501  a row of the table is a line
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
-import struct
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import av
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torchvision_cpu  # noqa: F401
+from bad_input import (
+    WHOLE,
+    Make,
+    Row,
+    animated,
+    chat,
+    claims,
+    clip,
+    cut_clip,
+    dumped,
+    half,
+    image,
+    line,
+    link_out,
+    made,
+    nested,
+    no_frames,
+    pixels,
+    refers,
+    saved,
+    says,
+    sound,
+    turned,
+)
 from clips import write_clip
-from packidx_cli.main import main
-from PIL import Image
-from record_files import WRITERS, zstd
 
 from packidx.encode import ProcessorEncoder
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord
 from packidx.estimate import estimate_lengths
 from packidx.records.media import open_media
-from packidx.records.sources import read_record, scan
+from packidx.records.sources import read_record
 
-Row = dict[str, Any]
-Make = Callable[[Path], Any]
-"""Given a folder in the media root, where it may put files: a record, or a line's bytes."""
+COUNTED = None
 
 
 class Case(NamedTuple):
@@ -46,141 +60,6 @@ class Case(NamedTuple):
     words: str = ""
     """In the rejection's detail."""
 
-
-# -- how input is made -----------------------------------------------------------------------------
-
-
-def chat(content: Any = "What is it?", **members: Any) -> Row:
-    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "It is so."}]
-    return {"messages": turns, **members}
-
-
-def dumped(record: Any, old: str = "", new: bytes = b"") -> bytes:
-    """A record's line, with a piece of it replaced."""
-    line = json.dumps(record).encode()
-    assert old.encode() in line
-    return line.replace(old.encode(), new) if old else line
-
-
-def says(record: Any, **members: Any) -> Make:
-    return lambda root: {**record, **members} if members else record
-
-
-def line(data: bytes) -> Make:
-    return lambda root: data
-
-
-def pixels(mode: str, size: tuple[int, int] = (90, 60)) -> Image.Image:
-    shape = (size[1], size[0], 3)
-    noise = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
-    if mode == "I;16":
-        return Image.fromarray(noise[:, :, 0].astype(np.uint16) * 257)
-    return Image.fromarray(noise).convert(mode)
-
-
-def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def turned(orientation: int, kind: str) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return saved(pixels("RGB", (190, 60)), kind, exif=exif)
-
-
-def animated(kind: str) -> bytes:
-    frames = [Image.new("RGB", (90, 60), (number * 40, 0, 0)) for number in range(3)]
-    return saved(frames[0], kind, save_all=True, append_images=frames[1:])
-
-
-def claims(width: int, height: int) -> bytes:
-    """A PNG whose header claims a size that its pixels do not have."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + header
-        + chunk(b"IDAT", zlib.compress(bytes(99)))
-        + chunk(b"IEND", b"")
-    )
-
-
-def half(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-def image(data: bytes | None, name: str = "x.png") -> Make:
-    """A record with an image file of these bytes; none where there are none."""
-
-    def make(root: Path) -> Row:
-        if data is not None:
-            (root / name).write_bytes(data)
-        return chat("<image> what?", images=[f"{root.name}/{name}"])
-
-    return make
-
-
-def refers(reference: Callable[[Path], Any] | Any, kind: str = "image") -> Make:
-    """A record that refers to a medium."""
-
-    def make(root: Path) -> Row:
-        ref = reference(root) if callable(reference) else reference
-        return chat(f"<{kind}> what?", **{f"{kind}s": [ref]})
-
-    return make
-
-
-def made(name: str, how: Callable[[Path], object]) -> Callable[[Path], str]:
-    def make(root: Path) -> str:
-        how(root / name)
-        return f"{root.name}/{name}"
-
-    return make
-
-
-def link_out(path: Path) -> None:
-    path.symlink_to(path.parents[2] / "outside" / "secret.png")
-
-
-def clip(**options: Any) -> Callable[[Path], object]:
-    return lambda path: write_clip(path, **options)
-
-
-def cut_clip(**options: str) -> Callable[[Path], object]:
-    def make(path: Path) -> None:
-        path.write_bytes(half(write_clip(path, frames=12, options=options).read_bytes()))
-
-    return make
-
-
-def sound(path: Path) -> None:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("aac", rate=8000)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-
-
-def no_frames(path: Path) -> None:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        container.start_encoding()
-
-
-def nested(levels: int) -> bytes:
-    return dumped(chat(extra=0), '"extra": 0', b'"extra": ' + b"[" * levels + b"]" * levels)
-
-
-WHOLE = saved(pixels("RGB"), "PNG")
-COUNTED = None
 
 # -- the table -------------------------------------------------------------------------------------
 # fmt: off
@@ -414,149 +293,3 @@ def test_outcome(
 
 def test_every_case_has_a_name_of_its_own() -> None:
     assert len({case.id for case in CASES}) == len(CASES)
-    assert len({file.id for file in FILES}) == len(FILES)
-
-
-# -- whole files -----------------------------------------------------------------------------------
-
-
-class File(NamedTuple):
-    id: str
-    name: str
-    data: Callable[[], bytes]
-    outcome: list[str | None] | str
-    """Reasons of its rows (None where one is counted), or words of the error that ends the run."""
-
-
-TALKS: list[Row] = [{"id": str(number), **chat(f"Number {number}?")} for number in range(3)]
-
-
-def whole(kind: str) -> bytes:
-    return WRITERS[kind](TALKS)
-
-
-def but(kind: str, old: bytes, new: bytes) -> Callable[[], bytes]:
-    """A file with a piece of it replaced."""
-
-    def make() -> bytes:
-        text, _, codec = kind.partition(".")
-        data = whole(text)
-        assert old in data
-        data = data.replace(old, new, 1)
-        return {"": bytes, "gz": gzip.compress, "zst": zstd}[codec](data)
-
-    return make
-
-
-def flipped(kind: str, at: int) -> Callable[[], bytes]:
-    def make() -> bytes:
-        data = bytearray(whole(kind))
-        data[at] ^= 0xFF
-        return bytes(data)
-
-    return make
-
-
-def parquet(**columns: list[Any]) -> Callable[[], bytes]:
-    def make() -> bytes:
-        sink = io.BytesIO()
-        pq.write_table(pa.table(columns), sink)
-        return sink.getvalue()
-
-    return make
-
-
-def damaged_parquet() -> bytes:
-    sink = io.BytesIO()
-    table = pa.Table.from_pylist(TALKS)
-    pq.write_table(table, sink, compression="none", use_dictionary=False, write_page_checksum=True)
-    data = sink.getvalue()
-    return data.replace(b"Number 1", b"Number 7", 1)
-
-
-# fmt: off
-FILES = [
-    File("lines, cut", "x.jsonl", lambda: whole("jsonl")[:-9], [None, None, "bad_json"]),
-    File("lines, none", "x.jsonl", lambda: b"", []),
-    File("lines, blank", "x.jsonl", lambda: b"\n \r\n\t\n", []),
-    File("lines, byte order mark", "x.jsonl", lambda: b"\xef\xbb\xbf" + whole("jsonl"), [None] * 3),
-    File("array, cut", "x.json", lambda: whole("json")[:-9], "the JSON array is cut"),
-    File("array, cut behind an element", "x.json", lambda: whole("json").rstrip(b" \n]"), "the JSON array is cut"),
-    File("array, trailing comma", "x.json", lambda: whole("json").rstrip(b" \n]") + b",\n]", [None, None, None, "bad_json"]),
-    File("array, bad element", "x.json", but("json", b'"Number 1?"', b"Number 1?"), [None, "bad_json", None]),
-    File("array, no UTF-8", "x.json", but("json", b"Number 1", b"Number \xff"), [None, "bad_utf8", None]),
-    File("array, two", "x.json", lambda: whole("json") * 2, "something follows the JSON array"),
-    File("array, empty", "x.json", lambda: b"[]", []),
-    File("gzip, cut", "x.jsonl.gz", lambda: half(whole("jsonl.gz")), "gzip stream is cut"),
-    File("gzip, cut by a byte", "x.jsonl.gz", lambda: whole("jsonl.gz")[:-1], "gzip stream is cut"),
-    File("gzip, bad checksum", "x.jsonl.gz", flipped("jsonl.gz", -8), "gzip stream is broken"),
-    File("gzip, bad length", "x.jsonl.gz", flipped("jsonl.gz", -1), "gzip stream is broken"),
-    File("gzip, damaged", "x.jsonl.gz", flipped("jsonl.gz", 60), "gzip stream is broken"),
-    File("gzip, none", "x.jsonl.gz", lambda: whole("jsonl"), "gzip stream is broken"),
-    File("gzip, array cut before", "x.json.gz", lambda: gzip.compress(whole("json")[:-9]), "the JSON array is cut"),
-    File("gzip, bad line", "x.jsonl.gz", but("jsonl.gz", b"Number 1", b"Number \xff"), [None, "bad_utf8", None]),
-    File("zstd, cut", "x.jsonl.zst", lambda: half(whole("jsonl.zst")), "Zstandard stream is broken or cut"),
-    File("zstd, cut by a byte", "x.jsonl.zst", lambda: whole("jsonl.zst")[:-1], "Zstandard stream is broken or cut"),
-    File("zstd, damaged", "x.jsonl.zst", flipped("jsonl.zst", 10), "Zstandard stream is broken or cut"),
-    File("zstd, none", "x.jsonl.zst", lambda: whole("jsonl"), "Zstandard stream is broken or cut"),
-    File("zstd, bad line", "x.jsonl.zst", but("jsonl.zst", b"Number 1", b"Number \xff"), [None, "bad_utf8", None]),
-    File("CSV, too many cells", "x.csv", but("csv", b"1,", b"1,2,"), [None, "bad_row", None]),
-    File("CSV, too few cells", "x.csv", but("csv", b"1,", b""), [None, "bad_row", None]),
-    File("CSV, quote in the last row not closed", "x.csv", lambda: whole("csv")[:-9], [None, None, "bad_row"]),
-    File("CSV, quote not closed", "x.csv", but("csv", b']"\r\n2', b"]\r\n2"), [None, "bad_row"]),
-    File("CSV, last quotes not closed", "x.csv", lambda: b'a,b\n1,2\n3,"4\n5,6\n7,8\n', "is not closed, and takes all of the last 3 lines"),
-    File("CSV, stray quote", "x.csv", but("csv", b"1,", b'"1"x,'), [None, "bad_row", None]),
-    File("CSV, a cell that is no JSON", "x.csv", but("csv", b'1,"[', b'1,"('), [None, "no_messages", None]),
-    File("CSV, no UTF-8", "x.csv", but("csv", b"Number 1", b"Number \xff"), [None, "bad_utf8", None]),
-    File("CSV, empty", "x.csv", lambda: b"", "it is empty"),
-    File("CSV, two columns of one name", "x.csv", lambda: b"id,id\n1,2\n", "a name of its own"),
-    File("Parquet, cut", "x.parquet", lambda: half(whole("parquet")), "no Parquet file that can be read"),
-    File("Parquet, cut by a byte", "x.parquet", lambda: whole("parquet")[:-1], "no Parquet file that can be read"),
-    File("Parquet, empty", "x.parquet", lambda: b"", "no Parquet file that can be read"),
-    File("Parquet, damaged footer", "x.parquet", flipped("parquet", -6), "no Parquet file that can be read"),
-    File("Parquet, damaged page", "x.parquet", damaged_parquet, "a Parquet file that is damaged"),
-    File("Parquet, messages of numbers", "x.parquet", parquet(messages=[1, 2]), ["no_messages"] * 2),
-    File("Parquet, messages of lists of numbers", "x.parquet", parquet(messages=[[1], []]), ["bad_turn", "no_messages"]),
-    File("Parquet, _text_tokens of floats", "x.parquet", parquet(messages=[one["messages"] for one in TALKS[:2]], _text_tokens=[1.5, None]), ["bad_text_tokens", None]),
-    File("Parquet, no column of turns", "x.parquet", parquet(a=[1, 2]), ["no_messages"] * 2),
-    File("Parquet, no row", "x.parquet", parquet(messages=[]), []),
-    File("Arrow, cut", "x.arrow", lambda: half(whole("arrow")), "no Arrow file that can be read"),
-    File("Arrow, no end", "x.arrow", lambda: whole("arrow")[:-8], "no Arrow file that can be read"),
-]
-# fmt: on
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.id)
-def test_files(file: File, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "good.jsonl").write_bytes(whole("jsonl"))
-    path = tmp_path / file.name
-    path.write_bytes(file.data())
-    output = tmp_path / "out"
-    arguments = ["estimate", str(tmp_path / "good.jsonl"), str(path), "-o", str(output)]
-    status = main([*arguments, "--workers", "1", "--quiet"])
-    printed = capsys.readouterr().err
-    if isinstance(file.outcome, str):
-        assert status == 1
-        assert not output.exists()
-        assert printed.count("\n") == 1, printed
-        assert "Traceback" not in printed
-        assert str(path) in printed
-        assert file.outcome in printed
-        return
-    assert status == 0, printed
-    rows = pq.read_table(sorted(output.glob("part-*.parquet"))).to_pylist()
-    assert [row["sample_id"] for row in rows] == list(range(len(rows)))
-    assert [row["reason"] for row in rows] == [None, None, None, *file.outcome]
-    assert all(row["detail"] for row in rows if row["reason"])
-    assert [row["length"] > 0 for row in rows] == [row["reason"] is None for row in rows]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in WRITERS if kind not in ("jsonl", "csv", "tsv")])
-def test_no_cut_gives_a_shorter_table(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / f"x.{kind}"
-    data = whole(kind)
-    for size in sorted({*range(0, len(data), max(1, len(data) // 60)), len(data) - 1}):
-        path.write_bytes(data[:size])
-        with pytest.raises(SourceError) as caught:
-            scan(str(path), None, kind)
-        assert str(path) in str(caught.value)

@@ -611,7 +611,7 @@ def test_what_a_plan_does_with_a_data_set_changes_no_fingerprint(data: Path) -> 
 
     plain = fingerprint()
     assert fingerprint(sample_ratio=0.5) == plain
-    assert fingerprint(media_dir=".") == fingerprint(media_dir="elsewhere") != plain
+    assert fingerprint(media_dir=str(data)) == fingerprint(media_dir="elsewhere") != plain
     assert fingerprint(columns={"messages": "chat", "images": "pics"}) != plain
 
 

@@ -281,7 +281,7 @@ BAD: list[tuple[Any, str, str]] = [
     (user([{"type": "text", "text": 5}]), "bad_turn", "a number"),
     (user([{"type": "audio", "audio": "a.wav"}]), "bad_turn", "'audio'"),
     (user([{"type": ["image"]}]), "bad_turn", "['image']"),
-    (user([7]), "bad_turn", "7"),
+    (user([7]), "bad_turn", "that is a number"),
     ({"messages": [{"role": "user"}]}, "bad_turn", "no content"),
     ({"messages": [{"content": "hi"}]}, "unknown_role", "None"),
     ({"messages": [{"role": "wizard", "content": "hi"}]}, "unknown_role", "'wizard'"),

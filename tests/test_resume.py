@@ -49,6 +49,7 @@ def run(left, below, arguments):
             left -= 1
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdout = open(os.devnull, "w")
     sys.addaudithook(die)
     return main(arguments)
 
