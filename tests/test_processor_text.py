@@ -92,7 +92,7 @@ def test_borders_are_those_of_the_offsets(
     tokenizers: dict[str, Tokenizer], name: str, engine: str
 ) -> None:
     tokenizer = tokenizers[name]
-    if engine == "gigatoken" and choose_engine(tokenizer, [])[0] != engine:
+    if engine == "gigatoken" and choose_engine(TextEncoder(tokenizer), [])[0] != engine:
         assert name == "lower"  # it refuses this normaliser
         return
     encoder = TextEncoder(tokenizer, engine)
@@ -150,15 +150,15 @@ def test_an_engine_that_disagrees_is_found(
     tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = tokenizers["qwen"]
-    assert choose_engine(tokenizer, texts_of(3, 50))[0] == "gigatoken"
-    name, record = choose_engine(tokenizer, ["a"], "tokenizers")
+    assert choose_engine(TextEncoder(tokenizer), texts_of(3, 50))[0] == "gigatoken"
+    name, record = choose_engine(TextEncoder(tokenizer), ["a"], "tokenizers")
     assert name == "tokenizers" and record["reason"] == "asked for"
     encoder = TextEncoder(tokenizer, "gigatoken")
     encoder._gigatoken = TextEncoder(tokenizers["spaced"], "gigatoken")._gigatoken
     with pytest.raises(MismatchError, match="disagree"):
         encoder.encode(["the cat"], [False])
     monkeypatch.setattr(module.TextEncoder, "_gigatoken", encoder._gigatoken)
-    chosen, record = choose_engine(tokenizer, ["the cat"])
+    chosen, record = choose_engine(TextEncoder(tokenizer), ["the cat"])
     assert chosen == "tokenizers" and "other ids" in record["reason"]
     with pytest.raises(MismatchError, match="cannot be used"):
-        choose_engine(tokenizer, ["the cat"], "gigatoken")
+        choose_engine(TextEncoder(tokenizer), ["the cat"], "gigatoken")

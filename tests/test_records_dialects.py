@@ -283,7 +283,7 @@ BAD: list[tuple[Any, str, str]] = [
     (user([{"type": ["image"]}]), "bad_turn", "['image']"),
     (user([7]), "bad_turn", "that is a number"),
     ({"messages": [{"role": "user"}]}, "bad_turn", "no content"),
-    ({"messages": [{"content": "hi"}]}, "unknown_role", "None"),
+    ({"messages": [{"content": "hi"}]}, "unknown_role", "no role: known are system"),
     ({"messages": [{"role": "wizard", "content": "hi"}]}, "unknown_role", "'wizard'"),
     ({"messages": [{"role": ["user"], "content": "hi"}]}, "unknown_role", "['user']"),
     (user("hi", system=5), "bad_turn", "a number"),

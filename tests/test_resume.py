@@ -25,8 +25,9 @@ RUN = f"""
 import sys
 from packidx.estimate import work
 from packidx.records import sources
+from packidx.records.containers import lines
 if __name__ == "__main__":
-    sources.TASK_BYTES = work.TASK_BYTES = {TASK_BYTES}
+    sources.TASK_BYTES = work.TASK_BYTES = lines.SCAN_BLOCK = {TASK_BYTES}
     from packidx_cli.main import main
     sys.exit(main(sys.argv[1:]))
 """
@@ -135,8 +136,8 @@ def is_running(pid: str) -> bool:
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     words = ["quick", "brown", "fox", "jumps over", "the lazy dog", "and runs away", "0123"]
     chance = random.Random(7)
-    texts = [" ".join(chance.choices(words, k=300)) for _ in range(8000)]
-    options = [write(tmp_path / "data", texts), "--workers", "2", "--quiet", "--json"]
+    texts = [" ".join(chance.choices(words, k=300)) for _ in range(5000)]
+    options = [write(tmp_path / "data", texts, 2000), "--workers", "2", "--quiet", "--json"]
     assert start([*options, "-o", str(tmp_path / "whole")]).wait() == 0
     expected = contents(tmp_path / "whole")
     assert len(expected) > 100
@@ -146,7 +147,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         """The finished parts after so many kills; none of them is ever done again."""
         kept: dict[str, tuple[int, int]] = {}
         for _ in range(times):
-            assert kill_after(chance.uniform(0, 0.15), arguments, tmp_path)
+            assert kill_after(chance.uniform(0, 0.08), arguments, tmp_path)
             found = states(tmp_path)
             assert found.items() >= kept.items()
             assert len(found) > len(kept)

@@ -72,6 +72,14 @@ class ProcessorEncoder:
             )
         self._counter = Counter(self.files)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what another process loads again: a pickle that names transformers' classes would
+        import them before torchvision is dealt with."""
+        state = self.__dict__.copy()
+        if self.files.folder is not None:
+            state.update(_image_processor=None, _video_processor=None)
+        return state
+
     @property
     def media_token_ids(self) -> dict[str, int]:
         """Token id of each kind of medium, ``{"image": 151655}``: finds a cut sample's media."""

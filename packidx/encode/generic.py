@@ -166,7 +166,7 @@ def load_generic(folder: str) -> GenericVision:
         ) from error
     if not hasattr(processor, "image_processor"):
         raise SourceError(
-            f"transformers makes {type(processor).__name__} of processor folder {folder}, which takes "
-            "no images"
+            f"transformers makes {type(processor).__name__} of processor folder {folder}, which "
+            "takes no images"
         )
     return GenericVision(processor, folder)

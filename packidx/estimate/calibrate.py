@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord, SourceError
-from packidx.estimate import work
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.parts import Part, Place
+from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
 from packidx.mix import BijectiveMix, derive_key
@@ -87,13 +87,11 @@ def calibrate(
         for number, chunk in enumerate(chunks):
             note(number, encode_chunk(chunk, counter))
     else:
-        fingerprints = job.counter.fingerprints()
         try:
-            for number, lengths in work.run_pool(
-                encode_chunk, chunks, recipe, fingerprints, min(workers, len(chunks))
-            ):
-                note(number, lengths)
-        except work.WorkerDied:
+            with Pool(recipe, min(workers, len(chunks))) as pool:
+                for number, lengths in pool.run(encode_chunk, chunks, job.counter):
+                    note(number, lengths)
+        except WorkerDied:
             raise SourceError(
                 "a worker process died while samples were encoded: most often memory ran out, so "
                 "use fewer workers"

@@ -50,7 +50,7 @@ def choose(
     texts: list[str] = []
     if wanted != "tokenizers":
         texts = list(itertools.islice(_texts(counter, shards, scans), NUM_TEXTS))
-    return choose_engine(text.tokenizer, texts, wanted)
+    return choose_engine(text, texts, wanted)
 
 
 def _texts(

@@ -18,11 +18,12 @@ from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.foreign import Encode
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
 from packidx.estimate.parts import Part, Place, take_over, tidy
+from packidx.estimate.pool import Pool
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.recipe import Recipe
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
-from packidx.records.sources import Shard, ShardScan, expand_sources, scan
+from packidx.records.sources import TASK_BYTES, Shard, ShardScan, expand_sources, scan
 from packidx.records.video import forget_videos
 from packidx.transform import Function
 
@@ -128,20 +129,26 @@ def estimate_lengths(
     )
     forget_sizes()
     forget_videos()
-    counter = recipe.build()
-    scans = scan_shards(shards, workers, progress)
-    job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
-    if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
-        discarded = place.remove_abandoned(output)
-        return _summary(output, existing, begun, existed=True, discarded=discarded)
-    job = with_engine(job)
+    with Pool(recipe, workers) as pool:
+        if existing is None and workers > 1 and is_large(shards):
+            pool.start()
+        counter = recipe.build()
+        scans = scan_shards(shards, workers, progress)
+        job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
+        if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
+            discarded = place.remove_abandoned(output)
+            return _summary(output, existing, begun, existed=True, discarded=discarded)
+        job = with_engine(job)
+        return _make(job, output, pool, begun, progress)
+
+
+def _make(job: Job, output: str, pool: Pool, begun: float, progress: Progress) -> LengthsSummary:
     with place.replacing(output, job_digest(job)) as staging:
-        parts, resumed = _run(job, staging.place, workers, progress)
+        parts, resumed = _run(job, staging.place, pool, progress)
         calibration = None
-        if calibrate:
-            calibration = calibration_of(
-                job, parts, staging.place, workers, functools.partial(progress, "calibrate")
-            )
+        if job.calibrate:
+            told = functools.partial(progress, "calibrate")
+            calibration = calibration_of(job, parts, staging.place, pool.workers, told)
         manifest = make_manifest(job, parts, calibration)
         tidy(staging.place, [part.number for part in parts])
         files.write_json(os.path.join(staging.place.table, place.MANIFEST), manifest)
@@ -151,13 +158,11 @@ def estimate_lengths(
 def with_engine(job: Job) -> Job:
     """`job` with its text engine."""
     name, record = engine.choose(job.counter, shard_infos(job), job.scans, job.wanted_engine)
-    if name == job.recipe.engine:
-        return replace(job, engine=record)
-    recipe = replace(job.recipe, engine=name)
-    return replace(job, recipe=recipe, counter=recipe.build(), engine=record)
+    job.counter.engine = name
+    return replace(job, engine=record)
 
 
-def _run(job: Job, where: Place, workers: int, progress: Progress) -> tuple[list[Part], int]:
+def _run(job: Job, where: Place, pool: Pool, progress: Progress) -> tuple[list[Part], int]:
     """All parts in order, and how many of them were there already."""
     tasks = work.make_tasks(shard_infos(job), job.scans)
     total = sum(task.num_records for task in tasks)
@@ -175,14 +180,18 @@ def _run(job: Job, where: Place, workers: int, progress: Progress) -> tuple[list
 
     finished = {part.number for part in parts}
     left = [task for task in tasks if task.number not in finished]
-    workers = min(workers, len(left))
-    if workers <= 1:
+    if min(pool.workers, len(left)) <= 1:
         parts += [work.run_task(task, where, job.counter, advance) for task in left]
     else:
-        for part in work.run_tasks(left, where, job.recipe, job.counter.fingerprints(), workers):
+        for part in work.run_tasks(left, where, pool, job.counter):
             parts.append(part)
             advance(part.rows)
     return sorted(parts, key=lambda part: part.number), resumed
+
+
+def is_large(shards: Sequence[Shard]) -> bool:
+    """Whether there is work for several processes."""
+    return sum(os.path.getsize(shard.path) for shard in shards) > 2 * TASK_BYTES
 
 
 def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> list[ShardScan]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.errors import BadRecord, OptionError
 from packidx.estimate.foreign import Encode, ForeignEncoder, Measured, counts_of
 from packidx.processor.counter import Counter, Counts
 from packidx.processor.folder import ProcessorFiles, load_processor
@@ -25,8 +25,6 @@ class Recipe:
     """Folder or name."""
     labels: str | None = None
     """Label policy in words (`LabelPolicy.parse`); None is the default."""
-    engine: str = "tokenizers"
-    """Of `TextEncoder`."""
     encode: str | Encode | None = None
     """The user's own encoder, or ``module:NAME`` of it."""
     transform: str | Function | None = None
@@ -55,22 +53,7 @@ class Recipe:
         transform = None
         if self.transform is not None:
             transform = Transform(self.transform, self.seed)
-        return RecordCounter(files, self.engine, encoder, transform, self.cheap)
-
-    def build_same(self, fingerprints: Sequence[str | None]) -> RecordCounter:
-        """The counter, in another process.
-
-        Raises:
-            MismatchError: it is not the one whose `RecordCounter.fingerprints` are given.
-        """
-        counter = self.build()
-        if counter.fingerprints() != tuple(fingerprints):
-            name = self.processor or (counter.encoder.name if counter.encoder else "the transform")
-            raise MismatchError(
-                f"{name} changed while it was loaded: a worker has the fingerprints "
-                f"{counter.fingerprints()}, the parent {tuple(fingerprints)}; start again"
-            )
-        return counter
+        return RecordCounter(files, encoder, transform, self.cheap)
 
 
 @dataclass(slots=True)
@@ -95,7 +78,6 @@ class RecordCounter:
     def __init__(
         self,
         files: ProcessorFiles | None,
-        engine: str = "tokenizers",
         encoder: ForeignEncoder | None = None,
         transform: Transform | None = None,
         cheap: bool = False,
@@ -108,7 +90,23 @@ class RecordCounter:
         if cheap and files is not None:
             self.counter = Counter(replace(files, tokenizer=None))  # media as ever, text by guess
         else:
-            self.counter = Counter(files, engine)
+            self.counter = Counter(files)
+
+    @property
+    def engine(self) -> str:
+        """Of the `TextEncoder`, ``'tokenizers'`` where there is none."""
+        return "tokenizers" if self.counter.text is None else self.counter.text.engine
+
+    @engine.setter
+    def engine(self, name: str) -> None:
+        if self.counter.text is not None:
+            self.counter.text.engine = name
+
+    def warm(self) -> None:
+        """Load what will be needed, before there is anything to count."""
+        self.fingerprints()
+        if self.counter.text is not None:
+            self.counter.text.warm()
 
     def fingerprint(self) -> str | None:
         """The encoder's or the processor's; None where there is none that could be compared."""

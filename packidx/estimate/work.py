@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import pickle
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
-from typing import Any
 
 import pyarrow as pa
 
 from packidx import schema
-from packidx.errors import OptionError, SourceError
+from packidx.errors import SourceError
 from packidx.estimate.parts import Part, Place, begin_part, is_begun, write_part
-from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.estimate.pool import Pool, WorkerDied
+from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, shard_rows
 from packidx.records.sources import TASK_BYTES, Range, ShardScan
 
@@ -76,33 +68,16 @@ def run_task(
     return write_part(place, task.number, table, temporary)
 
 
-class WorkerDied(Exception):
-    """A process of the pool ended, whoever or whatever ended it.
-
-    Args:
-        waiting: numbers of the items that were not done.
-    """
-
-    def __init__(self, waiting: Sequence[int]) -> None:
-        super().__init__()
-        self.waiting = sorted(waiting)
-
-
 def run_tasks(
-    tasks: Sequence[Task],
-    place: Place,
-    recipe: Recipe,
-    fingerprints: Sequence[str | None],
-    workers: int,
+    tasks: Sequence[Task], place: Place, pool: Pool, counter: RecordCounter
 ) -> Iterator[Part]:
-    """Parts as they are finished, in any order, counted by `workers` processes; see `run_pool`.
+    """Parts as they are finished, in any order, counted by the processes of `pool`.
 
     Raises:
         SourceError: also when a worker process dies.
     """
-    call = functools.partial(_run_task, place=place)
     try:
-        for _, part in run_pool(call, tasks, recipe, fingerprints, workers):
+        for _, part in pool.run(functools.partial(_run_task, place=place), tasks, counter):
             yield part
     except WorkerDied as died:
         raise _died([tasks[number] for number in died.waiting], place) from None
@@ -110,99 +85,6 @@ def run_tasks(
 
 def _run_task(task: Task, counter: RecordCounter, place: Place) -> Part:
     return run_task(task, place, counter)
-
-
-def run_pool(
-    call: Callable[[Any, RecordCounter], Any],
-    items: Sequence[Any],
-    recipe: Recipe,
-    fingerprints: Sequence[str | None],
-    workers: int,
-) -> Iterator[tuple[int, Any]]:
-    """(number, ``call(item, counter)``) of every item, as they are done, in any order.
-
-    Args:
-        call: picklable.
-        items: what is to be done; few, or small.
-        recipe: the counter of each process.
-        fingerprints: `RecordCounter.fingerprints` of the parent's.
-        workers: processes.
-
-    Raises:
-        OptionError: the recipe holds an object that cannot be sent to another process.
-        WorkerDied: a process ended.
-    """
-    _check_picklable(recipe)
-    executor = ProcessPoolExecutor(
-        max_workers=workers,
-        mp_context=get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(recipe, tuple(fingerprints)),
-    )
-    try:
-        waiting: dict[Future[Any], int] = {
-            executor.submit(_run_in_worker, call, item): number for number, item in enumerate(items)
-        }
-        while waiting:
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda f: waiting[f]):
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
-                    raise WorkerDied(list(waiting.values())) from None
-                yield waiting.pop(future), result
-    finally:
-        processes = list((getattr(executor, "_processes", None) or {}).values())
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            with contextlib.suppress(Exception):
-                process.terminate()
-        for process in processes:
-            with contextlib.suppress(Exception):
-                process.join(5)
-
-
-def _check_picklable(recipe: Recipe) -> None:
-    try:
-        pickle.dumps(recipe)
-    except Exception as error:
-        raise OptionError(
-            f"the encoder or transform cannot be sent to worker processes ({error}): name it as "
-            "'module:NAME', or take workers=1"
-        ) from None
-
-
-_counter: RecordCounter | None = None
-_failure: Exception | None = None
-
-
-def _start_worker(recipe: Recipe, fingerprints: Sequence[str | None]) -> None:
-    global _counter, _failure
-    # The processes are the parallelism, also of what a user's encoder imports.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        _counter = recipe.build_same(fingerprints)
-    except Exception as error:  # raised by the task: a failing initializer says nothing
-        _failure = error
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _run_in_worker(call: Callable[[Any, RecordCounter], Any], item: Any) -> Any:
-    if _failure is not None:
-        raise _failure
-    if _counter is None:
-        raise RuntimeError("the worker was not started by run_pool")
-    return call(item, _counter)
 
 
 def _died(tasks: Sequence[Task], place: Place) -> SourceError:

@@ -16,11 +16,17 @@ from packidx import files
 from packidx.errors import SourceError
 from packidx.estimate import output as staging
 from packidx.estimate.job import Job, shard_infos
-from packidx.estimate.lengths import check_folder, check_workers, scan_shards, with_engine
+from packidx.estimate.lengths import (
+    check_folder,
+    check_workers,
+    is_large,
+    scan_shards,
+    with_engine,
+)
+from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import ShardInfo
-from packidx.estimate.work import WorkerDied, run_pool
 from packidx.manifest import software
 from packidx.precompute import place
 from packidx.precompute.parquet import count_columns, write_parquet
@@ -30,6 +36,7 @@ from packidx.precompute.values import LISTS, check_form
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.sources import expand_sources
+from packidx.records.video import forget_videos
 
 _COPIED = 4 << 20
 
@@ -101,17 +108,21 @@ def precompute(
     names = place.output_names(shards)
     place.check_output(output, shards, given)
     recipe = Recipe(os.fspath(processor))
-    counter = _build(recipe)
     forget_sizes()
-    scans = scan_shards(shards, workers, progress)
-    job = with_engine(Job(shards, scans, recipe, counter, root))
-    with staging.replacing(output, secrets.token_hex(32), "data set") as built:
-        folder = built.place.table
-        tallies = _write(job, names, form, folder, workers, progress)
-        manifest = place.manifest_of(_head(job, form), _shard_heads(job, names), tallies)
-        files.write_json(os.path.join(folder, place.MANIFEST), manifest)
-        for inner, _, _ in os.walk(folder):
-            files.fsync_path(inner)
+    forget_videos()
+    with Pool(recipe, workers) as pool:
+        if workers > 1 and is_large(shards):
+            pool.start()
+        counter = _build(recipe)
+        scans = scan_shards(shards, workers, progress)
+        job = with_engine(Job(shards, scans, recipe, counter, root))
+        with staging.replacing(output, secrets.token_hex(32), "data set") as built:
+            folder = built.place.table
+            tallies = _write(job, names, form, folder, pool, progress)
+            manifest = place.manifest_of(_head(job, form), _shard_heads(job, names), tallies)
+            files.write_json(os.path.join(folder, place.MANIFEST), manifest)
+            for inner, _, _ in os.walk(folder):
+                files.fsync_path(inner)
     return _summary(output, job, tallies, time.monotonic() - begun)
 
 
@@ -126,7 +137,7 @@ def _build(recipe: Recipe) -> RecordCounter:
 
 
 def _write(
-    job: Job, names: Sequence[str], form: str, folder: str, workers: int, progress: Progress
+    job: Job, names: Sequence[str], form: str, folder: str, pool: Pool, progress: Progress
 ) -> list[Tally]:
     """All shards, in order; pieces are put together as they come and removed."""
     infos = shard_infos(job)
@@ -136,7 +147,7 @@ def _write(
     total, done = sum(piece.part.num_records for piece in pieces), 0
     tallies = [Tally() for _ in infos]
     waiting: list[str] = []
-    counted = _counted(job, pieces, scratch, min(workers, len(pieces)))
+    counted = _counted(job, pieces, scratch, pool)
     with contextlib.closing(counted):
         for piece, tally in counted:
             number = piece.shard.number
@@ -151,10 +162,10 @@ def _write(
 
 
 def _counted(
-    job: Job, pieces: Sequence[Piece], scratch: str, workers: int
+    job: Job, pieces: Sequence[Piece], scratch: str, pool: Pool
 ) -> Generator[tuple[Piece, Tally], None, None]:
     """Each piece when it is written, in order."""
-    if workers <= 1:
+    if min(pool.workers, len(pieces)) <= 1:
         for piece in pieces:
             yield piece, write_piece(piece, job.counter, scratch)
         return
@@ -163,8 +174,7 @@ def _counted(
     upcoming = iter(pieces)
     next_one = next(upcoming)
     try:
-        pool = run_pool(call, pieces, job.recipe, job.counter.fingerprints(), workers)
-        for number, tally in pool:
+        for number, tally in pool.run(call, pieces, job.counter):
             finished[number] = tally
             while (tally := finished.pop(next_one.number, None)) is not None:
                 yield next_one, tally
@@ -172,7 +182,7 @@ def _counted(
                     return
                 next_one = following
     except WorkerDied as died:
-        names = sorted({pieces[number].shard.path for number in died.waiting[:workers]})
+        names = sorted({pieces[number].shard.path for number in died.waiting[: pool.workers]})
         raise SourceError(
             f"a worker process died while it counted {' or '.join(names[:3])}: most often memory "
             "ran out, so use fewer workers (in a script of your own, call this under "

@@ -17,7 +17,7 @@ from packidx.errors import BadRecord
 from packidx.processor.expand import Expanded, expand
 from packidx.processor.families import Expansion, MediaCounts
 from packidx.processor.folder import ProcessorFiles
-from packidx.processor.sequence import locate_runs, trained_tokens
+from packidx.processor.sequence import Runs, locate_runs, trained_tokens
 from packidx.processor.text import TextEncoder
 from packidx.records.conversation import Conversation, MediaInfo
 
@@ -200,10 +200,10 @@ class Counter:
         files = self.files
         assert files is not None and files.template is not None  # a TextEncoder was made of them
         result = files.template.render(conversation)
-        own = slice(media.offsets[number], media.offsets[number + 1])
-        if own.start == own.stop:
+        if not conversation.media:
             return Expanded(result.text, result.label_spans, ())
-        kinds = [KINDS[kind] for kind in media.kind[own]]
+        own = slice(media.offsets[number], media.offsets[number + 1])
+        kinds = [medium.kind for medium in conversation.media]
         placeholders = files.vision.placeholders if files.vision is not None else {}
         return expand(
             result, kinds, media.tokens[own].tolist(), media.expansions[own], placeholders
@@ -223,21 +223,8 @@ class Counter:
         mask = trained_tokens(batch, text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
-        media.at, media.tokens = media.at.copy(), media.tokens.copy()
-        whole = batch.lengths + runs.extra
-        own = np.zeros(len(rows), np.int64)
-        for at, (number, row) in enumerate(zip(runs.firsts, rows, strict=True)):
-            start, stop = media.offsets[row], media.offsets[row + 1]
-            if start == stop or at in runs.mismatched:
-                continue
-            order = expanded[at].order
-            here = slice(start, stop) if order is None else start + np.array(order)
-            first = number + np.concatenate([[0], np.cumsum([len(r) for r in expanded[at].runs])])
-            media.at[here] = runs.at[first[:-1]]
-            last = first[1:] - 1
-            media.tokens[here] = runs.at[last] + runs.repeats[last] - media.at[here]
-            own[at] = media.tokens[start:stop].sum()
-        texts.tokens[rows] = whole - own
+        own = _place_media(media, rows, expanded, runs)
+        texts.tokens[rows] = batch.lengths + runs.extra - own
 
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
         """(tokens of the text, method) as the record states them, or by its characters."""
@@ -250,6 +237,32 @@ class Counter:
         parts = (part for turn in conversation.turns for part in turn.parts)
         characters = sum(len(part) for part in parts if isinstance(part, str))
         return characters // CHARS_PER_TOKEN, HEURISTIC
+
+
+def _place_media(media: MediaColumns, rows: Ints, expanded: Sequence[Expanded], runs: Runs) -> Ints:
+    """Put where the texts' media are into their columns.
+
+    Returns:
+        ``[len(expanded)]`` tokens of each text's media, what stands between their runs included.
+    """
+    offsets = media.offsets[rows].tolist()
+    targets: list[int] = []
+    owners: list[int] = []
+    sizes: list[int] = []
+    for number, item in enumerate(expanded):
+        if item.runs and number not in runs.mismatched:
+            order = range(len(item.runs)) if item.order is None else item.order
+            targets += [offsets[number] + at for at in order]
+            owners += [number] * len(item.runs)
+            sizes += map(len, item.runs)
+    last = np.cumsum(np.array(sizes, np.int64)) - 1
+    first = last + 1 - np.array(sizes, np.int64)
+    media.at, media.tokens = media.at.copy(), media.tokens.copy()
+    media.at[targets] = runs.at[first]
+    media.tokens[targets] = runs.at[last] + runs.repeats[last] - runs.at[first]
+    own = np.zeros(len(expanded), np.int64)
+    np.add.at(own, owners, media.tokens[targets])
+    return own
 
 
 def media_token_in_text() -> BadRecord:

@@ -8,6 +8,7 @@ changed it), and borders are their running sum. Where they do not, `tokenizers` 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import unicodedata
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
@@ -26,7 +28,7 @@ Ints = NDArray[np.int64]
 Span = tuple[int, int]
 
 ENGINES = ("gigatoken", "tokenizers")
-_CHECK_EVERY = 256
+_CHECK_EVERY = 1024
 """Texts of which one is tokenized by both engines, as long as `gigatoken` is used."""
 _METASPACE = "\u2581"
 
@@ -65,6 +67,12 @@ class TextEncoder:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer, "engine": self.engine, "_seen": 0}
+
+    def warm(self) -> None:
+        """Load both engines as far as they are there, and what ids spell."""
+        with contextlib.suppress(Exception):  # whoever wants it will hear of it
+            self._gigatoken  # noqa: B018
+        self._token_bytes  # noqa: B018
 
     def encode(self, texts: Sequence[str], adds: Sequence[bool]) -> TokenBatch:
         """Tokens of texts as the processor has them.
@@ -136,7 +144,7 @@ class TextEncoder:
 
     @cached_property
     def _config(self) -> dict[str, Any]:
-        config: dict[str, Any] = json.loads(self.tokenizer.to_str())
+        config: dict[str, Any] = orjson.loads(self.tokenizer.to_str())
         return config
 
     @cached_property
@@ -153,16 +161,14 @@ class TextEncoder:
         kind = _spelling(self._config)
         if kind is None:
             return None
-        table = np.zeros(max(vocabulary.values()) + 1, np.int64)
-        for token, ident in vocabulary.items():
-            if token in added:
-                table[ident] = len(token.encode())
-            elif kind == "bytes":
-                table[ident] = len(token)  # one character per byte
-            elif len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-                table[ident] = 1
-            else:
-                table[ident] = len(token.replace(_METASPACE, " ").encode())
+        ids = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
+        table = np.zeros(ids.max(initial=-1) + 1, np.int64)
+        if kind == "bytes":  # one character per byte
+            table[ids] = np.fromiter(map(len, vocabulary), np.int64, len(vocabulary))
+        else:
+            table[ids] = [_spelled_bytes(token) for token in vocabulary]
+        for token in added:
+            table[vocabulary[token]] = len(token.encode())
         return table
 
     def borders(
@@ -242,6 +248,13 @@ class TextEncoder:
         return found
 
 
+def _spelled_bytes(token: str) -> int:
+    """Bytes of text that a token of a SentencePiece vocabulary spells."""
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return 1
+    return len(token.replace(_METASPACE, " ").encode())
+
+
 def _starts_before(encoding: Encoding, token: int, char: int) -> bool:
     span = encoding.token_to_chars(token)
     return span is not None and span[0] < char
@@ -298,7 +311,7 @@ def _spelling(config: dict[str, Any]) -> str | None:
 
 
 def choose_engine(
-    tokenizer: Tokenizer, texts: Sequence[str], wanted: str | None = None
+    encoder: TextEncoder, texts: Sequence[str], wanted: str | None = None
 ) -> tuple[str, dict[str, Any]]:
     """The engine for these texts, and the record of why for the manifest.
 
@@ -306,7 +319,7 @@ def choose_engine(
     `tokenizers` for every one of `texts`.
 
     Args:
-        tokenizer: the reference.
+        encoder: of the tokenizer.
         texts: a sample of what is to be encoded.
         wanted: one of `ENGINES`, or None for the faster one that agrees.
 
@@ -315,7 +328,7 @@ def choose_engine(
     """
     reason = "asked for"
     if wanted != "tokenizers":
-        reason, name = _try_gigatoken(tokenizer, texts)
+        reason, name = _try_gigatoken(encoder, texts)
         if not reason:
             record = {"name": name, "texts_checked": len(texts)}
             return "gigatoken", record
@@ -324,10 +337,9 @@ def choose_engine(
     return "tokenizers", {"name": f"tokenizers {version('tokenizers')}", "reason": reason}
 
 
-def _try_gigatoken(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[str, str]:
+def _try_gigatoken(encoder: TextEncoder, texts: Sequence[str]) -> tuple[str, str]:
     """(why it cannot be used or an empty string, its name and version)."""
     try:
-        encoder = TextEncoder(tokenizer, "gigatoken")
         loaded = encoder._gigatoken
     except ImportError:
         return 'gigatoken is not installed (pip install "packidx[fast]")', ""

@@ -13,7 +13,7 @@ list (``image``/``images``, ``video``/``videos``), as does a content part withou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -35,7 +35,7 @@ from packidx.records.references import (
     reference_of,
 )
 from packidx.records.single_turn import single_turn
-from packidx.records.stated import with_meta
+from packidx.records.stated import StatedMedia
 from packidx.records.tokens import tokens_of
 
 __all__ = ["LIST_KEYS", "TURN_KEYS", "is_opened", "media_entries", "parse", "part_kind"]
@@ -59,6 +59,8 @@ _TRAIN_KEYS = frozenset(("train", "training", "loss", "loss_weight", "weight"))
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
 _PLACEHOLDER = re.compile("<(image|video)>")
 
+Parts = tuple[str | Media, ...]
+
 
 def parse(record: Any) -> Conversation:
     """A raw record as a conversation.
@@ -81,37 +83,48 @@ def parse(record: Any) -> Conversation:
     lists = _MediaLists(record)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(_raw_turns(record))]
     lists.check()
-    conversation = Conversation(
+    return Conversation(
         _with_system(record, turns), _text_tokens(record), _tools(record.get("tools"))
     )
-    meta = record.get("mm_inputs_meta")
-    return conversation if meta is None else with_meta(conversation, meta)
 
 
 class _MediaLists:
-    """The record's own media, handed out to the placeholders in order of appearance."""
+    """The record's own media, handed out to the placeholders in order of appearance, and what it
+    states of all its media."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
-        self._listed: dict[str, list[Media]] = {}
-        for kind in LIST_KEYS:
-            entries = media_entries(record, kind)[1]
-            self._listed[kind] = [medium_of(kind, entry) for entry in entries]
-            if any(medium.ref is None for medium in self._listed[kind]):
-                raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
-        self._used = dict.fromkeys(LIST_KEYS, 0)
+        self._listed: dict[str, list[Any]] = {}
+        self._used: dict[str, int] = {}
+        meta = record.get("mm_inputs_meta")
+        self._stated = None if meta is None else StatedMedia(meta)
+        for kind, keys in LIST_KEYS.items():
+            if not record.keys().isdisjoint(keys):
+                self._listed[kind] = media_entries(record, kind)[1]
 
     def next(self, kind: str) -> Media:
-        number = self._used[kind]
+        """The medium that the next placeholder of a kind stands for."""
+        number = self._used.get(kind, 0)
         self._used[kind] = number + 1
-        listed = self._listed[kind]
-        return listed[number] if number < len(listed) else Media(kind)
+        listed = self._listed.get(kind, ())
+        if number >= len(listed):
+            return self.own(Media(kind))  # refused by `check`
+        medium = medium_of(kind, listed[number])
+        if medium.ref is None:
+            raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
+        return self.own(medium)
+
+    def own(self, medium: Media) -> Media:
+        """The next medium, whoever names it, with what the record states of it."""
+        return medium if self._stated is None else self._stated.complete(medium)
 
     def check(self) -> None:
-        for kind, used in self._used.items():
-            listed = len(self._listed[kind])
+        for kind in {**self._listed, **self._used}:
+            used, listed = self._used.get(kind, 0), len(self._listed.get(kind, ()))
             if used != listed:
                 text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"
                 raise BadRecord("media_mismatch", text)
+        if self._stated is not None:
+            self._stated.check()
 
 
 def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
@@ -138,14 +151,16 @@ def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
     role = _ROLES.get(stated) if isinstance(stated, str) else None
     if role is None:
         raise _unknown_role(stated, number)
+    content = turn["content"] if "content" in turn else turn.get("value")
+    if len(turn) == 2 and type(content) is str and stated != _CALL:  # as nearly all are
+        return Turn(role, _split(content, lists))
     extra = {key: value for key, value in turn.items() if key not in _TURN_OWN_KEYS}
     train = None if _TRAIN_KEYS.isdisjoint(turn) else _train(turn, number)
-    content = turn["content"] if "content" in turn else turn.get("value")
     if stated == _CALL:
         content, extra = None, {"tool_calls": _calls(content, number), **extra}
     if content is None and not extra.get("tool_calls"):
         raise BadRecord("bad_turn", f"turn {number} has no content")
-    return Turn(role, tuple(_parts(content, number, lists)), extra, train)
+    return Turn(role, _parts(content, number, lists), extra, train)
 
 
 def _unknown_role(stated: Any, number: int) -> BadRecord:
@@ -178,28 +193,27 @@ def _calls(content: Any, number: int) -> list[dict[str, Any]]:
     return [{"type": "function", "function": call} for call in calls]
 
 
-def _parts(content: Any, number: int, lists: _MediaLists) -> Iterator[str | Media]:
+def _parts(content: Any, number: int, lists: _MediaLists) -> Parts:
     if isinstance(content, str):
-        yield from _split(content, lists)
-    elif isinstance(content, list | tuple):
-        for part in content:
-            yield from _part(part, number, lists)
-    elif content is not None:
+        return _split(content, lists)
+    if isinstance(content, list | tuple):
+        return tuple(one for part in content for one in _part(part, number, lists))
+    if content is not None:
         raise BadRecord("bad_turn", f"the content of turn {number} is {named(content)}")
+    return ()
 
 
-def _part(part: Any, number: int, lists: _MediaLists) -> Iterator[str | Media]:
+def _part(part: Any, number: int, lists: _MediaLists) -> Parts:
     kind = part_kind(part)
     if kind == "text":
         text = part if isinstance(part, str) else part.get("text")
         if not isinstance(text, str):
             raise BadRecord("bad_turn", f"a text part of turn {number} is {named(text)}")
-        yield from _split(text, lists)
-    elif kind is not None:
+        return _split(text, lists)
+    if kind is not None:
         medium = medium_of(kind, part)
-        yield lists.next(kind) if medium.ref is None else medium
-    else:
-        raise BadRecord("bad_turn", f"turn {number} has a content part {_unknown_part(part)}")
+        return (lists.next(kind) if medium.ref is None else lists.own(medium),)
+    raise BadRecord("bad_turn", f"turn {number} has a content part {_unknown_part(part)}")
 
 
 def _unknown_part(part: Any) -> str:
@@ -210,16 +224,11 @@ def _unknown_part(part: Any) -> str:
     return f"{has}: known are text, {', '.join(LIST_KEYS)}"
 
 
-def _split(text: str, lists: _MediaLists) -> Iterator[str | Media]:
+def _split(text: str, lists: _MediaLists) -> Parts:
     if "<image>" not in text and "<video>" not in text:
-        if text:
-            yield text
-        return
-    for number, piece in enumerate(_PLACEHOLDER.split(text)):
-        if number % 2:
-            yield lists.next(piece)
-        elif piece:
-            yield piece
+        return (text,) if text else ()
+    pieces = enumerate(_PLACEHOLDER.split(text))
+    return tuple(lists.next(one) if number % 2 else one for number, one in pieces if one)
 
 
 def _text_tokens(record: Mapping[str, Any]) -> int | None:

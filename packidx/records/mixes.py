@@ -17,6 +17,7 @@ import orjson
 import yaml
 
 from packidx.errors import OptionError, SourceError
+from packidx.records.containers.base import open_regular
 from packidx.records.layout import Layout
 
 SUFFIXES = (".yaml", ".yml")
@@ -75,7 +76,7 @@ def load_mix(path: str) -> Any:
         SourceError: it cannot be read, or is YAML and no mix.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror}; check the path") from None

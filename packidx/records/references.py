@@ -109,6 +109,8 @@ def medium_of(kind: str, entry: Any) -> Media:
     Raises:
         BadRecord: ``bad_media``.
     """
+    if type(entry) is str:
+        return Media(kind, _plain_reference(entry))
     if kind == "video":
         frames = frames_of(entry)[1]
         if frames is not None:

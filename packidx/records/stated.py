@@ -7,13 +7,11 @@ may be an object instead. Where tokens were counted they are its ``n_tokens``, o
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.conversation import Conversation, Media
+from packidx.records.conversation import Media
 from packidx.records.references import LIST_KEYS, OBJECT, cut, named, stated_facts
 
 _REASON = "bad_meta"
@@ -21,48 +19,66 @@ _IMAGE = ("height", "width", "n_tokens")  # a list's entries in order, as far as
 _VIDEO = ("num_frames", "height", "width", "fps", "n_tokens")  # the seconds left out
 
 
-def with_meta(conversation: Conversation, meta: Any) -> Conversation:
-    """`conversation` with what `meta` states of its media.
+class StatedMedia:
+    """What ``mm_inputs_meta`` states, given to a record's media in order of appearance.
+
+    Args:
+        meta: its value.
 
     Raises:
         BadRecord: ``bad_meta``.
     """
-    if not isinstance(meta, OBJECT):
-        raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
-    stated = {kind: _entries(meta.get(f"{kind}s_meta"), kind, conversation) for kind in LIST_KEYS}
 
-    def completed(part: str | Media) -> str | Media:
-        if isinstance(part, str) or part.kind not in stated:
-            return part
-        return _merged(part, next(stated[part.kind]))
+    def __init__(self, meta: Any) -> None:
+        if not isinstance(meta, OBJECT):
+            raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
+        self._entries: dict[str, Any] = {}
+        self._seen: dict[str, int] = {}
+        for kind in LIST_KEYS:
+            entries = meta.get(f"{kind}s_meta")
+            if entries is None:
+                continue
+            if not isinstance(entries, list | tuple):
+                raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
+            self._entries[kind] = entries
 
-    turns = tuple(
-        dataclasses.replace(turn, parts=tuple(map(completed, turn.parts)))
-        for turn in conversation.turns
-    )
-    return dataclasses.replace(conversation, turns=turns)
+    def complete(self, medium: Media) -> Media:
+        """The next medium, with what is stated of it where it does not know better itself; counted
+        tokens are always taken.
 
+        Raises:
+            BadRecord: ``bad_meta``.
+        """
+        kind = medium.kind
+        number = self._seen.get(kind, 0)
+        self._seen[kind] = number + 1
+        entries = self._entries.get(kind)
+        if entries is None or number >= len(entries):
+            return medium
+        facts = _entry(entries[number], kind)
+        tokens = facts.get("tokens")
+        return Media(
+            kind,
+            medium.ref,
+            facts.get("height") if medium.height is None else medium.height,
+            facts.get("width") if medium.width is None else medium.width,
+            medium.tokens if tokens is None else tokens,
+            facts.get("num_frames") if medium.num_frames is None else medium.num_frames,
+            facts.get("fps") if medium.fps is None else medium.fps,
+            facts.get("frame_indices") if medium.frame_indices is None else medium.frame_indices,
+        )
 
-def _merged(medium: Media, facts: dict[str, Any]) -> Media:
-    """`facts` where the medium itself does not know better; counted tokens are always taken."""
-    known: dict[str, Any] = {
-        name: value
-        for name, value in facts.items()
-        if value is not None and (name == "tokens" or getattr(medium, name) is None)
-    }
-    return dataclasses.replace(medium, **known) if known else medium
+    def check(self) -> None:
+        """Refuse what is stated of more or fewer media than there were.
 
-
-def _entries(entries: Any, kind: str, conversation: Conversation) -> Iterator[dict[str, Any]]:
-    count = sum(medium.kind == kind for medium in conversation.media)
-    if entries is None:
-        entries = [None] * count
-    if not isinstance(entries, list | tuple):
-        raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
-    if len(entries) != count:
-        text = f"'{kind}s_meta' has {len(entries)} entries but the record has {count} {kind}(s)"
-        raise BadRecord(_REASON, text)
-    return iter([_entry(entry, kind) for entry in entries])
+        Raises:
+            BadRecord: ``bad_meta``.
+        """
+        for kind, entries in self._entries.items():
+            seen = self._seen.get(kind, 0)
+            if len(entries) != seen:
+                has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
+                raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:

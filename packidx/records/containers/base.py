@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from packidx.errors import BadRecord, SourceError
 
-TASK_BYTES = 16 << 20
+TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
 
 BLOCK = 1 << 20
@@ -160,7 +162,7 @@ def file_blocks(
         SourceError: the file cannot be read.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             file.seek(start)
             left = size if end is None else end - start
             while left > 0 and (block := file.read(min(size, left))):
@@ -169,6 +171,22 @@ def file_blocks(
                 yield block
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def open_regular(path: str, flags: int) -> int:
+    """`os.open` of a regular file: a pipe of that name must not stop the program.
+
+    Raises:
+        OSError: there is none, or it is something else.
+    """
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        what = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        text = os.strerror(what) if what == errno.EISDIR else "it is no regular file"
+        raise OSError(what, text)
+    return handle
 
 
 def file_version(path: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from packidx.errors import BadRecord
-from packidx.records.containers.base import BLOCK, BrokenFile, unreadable
+from packidx.records.containers.base import BLOCK, BrokenFile, open_regular, unreadable
 
 GZIP, ZSTD = "gz", "zst"
 
@@ -55,7 +55,7 @@ class _File:
         self.at = 0
         self._taken = taken
         try:
-            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = open_regular(path, os.O_RDONLY)
         except OSError as error:
             raise unreadable(path, error) from None
 

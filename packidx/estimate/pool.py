@@ -1,0 +1,180 @@
+"""Worker processes, each with a counter of its own.
+
+They load it while the parent is still looking at the sources: a tokenizer and what is known of its
+tokens take a second or two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, get_context, parent_process
+from types import TracebackType
+from typing import Any
+
+from packidx.errors import MismatchError, OptionError
+from packidx.estimate.recipe import Recipe, RecordCounter
+
+Call = Callable[[Any, RecordCounter], Any]
+
+
+class WorkerDied(Exception):
+    """A process of the pool ended, whoever or whatever ended it.
+
+    Args:
+        waiting: numbers of the items that were not done.
+    """
+
+    def __init__(self, waiting: Sequence[int]) -> None:
+        super().__init__()
+        self.waiting = sorted(waiting)
+
+
+class Pool:
+    """Processes that count by a recipe.
+
+    Args:
+        recipe: the counter of each process.
+        workers: processes; they start with the first item, or with `start`.
+    """
+
+    def __init__(self, recipe: Recipe, workers: int) -> None:
+        self.recipe = recipe
+        self.workers = workers
+        self._executor: ProcessPoolExecutor | None = None
+
+    def start(self) -> None:
+        """Let the processes begin to load.
+
+        Raises:
+            OptionError: the recipe holds an object that cannot be sent to another process.
+        """
+        if self._executor is None:
+            _check_picklable(self.recipe)
+            self._executor = ProcessPoolExecutor(
+                max_workers=self.workers,
+                mp_context=get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(self.recipe,),
+            )
+            for _ in range(self.workers):  # an idle process takes the next item: start them all
+                self._executor.submit(os.getpid)
+
+    def run(
+        self, call: Call, items: Sequence[Any], counter: RecordCounter
+    ) -> Iterator[tuple[int, Any]]:
+        """(number, ``call(item, counter)``) of every item, as they are done, in any order.
+
+        Args:
+            call: picklable.
+            items: what is to be done; few, or small.
+            counter: the parent's; the processes must have the same.
+
+        Raises:
+            OptionError: as `start`.
+            MismatchError: a process loaded another processor, encoder or transform.
+            WorkerDied: a process ended.
+        """
+        self.start()
+        assert self._executor is not None
+        known = counter.engine, counter.fingerprints()
+        try:
+            waiting: dict[Future[Any], int] = {
+                self._executor.submit(_run_in_worker, call, item, *known): number
+                for number, item in enumerate(items)
+            }
+        except BrokenProcessPool:
+            raise WorkerDied(range(len(items))) from None
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda f: waiting[f]):
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    raise WorkerDied(list(waiting.values())) from None
+                yield waiting.pop(future), result
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        if self._executor is None:
+            return
+        processes = list((getattr(self._executor, "_processes", None) or {}).values())
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            with contextlib.suppress(Exception):
+                process.terminate()
+        for process in processes:
+            with contextlib.suppress(Exception):
+                process.join(5)
+        self._executor = None
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_picklable(recipe: Recipe) -> None:
+    try:
+        pickle.dumps(recipe)
+    except Exception as error:
+        raise OptionError(
+            f"the encoder or transform cannot be sent to worker processes ({error}): name it as "
+            "'module:NAME', or take workers=1"
+        ) from None
+
+
+_recipe: Recipe | None = None
+_counter: RecordCounter | None = None
+_failure: Exception | None = None
+
+
+def _start_worker(recipe: Recipe) -> None:
+    global _recipe, _counter, _failure
+    # The processes are the parallelism, also of what a user's encoder imports.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _recipe = recipe
+    try:
+        _counter = recipe.build()
+        _counter.warm()
+    except Exception as error:  # raised by the item: a failing initializer says nothing
+        _failure = error
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _run_in_worker(call: Call, item: Any, engine: str, fingerprints: tuple[str | None, ...]) -> Any:
+    if _failure is not None:
+        raise _failure
+    if _counter is None or _recipe is None:
+        raise RuntimeError("the worker was not started by a Pool")
+    _counter.engine = engine
+    if _counter.fingerprints() != fingerprints:
+        name = _recipe.processor or (_counter.encoder.name if _counter.encoder else "the transform")
+        raise MismatchError(
+            f"{name} changed while it was loaded: a worker has the fingerprints "
+            f"{_counter.fingerprints()}, the parent {fingerprints}; start again"
+        )
+    return call(item, _counter)
