@@ -129,9 +129,10 @@ def run_estimate(
     shutil.rmtree(output, ignore_errors=True)
     script = (
         "import resource, sys; from packidx_cli.main import main\n"
-        "try: main(sys.argv[1:])\n"
+        "try: status = main(sys.argv[1:])\n"
         "finally: print(max(resource.getrusage(who).ru_maxrss for who in"
-        " (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)), file=sys.stderr)"
+        " (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)), file=sys.stderr)\n"
+        "sys.exit(status)"
     )
     args = ["estimate", *map(str, paths), "-o", str(output), "--processor", str(processor)]
     args += ["--media-root", str(root), "--workers", str(WORKERS)]

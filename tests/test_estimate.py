@@ -17,7 +17,7 @@ from PIL import Image
 
 from packidx import schema
 from packidx.errors import OptionError, SourceError
-from packidx.estimate import LengthsSummary, estimate_lengths, output, rows, work
+from packidx.estimate import LengthsSummary, estimate_lengths, output, pool, rows, work
 from packidx.processor.counter import Counter
 from packidx.records import sources
 from packidx.records.sources import read_record
@@ -263,7 +263,7 @@ def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write(tmp_path / f"{name}.jsonl", [chat()] * 200)
     monkeypatch.setattr(sources, "TASK_BYTES", 1000)
     monkeypatch.setattr(work, "TASK_BYTES", 1000)
-    monkeypatch.setattr(work, "_run_in_worker", _die)
+    monkeypatch.setattr(pool, "_run_in_worker", _die)
     with pytest.raises(SourceError, match=r"worker process died while it counted .*a\.jsonl"):
         estimate_lengths(
             [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tmp_path / "out", workers=2
@@ -271,7 +271,7 @@ def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
-def _die(call: Any, item: Any) -> Any:
+def _die(*arguments: Any) -> Any:
     os._exit(9)
 
 

@@ -16,6 +16,7 @@ from processors import qwen_folders
 
 from packidx.errors import SourceError
 from packidx.processor import load_processor
+from packidx.processor.families import FAMILIES
 from packidx.processor.families.qwen import QwenVision
 from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
 
@@ -217,3 +218,13 @@ def test_importing_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_only_qwen_reads_pixel_limits_by_their_older_names(folder: Path) -> None:
+    """Other processors of transformers ignore them, whatever a checkpoint says."""
+    settings = {"size": {"shortest_edge": 100, "longest_edge": 1000}, "max_pixels": 500}
+    assert complete_settings(settings)["size"] == {"shortest_edge": 100, "longest_edge": 500}
+    others = [name for name, family in FAMILIES.items() if not family.older_names]
+    assert {"Glm4vProcessor", "InternVLProcessor", "Kimi_K25Processor"} <= set(others)
+    kept = complete_settings(settings, older_names=False)
+    assert kept["size"] == settings["size"]

@@ -43,6 +43,7 @@ def test_every_block_runs_as_it_stands(workplace: Path) -> None:
         "log",
         "sql",
         "verify",
+        "precompute",
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in shell:

@@ -7,6 +7,7 @@ tokens take a second or two.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -149,6 +150,7 @@ def _start_worker(recipe: Recipe) -> None:
         os.environ.setdefault(name, "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
     _recipe = recipe
     try:
         _counter = recipe.build()

@@ -323,7 +323,7 @@ def refuse_size(height: int, width: int) -> BadRecord:
     if height <= 0 or width <= 0:
         return BadRecord("broken_media", f"an image of {width}x{height} pixels")
     return BadRecord(
-        "aspect_ratio", f"an image of {width}x{height} pixels: the longer side is over 200 times"
+        "aspect_ratio", f"an image of {width}x{height} pixels: one side is over 200 times the other"
     )
 
 

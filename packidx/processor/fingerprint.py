@@ -28,13 +28,14 @@ def complete_settings(
     settings: Mapping[str, Any],
     defaults: Mapping[str, Any] | None = None,
     names: Sequence[str] = (),
+    older_names: bool = True,
 ) -> dict[str, Any]:
     """An image or video processor's settings, complete and in one spelling.
 
     Only those of `SETTINGS` and `names` are kept.
 
-    ``min_pixels`` and ``max_pixels``, the older names, override ``size`` as in transformers 5.23
-    (`Qwen2VLImageProcessor.__init__`).
+    With `older_names` ``min_pixels`` and ``max_pixels`` override ``size`` as in transformers 5.23
+    (`Qwen2VLImageProcessor.__init__`); other families' processors ignore them.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     merged = {**(defaults or {}), **given}
@@ -42,7 +43,7 @@ def complete_settings(
     if isinstance(size, Mapping):
         size = {key: value for key, value in size.items() if value is not None}
         for name, old in (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")):
-            if merged.get(old) is not None:
+            if older_names and merged.get(old) is not None:
                 size[name] = merged[old]
                 size.pop(old, None)
         merged["size"] = size

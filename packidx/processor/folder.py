@@ -203,10 +203,13 @@ def assemble(
     given = {name: own_settings.get(name) for name in further}
     own = complete_settings(given, family.own_defaults if family else None, further)
     if video_settings is not None and family is not None and family.video_defaults:
-        video = complete_settings(video_settings, family.video_defaults, further)
+        video = complete_settings(
+            video_settings, family.video_defaults, further, family.older_names
+        )
     if image_settings is not None:
         defaults = family.image_defaults if family else None
-        image = complete_settings(image_settings, defaults, further)
+        older_names = family.older_names if family else True
+        image = complete_settings(image_settings, defaults, further, older_names)
         try:
             vision = family.build(image, video or {}, own) if family else foreign()
         except PackidxError as error:

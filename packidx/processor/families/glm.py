@@ -123,7 +123,7 @@ class GlmVision(VisionFamily):
         rows, columns = (int(side[0]) for side in sides)
         if not rows:
             size = f"{video.width}x{video.height}"
-            text = f"a video of {size} pixels: the longer side is over 200 times"
+            text = f"a video of {size} pixels: one side is over 200 times the other"
             raise BadRecord("aspect_ratio", text)
         pairs = -(-len(frames) // limits.temporal_patch_size)
         seconds = timestamps(frames[::STAMPED], video.fps)[:pairs]

@@ -148,6 +148,7 @@ QWEN2_VL = Family(
     _QWEN2_IMAGE,
     _QWEN2_VIDEO,
     partial(QwenVision.from_settings, "qwen2_vl"),
+    older_names=True,
 )
 QWEN2_5_VL = Family(
     "qwen2_5_vl",
@@ -155,6 +156,7 @@ QWEN2_5_VL = Family(
     _QWEN2_IMAGE,
     _QWEN2_VIDEO,
     partial(QwenVision.from_settings, "qwen2_5_vl"),
+    older_names=True,
 )
 QWEN3_VL = Family(
     "qwen3_vl",
@@ -162,4 +164,5 @@ QWEN3_VL = Family(
     _QWEN2_IMAGE,
     _QWEN3_VIDEO,
     partial(QwenVision.from_settings, "qwen3_vl"),
+    older_names=True,
 )

@@ -91,7 +91,7 @@ class QwenVideos(ABC):
         )
         for number in np.flatnonzero(height == 0).tolist():
             size = f"{videos[number].width}x{videos[number].height}"
-            text = f"a video of {size} pixels: the longer side is over 200 times"
+            text = f"a video of {size} pixels: one side is over 200 times the other"
             errors.setdefault(number, BadRecord("aspect_ratio", text))
         tokens = grids.prod(axis=1) // self.merge_size**2
         return MediaCounts(grids, tokens, self._expansions(videos, frames, grids), errors)
