@@ -70,12 +70,13 @@ class Placeholders:
         others than the conversation's: then `find` has to look.
         """
         found = []
+        last = len(layout.literals) - 1
+        kinds = {(literal, 0 < n < last) for n, literal in enumerate(layout.literals)}
+        if any(_completes(*kind, token) for kind in kinds for token in self._tokens):
+            return None
         for number, literal in enumerate(layout.literals):
             for token in self.pattern.finditer(literal) if self.pattern else ():
                 found.append((token.group(), (2 * number, token.start())))
-            inner = 0 < number < len(layout.literals) - 1
-            if any(_completes(literal, token, inner) for token in self._tokens):
-                return None
         if self.pattern is None:
             return ()
         order = _assign([token for token, _ in found], self._expected(conversation))
@@ -95,7 +96,7 @@ def _assign(found: Sequence[str], media: Sequence[str | None]) -> list[int] | No
     return [next(left[str(token)]) for token in media]
 
 
-def _completes(literal: str, token: str, inner: bool) -> bool:
+def _completes(literal: str, inner: bool, token: str) -> bool:
     """Whether a text beside `literal` could make a placeholder together with it."""
     cuts = range(1, len(token))
     if any(literal.endswith(token[:cut]) or literal.startswith(token[cut:]) for cut in cuts):

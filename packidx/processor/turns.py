@@ -9,6 +9,7 @@ that it ends a turn with; both are learned from small renderings, once per templ
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,6 +100,7 @@ class _Finder:
     ) -> None:
         self.layout, self.turns, self.words, self.policy = layout, turns, words, policy
         self.mine = [n for n, turn in enumerate(turns) if turn.role in policy.roles]
+        self._is_mine = frozenset(self.mine)
         self.starts: dict[int, Place] = {}
         self.ends: dict[int, tuple[Place, Stretch | None]] = {}
 
@@ -170,14 +172,14 @@ class _Finder:
         owner = self.layout.holes[hole]
         if owner is None:
             raise Lost("a text belongs to several turns")
-        if owner.kind == "other" and owner.turn in self.mine:
+        if owner.kind == "other" and owner.turn in self._is_mine:
             raise Lost("a trained message's other keys are written")
         return owner.turn
 
     def _between(self, h: int, literal: str, before: int, after: int) -> None:
         """Turn `before` ends and turn `after` begins in literal `h`; those between have no hole."""
-        silent = [turn for turn in self.mine if before < turn < after]
-        begin = [*silent, after] if after in self.mine else silent
+        silent = self.mine[bisect_right(self.mine, before) : bisect_left(self.mine, after)]
+        begin = [*silent, after] if after in self._is_mine else silent
         heads = _ends_of(self.words.header, literal)
         if silent and len(heads) != len(begin):
             raise Lost("turns without text")
@@ -187,7 +189,7 @@ class _Finder:
                 raise Lost("turns are mixed")
             self.starts[turn] = (2 * h, heads[number]) if heads else (2 * h + 1, 0)
         stops = [*(head - len(self.words.header) for head in heads), len(literal)]
-        if before in self.mine:
+        if before in self._is_mine:
             if before in self.ends:
                 raise Lost("turns are mixed")
             hole = self.layout.holes[h - 1]
@@ -242,18 +244,20 @@ class _Finder:
     def _literals(self, start: Place, end: Place) -> list[tuple[int, int, int]]:
         """The literals from `start` to `end`: border, and from and to which character."""
         parts = []
-        for h, literal in enumerate(self.layout.literals):
+        for h in range((start[0] + 1) // 2, end[0] // 2 + 1):
             border = 2 * h
-            if start[0] <= border <= end[0]:
-                low = start[1] if start[0] == border else 0
-                high = end[1] if end[0] == border else len(literal)
-                parts.append((border, low, high))
+            low = start[1] if start[0] == border else 0
+            high = end[1] if end[0] == border else len(self.layout.literals[h])
+            parts.append((border, low, high))
         return parts
 
     def _cuts(self, turn: int, start: Place, end: Place) -> list[Stretch]:
         """Reasoning and tool calls that the message holds by themselves, if not trained on."""
         cuts: list[Stretch] = []
-        for number, hole in enumerate(self.layout.holes):
+        if self.policy.tool_calls and self.policy.thinking:
+            return cuts
+        for number in range(start[0] // 2, min(end[0] // 2 + 1, len(self.layout.holes))):
+            hole = self.layout.holes[number]
             if hole is None or hole.turn != turn or not start <= (2 * number + 1, 0) <= end:
                 continue
             low, high = self._other(number, -1, hole, start), self._other(number, 1, hole, end)

@@ -159,7 +159,7 @@ class Family:
     own_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Class defaults of the processor's own settings, for what a checkpoint leaves out."""
     older_names: bool = False
-    """Whether its image and video processors take ``min_pixels`` and ``max_pixels`` for ``size``."""
+    """Whether its image and video processors take ``min_pixels`` and ``max_pixels``, too."""
 
 
 def no_videos(name: str, videos: Sequence[MediaInfo]) -> MediaCounts:
