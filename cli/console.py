@@ -68,3 +68,9 @@ def status(quiet: bool) -> Iterator[Callable[[str], None]]:
 def count(value: int | None) -> str:
     """An integer with thousands separators, or a dash for unknown."""
     return "–" if value is None else f"{value:,}"
+
+
+def with_parts(total: int, parts: dict[str, int]) -> str:
+    """A number, and what it is made up of."""
+    listed = ", ".join(f"{count(number)} {name}" for name, number in parts.items())
+    return f"{count(total)} ({listed})" if listed else count(total)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.errors import OptionError
-from packidx.records.layout import COLUMNS, TAGS
-
-from .console import count, print_facts, print_json
+from .console import count, print_facts, print_json, with_parts
+from .sources import pairs_of, progress_bar, source_options
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
-    from packidx.estimate.progress import Progress
 
 
 @click.command("estimate")
@@ -68,36 +63,7 @@ if TYPE_CHECKING:
     metavar="auto|gigatoken|tokenizers",
     help="What tokenizes; auto takes the faster one if both agree on the data's own text.",
 )
-@click.option(
-    "--media-root",
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder of the media; nothing outside it is read.  [default: each shard's own folder]",
-)
-@click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="NAME=FIELD",
-    help=f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
-)
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="role_tag and content_tag: the keys of a turn; the others: the role's word in it. "
-    f"NAME is one of {', '.join(TAGS)}.",
-)
-@click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files.")
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes to count with.  [default: one per CPU]",
-)
-@click.option("--quiet", is_flag=True, help="Show no progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@source_options
 def estimate(
     sources: tuple[str, ...],
     output: str,
@@ -133,45 +99,6 @@ def estimate(
     _warn(summary, options)
 
 
-def pairs_of(option: str, what: str, values: tuple[str, ...]) -> dict[str, str]:
-    """``{NAME: what}`` of a repeated option.
-
-    Raises:
-        OptionError: a value without ``=``, or a name given twice.
-    """
-    pairs: dict[str, str] = {}
-    for value in values:
-        name, equals, word = value.partition("=")
-        if not (name and equals and word):
-            raise OptionError(f"{option} {value}: write NAME={what}")
-        if name in pairs:
-            raise OptionError(f"{option} {name} is given twice, {pairs[name]!r} and {word!r}")
-        pairs[name] = word
-    return pairs
-
-
-@contextlib.contextmanager
-def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on stderr, or nothing."""
-    if quiet:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        words = {"scan": "reading shards", "count": "counting tokens"}
-        words["calibrate"] = "encoding samples"
-        tasks = {name: bar.add_task(text, visible=False) for name, text in words.items()}
-
-        def progress(phase: str, done: int, total: int) -> None:
-            bar.update(tasks[phase], completed=done, total=total, visible=True)
-
-        yield progress
-
-
 def _print(summary: LengthsSummary) -> None:
     state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
     facts = {"samples": with_parts(summary.num_samples, summary.methods)}
@@ -185,11 +112,6 @@ def _print(summary: LengthsSummary) -> None:
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
-
-
-def with_parts(total: int, parts: dict[str, int]) -> str:
-    listed = ", ".join(f"{count(number)} {name}" for name, number in parts.items())
-    return f"{count(total)} ({listed})" if listed else count(total)
 
 
 def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, print_facts, print_json
-from .estimate import pairs_of, progress_bar, with_parts
+from .console import count, print_facts, print_json, with_parts
+from .sources import pairs_of, progress_bar, source_options
 
 if TYPE_CHECKING:
     from packidx.precompute import PrecomputeSummary
@@ -39,32 +39,7 @@ if TYPE_CHECKING:
     help="Entries of mm_inputs_meta: [height, width, n_tokens], as NeMo's packer reads them, or "
     "objects with these names.",
 )
-@click.option(
-    "--media-root",
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder of the media; nothing outside it is read.  [default: each shard's own folder]",
-)
-@click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="NAME=FIELD",
-    help="FIELD of the records is the column NAME, as for estimate; also text_tokens and "
-    "mm_inputs_meta, which are written under that name then.",
-)
-@click.option(
-    "--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Words of a turn, as for estimate."
-)
-@click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files.")
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes to count with.  [default: one per CPU]",
-)
-@click.option("--quiet", is_flag=True, help="Show no progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@source_options
 def precompute(
     sources: tuple[str, ...],
     output: str,

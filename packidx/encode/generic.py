@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from packidx.encode.loading import INSTALL
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
-from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.encode.loading import transformers_class
+from packidx.errors import BadRecord, SourceError
 from packidx.files import digest
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.processor.families.base import Ints
@@ -148,16 +147,9 @@ def load_generic(folder: str) -> GenericVision:
         MissingExtraError: transformers is not installed or cannot be used.
         SourceError: transformers cannot load the folder's processor, or it does not serve.
     """
+    loader = transformers_class("AutoProcessor")
     try:
-        allow_cuda_torchvision()
-        from transformers import AutoProcessor
-    except (ImportError, RuntimeError) as error:
-        cause = error.__cause__ or error
-        raise MissingExtraError(
-            f"transformers cannot be imported ({cause}): run {INSTALL}"
-        ) from error
-    try:
-        processor = AutoProcessor.from_pretrained(folder)
+        processor = loader.from_pretrained(folder)
     except Exception as error:  # transformers raises whatever the folder makes it stumble over
         reason = " ".join(str(error).split())[:300]
         raise SourceError(

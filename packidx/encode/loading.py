@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -84,15 +85,23 @@ def load_image_processor(folder: str) -> Any:
     Raises:
         MissingExtraError: transformers is not installed or cannot be used.
     """
+    return transformers_class("AutoImageProcessor").from_pretrained(folder)
+
+
+def transformers_class(name: str) -> Any:
+    """A class of transformers.
+
+    Raises:
+        MissingExtraError: transformers or what the class needs is missing or cannot be used.
+    """
     try:
         allow_cuda_torchvision()
-        from transformers import AutoImageProcessor
+        return getattr(import_module("transformers"), name)
     except (ImportError, RuntimeError) as error:
         cause = error.__cause__ or error
         raise MissingExtraError(
-            f"transformers cannot be imported ({cause}): run {INSTALL}"
+            f"transformers' {name} cannot be imported ({cause}): run {INSTALL}"
         ) from error
-    return AutoImageProcessor.from_pretrained(folder)
 
 
 def import_torch() -> Any:

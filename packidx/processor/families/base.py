@@ -162,6 +162,20 @@ class Family:
     """Whether its image and video processors take ``min_pixels`` and ``max_pixels``, too."""
 
 
+CLIP_DEFAULTS: dict[str, Any] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+"""What the image and video processor classes of most families have in common."""
+SIGLIP_DEFAULTS = {**CLIP_DEFAULTS, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+
+
 def no_videos(name: str, videos: Sequence[MediaInfo]) -> MediaCounts:
     """`count_videos` of a family that takes images only."""
     num = len(videos)

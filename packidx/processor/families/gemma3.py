@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
+    SIGLIP_DEFAULTS,
     Expansion,
     Family,
     Ints,
@@ -141,14 +142,8 @@ def _build(
 
 # Class defaults of transformers 5.23: Gemma3ImageProcessor.
 _IMAGE: dict[str, Any] = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
+    **SIGLIP_DEFAULTS,
     "resample": 2,
-    "rescale_factor": 1 / 255,
-    "image_mean": [0.5] * 3,
-    "image_std": [0.5] * 3,
     "size": {"height": 224, "width": 224},
 }
 

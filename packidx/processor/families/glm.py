@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
+from packidx.processor.families.base import (
+    CLIP_DEFAULTS,
+    Expansion,
+    Family,
+    Ints,
+    MediaCounts,
+    VisionFamily,
+)
 from packidx.processor.families.frames import (
     Frames,
     Grid,
@@ -246,14 +253,7 @@ def _limits(kind: str, settings: Mapping[str, Any]) -> Limits:
 # Class defaults of transformers 5.23: Glm4vImageProcessor and Glm4vVideoProcessor; GLM-4.6V's are
 # the same.
 _BOTH: dict[str, Any] = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
+    **CLIP_DEFAULTS,
     "patch_size": 14,
     "temporal_patch_size": 2,
     "merge_size": 2,

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import (
+    SIGLIP_DEFAULTS,
     Expansion,
     Family,
     Ints,
@@ -249,15 +250,9 @@ def _build_smolvlm(
 # Class defaults of transformers 5.23: Idefics3ImageProcessor, SmolVLMImageProcessor and
 # SmolVLMVideoProcessor.
 _DEFAULTS: dict[str, Any] = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
+    **SIGLIP_DEFAULTS,
     "do_pad": True,
     "resample": 1,
-    "rescale_factor": 1 / 255,
-    "image_mean": [0.5] * 3,
-    "image_std": [0.5] * 3,
     "size": {"longest_edge": 1456},
     "max_image_size": {"longest_edge": 364},
 }

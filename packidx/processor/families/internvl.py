@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import SourceError
-from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
+from packidx.processor.families.base import (
+    CLIP_DEFAULTS,
+    Expansion,
+    Family,
+    Ints,
+    MediaCounts,
+    VisionFamily,
+)
 from packidx.processor.families.frames import (
     Frames,
     Grid,
@@ -189,15 +196,8 @@ def _video_text(num_frames: int, tokens: int) -> Expansion:
 
 # Class defaults of transformers 5.23: GotOcr2ImageProcessor and InternVLVideoProcessor.
 _BOTH: dict[str, Any] = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    **CLIP_DEFAULTS,
     "size": {"height": 384, "width": 384},
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
 }
 INTERNVL = Family(
     "internvl",

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.errors import SourceError
-from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
+from packidx.processor.families.base import (
+    SIGLIP_DEFAULTS,
+    Expansion,
+    Family,
+    Ints,
+    MediaCounts,
+    VisionFamily,
+)
 from packidx.processor.families.frames import (
     Frames,
     Grid,
@@ -185,15 +192,8 @@ def _clock(seconds: float) -> str:
 
 # Class defaults of transformers 5.23: Kimi_K25ImageProcessor and Kimi_K25VideoProcessor.
 _BOTH: dict[str, Any] = {
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
+    **SIGLIP_DEFAULTS,
     "size": {"max_height": 512, "max_width": 512},
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
     "patch_size": 14,
     "merge_size": 2,
 }

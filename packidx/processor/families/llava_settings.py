@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from packidx.errors import SourceError
-from packidx.processor.families.base import Family
+from packidx.processor.families.base import CLIP_DEFAULTS, Family
 from packidx.processor.families.llava import LlavaVision, TiledLlavaVision
 from packidx.processor.families.tiles import needed, square_side
 
@@ -117,18 +117,8 @@ def _build_onevision(
 
 # Class defaults of transformers 5.23: LlavaNextImageProcessor, LlavaOnevisionImageProcessor and
 # LlavaOnevisionVideoProcessor.
-_DEFAULTS: dict[str, Any] = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
 _NEXT_IMAGE = {
-    **_DEFAULTS,
+    **CLIP_DEFAULTS,
     "do_pad": True,
     "do_center_crop": True,
     "size": {"shortest_edge": 224},
@@ -136,9 +126,13 @@ _NEXT_IMAGE = {
     "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
 }
 _EDGES = range(384, 2305, 384)
-_ONEVISION_IMAGE = {**_DEFAULTS, "do_pad": True, "size": {"height": 384, "width": 384}}
+_ONEVISION_IMAGE = {**CLIP_DEFAULTS, "do_pad": True, "size": {"height": 384, "width": 384}}
 _ONEVISION_IMAGE |= {"image_grid_pinpoints": [[h, w] for h in _EDGES for w in _EDGES]}
-_ONEVISION_VIDEO = {**_DEFAULTS, "size": {"height": 384, "width": 384}, "do_sample_frames": False}
+_ONEVISION_VIDEO = {
+    **CLIP_DEFAULTS,
+    "size": {"height": 384, "width": 384},
+    "do_sample_frames": False,
+}
 _STRATEGY = ("image_token", "vision_feature_select_strategy")
 
 LLAVA = Family(

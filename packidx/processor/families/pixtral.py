@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Expansion, Family, Ints, MediaCounts, VisionFamily
+from packidx.processor.families.base import (
+    CLIP_DEFAULTS,
+    Expansion,
+    Family,
+    Ints,
+    MediaCounts,
+    VisionFamily,
+)
 from packidx.processor.families.tiles import needed, positive_sizes, without
 
 
@@ -106,15 +113,8 @@ def _build(
 
 # Class defaults of transformers 5.23: PixtralImageProcessor and PixtralProcessor.
 _IMAGE: dict[str, Any] = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
+    **CLIP_DEFAULTS,
     "do_pad": True,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
     "patch_size": {"height": 16, "width": 16},
     "size": {"longest_edge": 1024},
 }

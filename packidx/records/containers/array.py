@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from packidx.errors import BadRecord
 from packidx.records.containers.base import BOM, BrokenFile
-from packidx.records.containers.lines import decode, decoded
+from packidx.records.containers.lines import JsonText
 
 Positions = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,7 +38,7 @@ _CLASS = _classes()
 _STEP = np.array([0, 0, 0, 1, -1, 0], np.int64)  # what a class does to the depth
 
 
-class JsonArray:
+class JsonArray(JsonText):
     """The elements of one array in a stream of blocks."""
 
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
@@ -76,19 +75,6 @@ class JsonArray:
             f"the JSON array is cut: it ends inside the element that begins at byte {at}; restore "
             "the file, or close the array behind its last whole element"
         )
-
-    def header(self, blocks: Iterator[bytes]) -> None:
-        """Arrays have none."""
-
-    def records(
-        self, blocks: Iterator[bytes], at: int, begun: bool, header: None
-    ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
-        """(offset, bytes, record) of every element."""
-        for offset, raw in self.items(blocks, at, begun):
-            yield offset, len(raw), decoded(raw)
-
-    def decode(self, raw: bytes, where: str, header: None) -> dict[str, Any]:
-        return decode(raw, where)
 
 
 def _element(pieces: list[bytes], at: int) -> tuple[int, bytes]:

@@ -27,6 +27,7 @@ from packidx.records.containers.base import (
     broken,
     file_hash,
     file_version,
+    group_ranges,
     too_few,
 )
 from packidx.records.containers.columns import check_batch, check_names, record_at, records_of
@@ -45,16 +46,8 @@ class Arrow:
     ) -> ShardScan:
         hashing = file_hash(path, progress)
         file = _Mapped(path, check_batch)
-        ranges: list[Range] = []
-        begin, nbytes = 0, 0
-        for number, size in enumerate(file.nbytes):
-            nbytes += size
-            if nbytes >= task_bytes or number + 1 == len(file.nbytes):
-                first, end = file.starts[begin], file.starts[number + 1]
-                if end > first:
-                    ranges.append(Range(begin, number + 1, first, end - first, nbytes))
-                begin, nbytes = number + 1, 0
-        return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], tuple(ranges))
+        ranges = group_ranges(file.starts, file.nbytes, task_bytes)
+        return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], ranges)
 
     def read(self, path: str, part: Range) -> Iterator[RawRecord]:
         # Mapped anew for each range: pages that were read do not stay in memory with it.

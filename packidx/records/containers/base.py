@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -227,6 +227,27 @@ def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
             "the shard is not the one that was counted, so run estimate again"
         )
     return data
+
+
+def group_ranges(
+    starts: Sequence[int], nbytes: Sequence[int], task_bytes: int
+) -> tuple[Range, ...]:
+    """Ranges of row groups or batches, cut every `task_bytes` or so.
+
+    Args:
+        starts: number of each group's first row, and of all rows.
+        nbytes: of each group.
+    """
+    ranges: list[Range] = []
+    begin, total = 0, 0
+    for number, size in enumerate(nbytes):
+        total += size
+        if total >= task_bytes or number + 1 == len(nbytes):
+            first, end = starts[begin], starts[number + 1]
+            if end > first:
+                ranges.append(Range(begin, number + 1, first, end - first, total))
+            begin, total = number + 1, 0
+    return tuple(ranges)
 
 
 def within(cuts: list[tuple[int, int]]) -> tuple[Range, ...]:

@@ -144,7 +144,28 @@ def decoded(line: bytes) -> dict[str, Any] | BadRecord:
         return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
 
 
-class JsonLines:
+class JsonText:
+    """Text whose items are JSON, each by itself."""
+
+    def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of every item; `at` is the first block's offset."""
+        raise NotImplementedError
+
+    def header(self, blocks: Iterator[bytes]) -> None:
+        """There is none."""
+
+    def records(
+        self, blocks: Iterator[bytes], at: int, begun: bool, header: None
+    ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
+        """(offset, bytes, record) of every item."""
+        for offset, raw in self.items(blocks, at, begun):
+            yield offset, len(raw), decoded(raw)
+
+    def decode(self, raw: bytes, where: str, header: None) -> dict[str, Any]:
+        return decode(raw, where)
+
+
+class JsonLines(JsonText):
     """Lines in a stream of blocks; what compressed files are read with."""
 
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
@@ -154,19 +175,6 @@ class JsonLines:
             body = body[:-1] if body.endswith(b"\r") else body
             if body.strip(_BLANK):
                 yield offset, body
-
-    def header(self, blocks: Iterator[bytes]) -> None:
-        """Lines have none."""
-
-    def records(
-        self, blocks: Iterator[bytes], at: int, begun: bool, header: None
-    ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
-        """(offset, bytes, record) of every line."""
-        for offset, raw in self.items(blocks, at, begun):
-            yield offset, len(raw), decoded(raw)
-
-    def decode(self, raw: bytes, where: str, header: None) -> dict[str, Any]:
-        return decode(raw, where)
 
 
 def whole_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:

@@ -24,6 +24,7 @@ from packidx.records.containers.base import (
     broken,
     file_hash,
     file_version,
+    group_ranges,
     too_few,
 )
 from packidx.records.containers.columns import check_names, record_at, records_of
@@ -42,16 +43,8 @@ class Parquet:
     ) -> ShardScan:
         hashing = file_hash(path, progress)
         groups = _File(path)
-        ranges: list[Range] = []
-        begin, nbytes = 0, 0
-        for number in range(groups.num_groups):
-            nbytes += groups.nbytes[number]
-            if nbytes >= task_bytes or number + 1 == groups.num_groups:
-                first, end = groups.starts[begin], groups.starts[number + 1]
-                if end > first:
-                    ranges.append(Range(begin, number + 1, first, end - first, nbytes))
-                begin, nbytes = number + 1, 0
-        return ShardScan(hashing.nbytes, hashing.sha256, groups.starts[-1], tuple(ranges))
+        ranges = group_ranges(groups.starts, groups.nbytes, task_bytes)
+        return ShardScan(hashing.nbytes, hashing.sha256, groups.starts[-1], ranges)
 
     def read(self, path: str, part: Range) -> Iterator[RawRecord]:
         file = _File(path)

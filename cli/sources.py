@@ -1,0 +1,96 @@
+"""What commands that read sources have in common: options and the progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from packidx.errors import OptionError
+from packidx.records.layout import COLUMNS, TAGS
+
+if TYPE_CHECKING:
+    from packidx.estimate.progress import Progress
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--media-root",
+        metavar="DIR",
+        type=click.Path(),
+        help="Folder of the media; nothing outside it is read.  [default: each shard's own folder]",
+    ),
+    click.option(
+        "--column",
+        "columns",
+        multiple=True,
+        metavar="NAME=FIELD",
+        help=f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
+    ),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="role_tag and content_tag: the keys of a turn; the others: the role's word in it. "
+        f"NAME is one of {', '.join(TAGS)}.",
+    ),
+    click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files."),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Processes to count with.  [default: one per CPU]",
+    ),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+)
+
+
+def source_options(command: Command) -> Command:
+    """Media root, columns, tags, delimiter, workers, quiet and json."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def pairs_of(option: str, what: str, values: tuple[str, ...]) -> dict[str, str]:
+    """``{NAME: what}`` of a repeated option.
+
+    Raises:
+        OptionError: a value without ``=``, or a name given twice.
+    """
+    pairs: dict[str, str] = {}
+    for value in values:
+        name, equals, word = value.partition("=")
+        if not (name and equals and word):
+            raise OptionError(f"{option} {value}: write NAME={what}")
+        if name in pairs:
+            raise OptionError(f"{option} {name} is given twice, {pairs[name]!r} and {word!r}")
+        pairs[name] = word
+    return pairs
+
+
+@contextlib.contextmanager
+def progress_bar(quiet: bool) -> Iterator[Progress | None]:
+    """A bar on stderr, or nothing."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        words = {"scan": "reading shards", "count": "counting tokens"}
+        words["calibrate"] = "encoding samples"
+        tasks = {name: bar.add_task(text, visible=False) for name, text in words.items()}
+
+        def progress(phase: str, done: int, total: int) -> None:
+            bar.update(tasks[phase], completed=done, total=total, visible=True)
+
+        yield progress
