@@ -76,7 +76,7 @@ class Transform:
             changed = self.function(record, rng)
         except PackidxError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             detail = f"{self.name}: {type(error).__name__}: {error}"
             raise BadRecord("transform_failed", detail) from error
         if not isinstance(changed, Mapping):

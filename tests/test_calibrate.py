@@ -244,6 +244,36 @@ def test_overflows_stay_below_the_stated_chance(errors: Errors, chance: float) -
     assert overflows / packs <= chance
 
 
+def one_question(rng: np.random.Generator, guesses: Ints) -> tuple[Ints, Ints]:
+    """One in twenty asks the same, guessed as 104 tokens and 130 in truth; the others are right."""
+    guesses = rng.integers(90, 110, len(guesses))
+    same = rng.random(len(guesses)) < 0.05
+    guesses[~same & (guesses == 104)] = 105
+    guesses[same] = 104
+    return guesses, np.where(same, 130, guesses)
+
+
+def one_length(rng: np.random.Generator, guesses: Ints) -> tuple[Ints, Ints]:
+    guesses = rng.integers(20, 40, len(guesses))
+    return guesses, guesses + np.where(guesses == 39, 30, 0)
+
+
+@pytest.mark.parametrize("kind", [one_question, one_length])
+def test_equals_that_are_all_wrong_share_packs(
+    kind: Callable[[np.random.Generator, Ints], tuple[Ints, Ints]],
+) -> None:
+    """Best fit puts them together: the margin for their neighbourhood's average is no help."""
+    rng = np.random.default_rng(5)
+    guesses, truths = kind(rng, np.zeros(40_000, np.int64))
+    chosen = rng.choice(len(guesses), 1000, replace=False)
+    found = calibration((guesses[chosen], truths[chosen]))
+    planned = bound(found, guesses, 0.001).planned_capacity
+    over, packs = overflowing(guesses, truths, planned)
+    assert over <= 0.001 * packs
+    assert planned > CAPACITY // 2
+    assert overflowing(guesses, truths, CAPACITY)[0] > 0.02 * packs
+
+
 def test_the_worst_source_decides() -> None:
     rng = np.random.default_rng(5)
     guesses = lengths_of(rng, 500)

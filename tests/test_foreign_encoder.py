@@ -141,6 +141,30 @@ class Counting:
         return "counting-1"
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(2**40, "1099511627776"), (True, "True"), (-1, "-1"), (SystemExit(3), "SystemExit: 3")],
+)
+def test_counts_that_make_no_sense(tmp_path: Path, answer: Any, words: str) -> None:
+    """Each costs its own record, even where the encoder wants to leave the program."""
+
+    class Counting:
+        def __call__(self, record: Mapping[str, Any]) -> dict[str, Any]:
+            return {"input_ids": [0]}
+
+        def count(self, record: Mapping[str, Any]) -> Any:
+            if record["id"] != 1:
+                return 7
+            if isinstance(answer, SystemExit):
+                raise answer
+            return answer
+
+    rows = estimate(tmp_path, [chat("a b", id=number) for number in range(3)], Counting())
+    assert [row["status"] for row in rows] == ["ok", "rejected", "ok"]
+    assert (rows[1]["reason"], rows[0]["length"]) == ("encode_failed", 7)
+    assert words in rows[1]["detail"]
+
+
 def test_count_is_asked_instead(tmp_path: Path) -> None:
     rows = estimate(tmp_path, [chat("abc"), chat("abcde")], Counting())
     assert [row["length"] for row in rows] == [3, 5]

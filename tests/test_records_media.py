@@ -17,7 +17,14 @@ from PIL import Image, ImageOps
 from packidx.errors import BadRecord
 from packidx.records.conversation import Media
 from packidx.records.dialects import parse
-from packidx.records.media import image_size, media_size, open_image, open_media, resolve
+from packidx.records.media import (
+    forget_sizes,
+    image_size,
+    media_size,
+    open_image,
+    open_media,
+    resolve,
+)
 
 ORIENTED_FORMATS = ["PNG", "JPEG", "WEBP", "TIFF"]
 
@@ -336,3 +343,23 @@ def test_open_media_opens_every_image(root: Path, record: dict[str, Any]) -> Non
     assert (medium.height, medium.width) == (20, 36)
     assert [turn.role for turn in parse(opened).turns] == [t.role for t in parse(record).turns]
     assert repr(record) == before
+
+
+@pytest.mark.parametrize("root", ["", ".", "./", "sub/..", "sub"])
+def test_relative_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+    """A shard given by its bare name has its images beside it, and none above."""
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    forget_sizes()
+    assert resolve("a.png", root, confined=False) == os.path.join(root, "a.png")
+    with pytest.raises(BadRecord, match="not inside the media root"):
+        resolve("../a.png", root, confined=False)
+
+
+def test_a_root_above_is_no_way_further_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    forget_sizes()
+    assert resolve("a.png", "..", confined=False) == "../a.png"
+    with pytest.raises(BadRecord, match="not inside the media root"):
+        resolve("../a.png", "..", confined=False)

@@ -19,6 +19,7 @@ Encode = Callable[[dict[str, Any]], Any]
 Ints = NDArray[np.int64]
 
 _IGNORED = -100  # label of what is not trained on, as in transformers
+_MAX_TOKENS = 2**31 - 1  # the columns are int32
 _TYPES = {1: "image", 2: "video"}  # values of transformers' mm_token_type_ids
 
 
@@ -82,7 +83,7 @@ class ForeignEncoder:
             encoded = self._encode(record)
         except PackidxError:
             raise
-        except Exception as error:  # whatever the user's code raises costs this record alone
+        except (Exception, SystemExit) as error:  # whatever it raises costs this record alone
             raise BadRecord("encode_failed", f"{type(error).__name__}: {error}") from error
         if not isinstance(encoded, Mapping) or encoded.get("input_ids") is None:
             given = ", ".join(map(str, encoded)) if isinstance(encoded, Mapping) else ""
@@ -92,9 +93,11 @@ class ForeignEncoder:
 
 
 def _natural(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"count(record) is {value}, not a number of tokens")
     number = operator.index(value)
-    if number < 0:
-        raise ValueError(f"count(record) is {number}")
+    if not 0 <= number <= _MAX_TOKENS:
+        raise ValueError(f"count(record) is {number}, not 0 to {_MAX_TOKENS}")
     return number
 
 

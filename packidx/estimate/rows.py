@@ -209,6 +209,7 @@ def count_rows(
         errors.setdefault(at, BadRecord("too_many_tokens", text))
     for at, bad in errors.items():
         parsed[good[at]].error = bad
+    counts.errors = errors
     return counts, good
 
 

@@ -12,11 +12,13 @@ best fit fills packs with equals, and hundreds of short samples in one pack, eac
 tokens longer than estimated, are what a margin for the average pack misses.
 
 psi comes from the calibration, source by source and range of lengths by range of lengths (a
-*stratum*). Within one, errors may be added (tokens of a template) or grow with the length
-(characters per token): both are computed and the larger psi is taken. The expectation is the mean
-over the stratum's samples as if there had been one more, as bad as the worst. What N samples do not
-show no method can bound: a kind of error that fewer than 3 in N samples have may not be among them
-(at 3 / N it is missed one time in twenty).
+*stratum*; a length that many samples have is one by itself, for best fit packs equals together).
+Within one, errors may be added (tokens of a template) or grow with the length (characters per
+token): both are computed and the larger psi is taken. The expectation is the mean over the
+stratum's samples as if there had been one more, as bad as the worst. What N samples do not show no
+method can bound: a kind of error that fewer than 3 in N samples have may not be among them (at
+3 / N it is missed one time in twenty), and one that lengths no sample was drawn of have by
+themselves is averaged with that of their neighbours.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ Int64s = NDArray[np.int64]
 DEFAULT_CHANCE = 0.001
 """Chance of an overflow per pack that a plan accepts unless it is told otherwise."""
 
-_STRATUM = 50  # calibrated samples at least
-_MAX_STRATA = 10
+_STRATUM = 50  # calibrated samples of a range of lengths, if there are as many
+_ALONE = 15  # calibrated samples of one length that are looked at by themselves
 _MAX_SAMPLES = 1 << 18  # of the plan: its composition shows in so many
 _GRID = 48  # lengths at which psi is computed; between them it is interpolated
 _FIRST, _STEP, _LAST = 4.0, 1.6, 16.0  # l: from _FIRST / capacity to _LAST
@@ -160,13 +162,28 @@ def _strata(source: Mapping[str, Any], shift: bool) -> list[_Stratum]:
     if not usable.any():
         return []
     order = np.argsort(estimated, kind="stable")
-    number = max(1, min(_MAX_STRATA, len(order) // _STRATUM))
-    parts = np.array_split(order, number)
-    lows = [-math.inf, *(float(estimated[chosen[0]]) for chosen in parts[1:])]
+    estimated, actual = estimated[order], actual[order]
+    cuts = _cuts(estimated)
     return [
-        _Stratum(estimated[chosen], actual[chosen], low)
-        for chosen, low in zip(parts, lows, strict=True)
+        _Stratum(
+            estimated[first:end], actual[first:end], float(estimated[first]) if first else -math.inf
+        )
+        for first, end in zip(cuts, [*cuts[1:], len(estimated)], strict=True)
     ]
+
+
+def _cuts(estimated: Floats) -> list[int]:
+    """Where strata of ascending lengths begin: no length is in two, and one that `_ALONE` samples
+    have is a stratum by itself, for best fit puts equals together."""
+    firsts = [0, *(np.flatnonzero(np.diff(estimated)) + 1).tolist()]
+    cuts = [0]
+    previous = 0
+    for first, end in zip(firsts, [*firsts[1:], len(estimated)], strict=True):
+        alone = end - first >= _ALONE
+        if first and (alone or first - cuts[-1] >= _STRATUM or previous >= _ALONE):
+            cuts.append(first)
+        previous = end - first
+    return cuts
 
 
 def _rates(capacity: int) -> Floats:

@@ -95,6 +95,8 @@ def structure(
             extra = {name: turn.extra[name] for name in turn.extra if name in names}
             if extra:
                 key.append(_shape(extra, texts))
+            if len(extra) < len(turn.extra):
+                key.append(None)  # a template that writes whole messages writes these, too
     if conversation.tools is not None:
         try:
             key.append(marshal.dumps(conversation.tools, 2))

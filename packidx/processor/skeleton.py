@@ -67,7 +67,10 @@ class Skeleton:
             self.spans = tuple(
                 span
                 for turn in found
-                for span in join_stop(subtract(turn.start, turn.end, turn.cuts), turn.stop)
+                for span in join_stop(
+                    subtract(turn.start, turn.end, turn.cuts),
+                    turn.stop if policy.end_of_turn else None,
+                )
             )
 
 

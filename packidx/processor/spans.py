@@ -42,7 +42,7 @@ def trained_spans(regions: Iterable[Region], text: str, policy: LabelPolicy) -> 
         cuts = [*region.cuts, *_text_cuts(region, text, policy)]
         # The end of a turn goes with what stands before it: what ends untrained ends unlearned.
         untrained = any(end == region.end > start for start, end in cuts[len(region.cuts) :])
-        stop = None if untrained else region.stop
+        stop = None if untrained or not policy.end_of_turn else region.stop
         spans += join_stop(subtract(region.start, region.end, cuts), stop)
     return tuple(spans)
 

@@ -195,7 +195,7 @@ class ChatTemplate:
                 text = self._render(talk, form=form)
             except BadRecord:
                 text = ""
-            shown.append(all(word in text for word in words.values()))
+            shown.append(all(word in text.casefold() for word in words.values()))
         return Form(self.empty_as_list, shown == [False, True])
 
     # -- label spans -------------------------------------------------------------------------------

@@ -180,7 +180,10 @@ class _Finder:
         """Turn `before` ends and turn `after` begins in literal `h`; those between have no hole."""
         silent = self.mine[bisect_right(self.mine, before) : bisect_left(self.mine, after)]
         begin = [*silent, after] if after in self._is_mine else silent
-        heads = _ends_of(self.words.header, literal)
+        header = self.words.header
+        if begin and header not in literal:
+            header = without_thinking(header)  # a prompt may open what the history leaves out
+        heads = _ends_of(header, literal)
         if silent and len(heads) != len(begin):
             raise Lost("turns without text")
         heads = heads[-len(begin) :] if begin else []
@@ -188,7 +191,7 @@ class _Finder:
             if turn in self.starts:
                 raise Lost("turns are mixed")
             self.starts[turn] = (2 * h, heads[number]) if heads else (2 * h + 1, 0)
-        stops = [*(head - len(self.words.header) for head in heads), len(literal)]
+        stops = [*(head - len(header) for head in heads), len(literal)]
         if before in self._is_mine:
             if before in self.ends:
                 raise Lost("turns are mixed")
@@ -262,7 +265,9 @@ class _Finder:
                 continue
             low, high = self._other(number, -1, hole, start), self._other(number, 1, hole, end)
             if hole.kind == "tool" and not self.policy.tool_calls:
-                cuts.append((low, high))
+                before = low[0] // 2 - 1
+                closed = self._closed(before) if low != start and before >= 0 else None
+                cuts.append((max(low, closed or low), high))
             if hole.kind == "reasoning" and not self.policy.thinking:
                 cuts.append((low, min(high, self._closed(number) or high)))
         return cuts
@@ -286,6 +291,15 @@ class _Finder:
                 past = skip_space(literal, at + len(closing), len(literal))
                 return (2 * number + 2, past)
         return None
+
+
+def without_thinking(header: str) -> str:
+    """A prompt's end without the tag that opens the model's reasoning, and the space before it."""
+    bare = header.rstrip()
+    for opening, _ in THINKING:
+        if bare.endswith(opening):
+            return bare.removesuffix(opening)
+    return header
 
 
 def _only_media(turn: Turn) -> bool:

@@ -21,7 +21,7 @@ from packidx.records.lmdb_store import (
     read_value,
     split_reference,
 )
-from packidx.records.paths import data_uri, real_folder, resolve, shortened
+from packidx.records.paths import absolute_folder, data_uri, real_folder, resolve, shortened
 from packidx.records.references import (
     LIST_KEYS,
     frames_of,
@@ -83,7 +83,7 @@ def check_place(media: Media, root: str, *, confined: bool) -> None:
 
 def forget_sizes() -> None:
     """Forget what `media_size` remembers: files may have changed since."""
-    for remembered in (_remembered_size, _exists, real_folder):
+    for remembered in (_remembered_size, _exists, real_folder, absolute_folder):
         remembered.cache_clear()
     forget_databases()
 

@@ -56,7 +56,7 @@ def _placed(ref: str, root: str, confined: bool) -> str:
     if confined:
         inside = _is_inside(_real_path(path), real_folder(root))
     else:
-        inside = os.path.isabs(ref) or _is_inside(os.path.normpath(path), os.path.normpath(root))
+        inside = os.path.isabs(ref) or _is_inside(os.path.abspath(path), absolute_folder(root))
     if not inside:
         raise BadRecord("media_outside_root", f"{shortened(ref)!r} is not inside the media root")
     return path
@@ -95,6 +95,11 @@ def _local_path(ref: str, scheme: str) -> str:
 def real_folder(path: str) -> str:
     """`os.path.realpath` of a folder (or a database), remembered."""
     return os.path.realpath(path)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def absolute_folder(folder: str) -> str:
+    return os.path.abspath(folder)
 
 
 def _real_path(path: str) -> str:

@@ -1,0 +1,94 @@
+"""What each word of a label policy trains on, in several kinds of templates."""
+
+from __future__ import annotations
+
+import pytest
+
+from packidx.processor.labels import LabelPolicy
+from packidx.processor.template import ChatTemplate
+from packidx.records.conversation import Conversation, Turn
+
+CONTROL = ("<|im_start|>", "<|im_end|>")
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+_WORDS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.reasoning_content %}{{ '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}"
+    "{% endif %}{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}"
+    "{{ '<tool_call>\n' + (c.function | tojson) + '\n</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}THINK{% endif %}"
+)
+PLAIN = _WORDS.replace("THINK", "")
+# As Qwen3-Thinking's and DeepSeek-R1's: the prompt opens what the history may leave out.
+OPENED = _WORDS.replace("THINK", "{{ '<think>\n' }}")
+BLOCKS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content + '<|im_end|>\n' }}{% endgeneration %}"
+    "{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+)
+JSON = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def trained(source: str, words: str, *turns: Turn) -> list[str]:
+    template = ChatTemplate(source, control_tokens=CONTROL, policy=LabelPolicy.parse(words))
+    for _ in range(2):  # the second time from what was learned
+        rendered = template.render(Conversation(turns))
+        found = [rendered.text[start:end] for start, end in rendered.label_spans]
+    return found
+
+
+USER, AGAIN = Turn("user", ("hi",)), Turn("user", ("and",))
+FIRST, LAST = Turn("assistant", ("yes",)), Turn("assistant", ("no",))
+CALLS = Turn("assistant", (), {"tool_calls": [CALL]})
+RESULT = Turn("tool", ("42",))
+THOUGHT = Turn("assistant", ("yes",), {"reasoning_content": "hm"})
+THOUGHT_CALL = Turn("assistant", (), {"reasoning_content": "hm", "tool_calls": [CALL]})
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "turns", "expected"),
+    [
+        (PLAIN, "all", (USER, FIRST, AGAIN, LAST), ["yes<|im_end|>", "no<|im_end|>"]),
+        (PLAIN, "last", (USER, FIRST, AGAIN, LAST), ["no<|im_end|>"]),
+        (PLAIN, "no-eot", (USER, FIRST, AGAIN, LAST), ["yes", "no"]),
+        (PLAIN, "newline", (USER, FIRST), ["yes<|im_end|>\n"]),
+        (PLAIN, "no-eot,no-thinking", (USER, THOUGHT), ["yes"]),
+        (BLOCKS, "all", (USER, FIRST), ["yes<|im_end|>\n"]),
+        (BLOCKS, "no-eot", (USER, FIRST, AGAIN, LAST), ["yes", "no"]),
+        (PLAIN, "all", (USER, THOUGHT), ["<think>\nhm\n</think>\n\nyes<|im_end|>"]),
+        (PLAIN, "no-thinking", (USER, THOUGHT), ["yes<|im_end|>"]),
+        (PLAIN, "all", (USER, CALLS, RESULT, LAST), [f"{JSON}<|im_end|>", "no<|im_end|>"]),
+        (PLAIN, "no-tool-calls", (USER, CALLS, RESULT, LAST), ["no<|im_end|>"]),
+        (OPENED, "all", (USER, CALLS, RESULT, LAST), [f"{JSON}<|im_end|>", "no<|im_end|>"]),
+        (OPENED, "all", (USER, FIRST, AGAIN, LAST), ["yes<|im_end|>", "no<|im_end|>"]),
+        (PLAIN, "no-tool-calls", (USER, THOUGHT_CALL), ["<think>\nhm\n</think>\n\n"]),
+    ],
+)
+def test_what_is_trained_on(
+    source: str, words: str, turns: tuple[Turn, ...], expected: list[str]
+) -> None:
+    assert trained(source, words, *turns) == expected
+
+
+def test_a_records_own_flag_wins() -> None:
+    turns = (USER, Turn("assistant", ("yes",), train=False), AGAIN, LAST)
+    assert trained(PLAIN, "all", *turns) == ["no<|im_end|>"]
+    turns = (USER, Turn("assistant", ("yes",), train=True), AGAIN, LAST)
+    assert trained(PLAIN, "last", *turns) == ["yes<|im_end|>", "no<|im_end|>"]
+
+
+def test_other_keys_of_a_message_count_where_a_template_writes_them() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m | tojson }}{% endfor %}")
+    bare, named = Turn("tool", ("r",)), Turn("tool", ("r",), {"name": "get"})
+    for turns in ((bare, named), (named, bare)):
+        texts = [template.render(Conversation((turn,))).text for turn in turns]
+        assert sorted('"name"' in text for text in texts) == [False, True]
+
+
+def test_a_template_that_changes_letters_still_gets_its_text_as_text() -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.content | upper if m.content is string else 'list' }}"
+        "{% endfor %}"
+    )
+    assert template.render(Conversation((Turn("user", ("abc",)),))).text == "ABC"
