@@ -23,7 +23,7 @@ plan: $(DATA)/lengths/manifest.json  ## build the corpus, count its tokens, plan
 	@$(BIN)/packidx plan $(DATA)/lengths -o $(DATA)/index --capacity $(CAPACITY)
 
 test: $(VENV)/.dev  ## run the tests (installs torch and transformers)
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check packidx cli tests examples

@@ -106,6 +106,7 @@ def _print(summary: LengthsSummary) -> None:
     facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
+        facts |= _first_of_each(summary)
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:
         facts["calibrated"] = f"on {count(summary.calibrated)} samples, encoded for real"
@@ -114,15 +115,36 @@ def _print(summary: LengthsSummary) -> None:
     print_facts("Lengths", facts)
 
 
+def _first_of_each(summary: LengthsSummary) -> dict[str, str]:
+    """The first row of each of the commonest reasons."""
+    import glob
+    import os
+
+    import pyarrow.parquet as pq
+
+    commonest = sorted(summary.rejected, key=lambda reason: -summary.rejected[reason])[:5]
+    found: dict[str, str] = {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(summary.path), "part-*.parquet"))):
+        for batch in pq.ParquetFile(path).iter_batches(columns=["reason", "key", "detail"]):
+            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            for reason, key, detail in rows:
+                if reason in commonest and reason not in found:
+                    found[reason] = f"{key}: {detail}"
+        if len(found) == len(commonest):
+            break
+    return {f"  {reason}": found[reason] for reason in commonest if reason in found}
+
+
 def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
     if summary.discarded_parts:
         text = f"{summary.discarded_parts} finished parts of a run with other settings were removed"
         click.echo(f"note: {text}", err=True)
     guessed = sum(number for name, number in summary.methods.items() if name != "exact")
-    if options["processor"] is None and options["encode"] is None:
-        text = "no --processor was given: lengths are not exact, so packs will need a margin"
-    elif guessed and not summary.calibrated:
-        text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
-    else:
+    text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
+    if summary.num_rejected and summary.num_rejected == summary.num_samples:
+        text = "no record can be used: there is nothing to plan"
+    elif not guessed or summary.calibrated:
         return
+    elif options["processor"] is None and options["encode"] is None:
+        text += ": without a --processor packs need a margin"
     click.echo(f"warning: {text}", err=True)

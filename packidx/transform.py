@@ -108,7 +108,7 @@ def planned_transform(
     if given is None:
         raise MismatchError(
             f"the lengths of {where} were counted with the transform {planned['name']} (seed "
-            f"{planned['seed']}): give it as transform="
+            f"{planned['seed']}): give it as transform= (packidx verify: --transform)"
         )
     transform = Transform(given, int(planned["seed"]))
     if transform.fingerprint != planned["fingerprint"]:

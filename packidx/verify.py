@@ -148,6 +148,10 @@ def _check_samples(
         except PackidxError as error:
             wrong.append(f"sample {sample.sample_id} ({sample.key}): {error}")
             continue
+        except Exception as error:  # the encoder is anybody's code
+            text = f"{type(error).__name__}: {error}"
+            wrong.append(f"sample {sample.sample_id} ({sample.key}) cannot be encoded: {text}")
+            continue
         if (
             sample.piece
             or sample.token_start

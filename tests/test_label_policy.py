@@ -71,6 +71,19 @@ def test_what_is_trained_on(
     assert trained(source, words, *turns) == expected
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("<think>hm</think> yes", " yes<|im_end|>"),
+        ("<think>\nhm\n</think>\n\nyes", "yes<|im_end|>"),
+        ("<think>hm</think>yes", "yes<|im_end|>"),
+    ],
+)
+def test_a_space_belongs_to_the_word_behind_it(said: str, kept: str) -> None:
+    """Most tokenizers make one token of both: cut off, it would take the word along."""
+    assert trained(PLAIN, "no-thinking", USER, Turn("assistant", (said,))) == [kept]
+
+
 def test_a_records_own_flag_wins() -> None:
     turns = (USER, Turn("assistant", ("yes",), train=False), AGAIN, LAST)
     assert trained(PLAIN, "all", *turns) == ["no<|im_end|>"]

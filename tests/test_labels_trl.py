@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +129,16 @@ def their_labels(
     return built["input_ids"], [mask == 1 for mask in built["assistant_masks"]]
 
 
+@lru_cache(maxsize=1)
+def _encoder(tokenizer: PreTrainedTokenizerBase) -> TextEncoder:
+    return TextEncoder(tokenizer.backend_tokenizer)
+
+
 def our_labels(
     tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, record: dict[str, Any]
 ) -> tuple[list[int], list[bool]]:
     rendered = template.render(parse(record))
-    text = TextEncoder(tokenizer.backend_tokenizer)
+    text = _encoder(tokenizer)
     expanded = [Expanded(rendered.text, rendered.label_spans, runs=())]
     batch = text.encode([rendered.text], [False])
     mask = trained_tokens(batch, text, expanded, locate_runs(batch, expanded, []))

@@ -60,6 +60,19 @@ def test_roots_lead_to_absolute_media_too(tmp_path: Path, confined: bool, scheme
         PackedDataset(tmp_path / "i", encode)[0]
 
 
+def test_a_dot_places_all_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_image(tmp_path / "data" / "img" / "a.png")
+    write(tmp_path / "data" / "d.jsonl", record("img/a.png"))
+    monkeypatch.chdir(tmp_path / "data")
+    estimate_lengths("d.jsonl", tmp_path / "l", workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=1000)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match="say where it is now"):
+        PackedDataset(tmp_path / "i", encode)[0]
+    dataset = PackedDataset(tmp_path / "i", encode, roots={".": str(tmp_path / "data")})
+    assert len(dataset[0]["input_ids"]) == 503
+
+
 def test_exchanged_images_are_counted_anew(tmp_path: Path, processors: Path) -> None:
     make_image(tmp_path / "a.png", 300, 200)
     shard = write(tmp_path / "data.jsonl", record("a.png"))

@@ -36,7 +36,8 @@ class ProcessorEncoder:
 
     Args:
         processor: a transformers processor or tokenizer, or a folder or model name to load it from.
-        policy: which tokens are trained on; the plan was counted with one, and only that will do.
+        policy: which tokens are trained on, also in words (``"last,no-thinking"``); the plan was
+            counted with one, and only that will do.
         tokens_per_second: of Qwen2.5-VL's videos, from the ``vision_config`` of the model.
 
     Raises:
@@ -49,10 +50,11 @@ class ProcessorEncoder:
     def __init__(
         self,
         processor: Any,
-        policy: LabelPolicy = DEFAULT_POLICY,
+        policy: LabelPolicy | str = DEFAULT_POLICY,
         *,
         tokens_per_second: float = 2.0,
     ) -> None:
+        policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         if isinstance(processor, str | os.PathLike):
             self.files = load_processor(processor, policy)

@@ -17,8 +17,9 @@ from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.manifest import software
 from packidx.records.sources import TASK_BYTES, Shard, ShardScan, short_names
 
-_MEDIA_REASONS = frozenset(
+_PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
     ("missing_media", "broken_media", "media_outside_root", "media_remote", "media_too_large")
+    + ("encode_failed", "transform_failed", "uncountable")
 )
 
 
@@ -128,7 +129,7 @@ def is_same(job: Job, manifest: dict[str, Any]) -> bool:
     # Media files are not part of the fingerprint: they may have been repaired or exchanged since.
     if manifest.get("num_media") != 0:
         return False
-    return _MEDIA_REASONS.isdisjoint(manifest.get("rejected", _MEDIA_REASONS))
+    return _PASSING_REASONS.isdisjoint(manifest.get("rejected", _PASSING_REASONS))
 
 
 def make_manifest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -207,6 +208,8 @@ class Index:
                 rest = uri[len(prefix) :].lstrip("/")
                 new = self.roots[old].rstrip("/") or "/"
                 return f"{new.rstrip('/')}/{rest}" if rest else new
+            if prefix == "." and not os.path.isabs(uri) and "://" not in uri:
+                return os.path.join(self.roots[old], uri.removeprefix("./"))
         return uri
 
     @cached_property

@@ -92,10 +92,16 @@ def _tagged(text: str, region: Region, tags: Sequence[tuple[str, str]]) -> list[
         at = start if text[:start].rstrip().endswith(opening) else text.find(opening, start, end)
         while at >= 0:
             closed = text.find(closing, at, end)
-            past = end if closed < 0 else skip_space(text, closed + len(closing), end)
+            past = end if closed < 0 else _past_space(text, closed + len(closing), end)
             found.append((at, past))
             at = text.find(opening, past, end)
     return found
+
+
+def _past_space(text: str, at: int, end: int) -> int:
+    """After the white space at `at`, but for a last space: that belongs to the word behind it."""
+    past = skip_space(text, at, end)
+    return past - 1 if at < past < end and text[past - 1] == " " else past
 
 
 def skip_space(text: str, at: int, end: int) -> int:

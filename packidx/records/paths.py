@@ -58,7 +58,9 @@ def _placed(ref: str, root: str, confined: bool) -> str:
     else:
         inside = os.path.isabs(ref) or _is_inside(os.path.abspath(path), absolute_folder(root))
     if not inside:
-        raise BadRecord("media_outside_root", f"{shortened(ref)!r} is not inside the media root")
+        where = os.path.abspath(root)
+        text = f"{shortened(ref)!r} is not inside the media root {where}: state --media-root"
+        raise BadRecord("media_outside_root", text)
     return path
 
 

@@ -185,7 +185,10 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
         return
     mine = fingerprint()
     if mine != planned:
+        labels = (index.manifest["lengths"]["encoder"] or {}).get("labels")
+        policy = "" if labels is None else f" (labels {labels!r})"
         raise MismatchError(
             f"encoder fingerprint {mine} is not {planned}, with which the lengths of {index.path}"
-            " were counted: use the same processor and label policy, or estimate and plan again"
+            f" were counted: use the same processor and label policy{policy}, or estimate and plan"
+            " again"
         )
