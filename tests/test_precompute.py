@@ -438,3 +438,20 @@ def test_what_cannot_be_used_is_said(processor: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="lists or objects"):
         precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, meta="both")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_data_set_that_cannot_be_counted_replaces_none(processor: str, tmp_path: Path) -> None:
+    """As with tags forgotten: the old folder stays, layouts are recorded."""
+    source, out = tmp_path / "a.jsonl", tmp_path / "out"
+    turns = [{"who": "user", "text": "hi"}, {"who": "assistant", "text": "yes"}]
+    source.write_bytes(orjson.dumps({"messages": turns}) + b"\n")
+    tags = {"role_tag": "who", "content_tag": "text"}
+    precompute(str(source), out, processor, tags=tags, workers=1)
+    written = (out / "a.jsonl").read_bytes()
+    assert b"_text_tokens" in written
+    (shard,) = json.loads((out / ".packidx.json").read_bytes())["shards"]
+    assert shard["layout"] == {"tags": tags}
+    with pytest.raises(SourceError, match="none of the 1 records could be counted"):
+        precompute(str(source), out, processor, workers=1)
+    assert (out / "a.jsonl").read_bytes() == written
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "out"]

@@ -94,7 +94,8 @@ def precompute(
         progress: called with how far the work is.
 
     Raises:
-        SourceError: a source or the processor cannot be used, or two sources would be one file.
+        SourceError: a source or the processor cannot be used, two sources would be one file, or no
+            record could be counted.
         OptionError: an option or `output` cannot be used.
     """
     begun = time.monotonic()
@@ -119,11 +120,29 @@ def precompute(
         with staging.replacing(output, secrets.token_hex(32), "data set") as built:
             folder = built.place.table
             tallies = _write(job, names, form, folder, pool, progress)
+            _refuse_nothing(tallies)
             manifest = place.manifest_of(_head(job, form), _shard_heads(job, names), tallies)
             files.write_json(os.path.join(folder, place.MANIFEST), manifest)
             for inner, _, _ in os.walk(folder):
                 files.fsync_path(inner)
     return _summary(output, job, tallies, time.monotonic() - begun)
+
+
+def _refuse_nothing(tallies: Sequence[Tally]) -> None:
+    """A data set of which nothing could be counted replaces none that was.
+
+    Raises:
+        SourceError: all records are rejected.
+    """
+    total = Tally()
+    for tally in tallies:
+        total.merge(tally)
+    if total.num_samples and total.num_rejected == total.num_samples:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in total.rejected.items())
+        raise SourceError(
+            f"none of the {total.num_samples} records could be counted ({reasons}), so nothing is "
+            "written: packidx estimate says why, record by record"
+        )
 
 
 def _build(recipe: Recipe) -> RecordCounter:
@@ -238,6 +257,7 @@ def _shard_heads(job: Job, names: Sequence[str]) -> list[dict[str, Any]]:
             "container": shard.container,
             "bytes": scan.nbytes,
             "fingerprint": scan.sha256,
+            **({"layout": layout} if (layout := shard.layout.to_json()) else {}),
         }
         for shard, scan, name in zip(job.shards, job.scans, names, strict=True)
     ]
