@@ -146,5 +146,5 @@ def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
     elif not guessed or summary.calibrated:
         return
     elif options["processor"] is None and options["encode"] is None:
-        text += ": without a --processor packs need a margin"
+        text += ": no --processor was given, so packs will need a margin"
     click.echo(f"warning: {text}", err=True)

@@ -58,8 +58,8 @@ def _placed(ref: str, root: str, confined: bool) -> str:
     else:
         inside = os.path.isabs(ref) or _is_inside(os.path.abspath(path), absolute_folder(root))
     if not inside:
-        where = os.path.abspath(root)
-        text = f"{shortened(ref)!r} is not inside the media root {where}: state --media-root"
+        own = "" if confined else " (its shard's own folder; --media-root states another)"
+        text = f"{shortened(ref)!r} is not inside the media root{own}"
         raise BadRecord("media_outside_root", text)
     return path
 
