@@ -24,7 +24,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 WORKERS = 2
-NUM_LONG = 60_000
+NUM_LONG = 400_000
+NUM_MEMORY = 60_000
 NUM_SIZES = 200_000
 MODEL = "qwen2.5-vl"
 
@@ -220,7 +221,7 @@ def bench_memory(data: Path, folder: Path) -> None:
     """Peak memory of the largest process, 0.2 GB of input and ten times as much; promised: flat."""
     processor, corpus = data / "processors" / MODEL, data / "corpus"
     small, large = folder / "small.jsonl", folder / "large.jsonl"
-    write_long(corpus, small, NUM_LONG)
+    write_long(corpus, small, NUM_MEMORY)
     block = small.read_bytes()
     for path, size in ((small, 200 << 20), (large, 2000 << 20)):
         with open(path, "wb") as file:

@@ -84,7 +84,7 @@ class Pool:
         """
         self.start()
         assert self._executor is not None
-        known = counter.engine, counter.fingerprints()
+        known = counter.engine, counter.identity()
         try:
             waiting: dict[Future[Any], int] = {
                 self._executor.submit(_run_in_worker, call, item, *known): number
@@ -167,16 +167,16 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_in_worker(call: Call, item: Any, engine: str, fingerprints: tuple[str | None, ...]) -> Any:
+def _run_in_worker(call: Call, item: Any, engine: str, identity: tuple[str | None, ...]) -> Any:
     if _failure is not None:
         raise _failure
     if _counter is None or _recipe is None:
         raise RuntimeError("the worker was not started by a Pool")
     _counter.engine = engine
-    if _counter.fingerprints() != fingerprints:
+    if _counter.identity() != identity:
         name = _recipe.processor or (_counter.encoder.name if _counter.encoder else "the transform")
         raise MismatchError(
-            f"{name} changed while it was loaded: a worker has the fingerprints "
-            f"{_counter.fingerprints()}, the parent {fingerprints}; start again"
+            f"{name} changed while it was loaded: a worker has {_counter.identity()}, the parent "
+            f"{identity}; start again"
         )
     return call(item, _counter)

@@ -11,7 +11,7 @@ from packidx.processor.template import Rendered
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
 class Expanded:
     """A rendered conversation with its media's text, every run of feature tokens written once."""
 

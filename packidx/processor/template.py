@@ -46,7 +46,7 @@ MAX_STRUCTURES = 4096
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
 class Rendered:
     """A conversation as text."""
 

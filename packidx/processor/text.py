@@ -144,8 +144,15 @@ class TextEncoder:
 
     @cached_property
     def _config(self) -> dict[str, Any]:
-        config: dict[str, Any] = orjson.loads(self.tokenizer.to_str())
-        return config
+        """The normaliser and the pre-tokenizer, as tokenizer.json has them."""
+        parts = (
+            ("normalizer", self.tokenizer.normalizer),
+            ("pre_tokenizer", self.tokenizer.pre_tokenizer),
+        )
+        return {
+            name: None if part is None else orjson.loads(part.__getstate__())
+            for name, part in parts
+        }
 
     @cached_property
     def _normalizers(self) -> set[str]:

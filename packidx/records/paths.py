@@ -105,10 +105,10 @@ def absolute_folder(folder: str) -> str:
 
 
 def _real_path(path: str) -> str:
-    folder, name = os.path.split(path)
-    if name in ("", ".", "..") or os.path.islink(path):
+    folder, _, name = path.rpartition("/")
+    if not folder or name in ("", ".", "..") or os.path.islink(path):
         return os.path.realpath(path)
-    return os.path.join(real_folder(folder), name)
+    return f"{real_folder(folder)}/{name}"
 
 
 def _is_inside(path: str, root: str) -> bool:
