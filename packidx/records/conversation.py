@@ -84,7 +84,7 @@ class Conversation:
     """All media, in order of appearance."""
 
     def __post_init__(self) -> None:
-        media = [p for turn in self.turns for p in turn.parts if type(p) is not str]
+        media: list[Any] = [p for turn in self.turns for p in turn.parts if type(p) is not str]
         self.media = tuple(media)
 
 
