@@ -27,8 +27,6 @@ class Runs:
     """``[r]`` how often it is repeated."""
     at: Ints
     """``[r]`` first token of the run in its own sample, all runs before it written out."""
-    firsts: Ints
-    """``[n]`` number of each text's first run."""
     extra: Ints
     """``[n]`` tokens that writing out the runs adds."""
     mismatched: frozenset[int]
@@ -57,7 +55,7 @@ def locate_runs(
     extra = added[firsts + sizes] - added[firsts]
     owners = np.repeat(np.arange(len(sizes)), sizes)
     at = found - batch.offsets[owners] + added[:-1] - added[firsts][owners]
-    return Runs(found, repeats, at, firsts, extra, wrong)
+    return Runs(found, repeats, at, extra, wrong)
 
 
 def trained_tokens(
