@@ -106,7 +106,7 @@ def _print(summary: LengthsSummary) -> None:
     facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
-        facts |= _first_of_each(summary)
+        facts |= {f"  {reason}": text for reason, text in _examples(summary).items()}
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:
         facts["calibrated"] = f"on {count(summary.calibrated)} samples, encoded for real"
@@ -115,24 +115,13 @@ def _print(summary: LengthsSummary) -> None:
     print_facts("Lengths", facts)
 
 
-def _first_of_each(summary: LengthsSummary) -> dict[str, str]:
-    """The first row of each of the commonest reasons."""
-    import glob
-    import os
-
-    import pyarrow.parquet as pq
+def _examples(summary: LengthsSummary) -> dict[str, str]:
+    """The first record of each of the commonest reasons."""
+    from packidx.estimate.output import first_rejected
 
     commonest = sorted(summary.rejected, key=lambda reason: -summary.rejected[reason])[:5]
-    found: dict[str, str] = {}
-    for path in sorted(glob.glob(os.path.join(glob.escape(summary.path), "part-*.parquet"))):
-        for batch in pq.ParquetFile(path).iter_batches(columns=["reason", "key", "detail"]):
-            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            for reason, key, detail in rows:
-                if reason in commonest and reason not in found:
-                    found[reason] = f"{key}: {detail}"
-        if len(found) == len(commonest):
-            break
-    return {f"  {reason}": found[reason] for reason in commonest if reason in found}
+    found = first_rejected(summary.path, commonest)
+    return {reason: "{}: {}".format(*found[reason]) for reason in commonest if reason in found}
 
 
 def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:

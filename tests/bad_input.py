@@ -129,15 +129,6 @@ def cut_clip(**options: str) -> Callable[[Path], object]:
     return make
 
 
-def sound(path: Path) -> None:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("aac", rate=8000)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-
-
 def no_frames(path: Path) -> None:
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=10)

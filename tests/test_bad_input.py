@@ -38,10 +38,9 @@ from bad_input import (
     refers,
     saved,
     says,
-    sound,
     turned,
 )
-from clips import write_clip
+from clips import sound, write_clip
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord

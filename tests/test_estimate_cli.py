@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
@@ -31,6 +32,10 @@ def test_people_see_counts_and_a_warning(
         line[0] == "rejected" and line[1].startswith("1 (1 bad_json): see") for line in lines
     )
     assert str(tmp_path / "out") in out
+    (example,) = [line[1] for line in lines if line[0] == "bad_json"]
+    rows = pq.read_table(tmp_path / "out" / "part-00000.parquet").to_pylist()
+    (bad,) = [row for row in rows if row["reason"] == "bad_json"]
+    assert example == f"{bad['key']}: {bad['detail']}"
     assert err.count("\n") == 1
     assert "no --processor" in err
 

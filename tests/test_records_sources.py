@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from packidx.errors import BadRecord, SourceError
 from packidx.records import sources
 from packidx.records.containers import lines as lines_module
-from packidx.records.sources import expand_sources, read_lines, read_record, scan, short_names
+from packidx.records.expand import expand_sources, short_names
+from packidx.records.sources import read_lines, read_record, scan
 
 BOM = b"\xef\xbb\xbf"
 

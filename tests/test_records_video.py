@@ -14,7 +14,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from clips import decode, trim, write_clip
+from clips import decode, sound, trim, write_clip
 from PIL import Image
 
 from packidx.errors import BadRecord, MissingExtraError
@@ -143,16 +143,6 @@ def decode_bytes(data: bytes) -> list[Any]:
         except av.FFmpegError:
             pass
         return frames
-
-
-def sound(path: Path) -> bytes:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("aac", rate=8000)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path.read_bytes()
 
 
 def empty(path: Path) -> bytes:

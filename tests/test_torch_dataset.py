@@ -394,6 +394,7 @@ def test_import_is_light() -> None:
     loaded = set(modules.stdout.split())
     assert "packidx.torch.dataset" in loaded
     assert not loaded & {"duckdb", "polars", "transformers", "packidx.plan", "tokenizers"}
+    assert not loaded & {"yaml", "jinja2", "av", "lmdb", "packidx.records.mixes"}
 
 
 def test_plan_pads_nothing_yet(index: Index) -> None:

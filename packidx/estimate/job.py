@@ -15,7 +15,8 @@ from packidx.estimate.parts import ROW_GROUP, Part
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.manifest import software
-from packidx.records.sources import TASK_BYTES, Shard, ShardScan, short_names
+from packidx.records.expand import Shard, short_names
+from packidx.records.sources import TASK_BYTES, ShardScan
 
 _PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
     ("missing_media", "broken_media", "media_outside_root", "media_remote", "media_too_large")

@@ -21,9 +21,10 @@ from packidx.estimate.parts import Part, Place, take_over, tidy
 from packidx.estimate.pool import Pool
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.recipe import Recipe
+from packidx.records.expand import Shard, expand_sources
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
-from packidx.records.sources import TASK_BYTES, Shard, ShardScan, expand_sources, scan
+from packidx.records.sources import TASK_BYTES, ShardScan, scan
 from packidx.records.video import forget_videos
 from packidx.transform import Function
 

@@ -14,10 +14,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from packidx import files, schema
 from packidx.errors import OptionError
@@ -226,3 +230,24 @@ def _manifest(path: str) -> dict[str, Any] | None:
 
 def _unwritable(path: str, what: str, error: OSError) -> OptionError:
     return OptionError(f"cannot write the {what} to {path}: {error.strerror or error}")
+
+
+def first_rejected(path: str, reasons: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """(key, detail) of the first row of a table that each of `reasons` has rejected."""
+    found: dict[str, tuple[str, str]] = {}
+    with open(os.path.join(path, MANIFEST), "rb") as file:
+        parts = json.load(file)["files"]
+    for part in parts:
+        wanted = [reason for reason in reasons if reason not in found]
+        if not wanted:
+            break
+        rows = pq.read_table(
+            os.path.join(path, part["path"]),
+            columns=["reason", "key", "detail"],
+            filters=[("reason", "in", wanted)],
+        )
+        firsts = pc.index_in(pa.array(wanted), rows["reason"]).to_pylist()
+        for reason, at in zip(wanted, firsts, strict=True):
+            if at is not None:
+                found[reason] = (rows["key"][at].as_py(), rows["detail"][at].as_py())
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.precompute.pieces import Tally
-from packidx.records.sources import Shard, short_names
+from packidx.records.expand import Shard, short_names
 
 MANIFEST = ".packidx.json"
 """Begins with a dot: nobody who looks for data files takes it for one."""

@@ -33,9 +33,9 @@ from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.pieces import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
+from packidx.records.expand import expand_sources
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
-from packidx.records.sources import expand_sources
 from packidx.records.video import forget_videos
 
 _COPIED = 4 << 20

@@ -10,11 +10,10 @@ from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import Range, RawRecord, ShardScan, container
 from packidx.records.containers.base import TASK_BYTES, Progress
 from packidx.records.containers.lines import decode, read_lines
-from packidx.records.expand import Shard, expand_sources, short_names
 from packidx.records.layout import DEFAULT, Layout
 
-__all__ = ["TASK_BYTES", "Range", "RawRecord", "Shard", "ShardScan", "decode", "expand_sources"]
-__all__ += ["read_lines", "read_record", "read_records", "read_row", "scan", "short_names"]
+__all__ = ["TASK_BYTES", "Range", "RawRecord", "ShardScan", "decode", "read_lines", "read_record"]
+__all__ += ["read_records", "read_row", "scan"]
 
 
 def scan(

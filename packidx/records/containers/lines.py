@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,15 +145,16 @@ def decoded(line: bytes) -> dict[str, Any] | BadRecord:
         return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
 
 
-class JsonText:
+class JsonText(ABC):
     """Text whose items are JSON, each by itself."""
 
+    @abstractmethod
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of every item; `at` is the first block's offset."""
-        raise NotImplementedError
 
     def header(self, blocks: Iterator[bytes]) -> None:
         """There is none."""
+        return None
 
     def records(
         self, blocks: Iterator[bytes], at: int, begun: bool, header: None
