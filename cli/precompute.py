@@ -77,8 +77,8 @@ def _print(summary: PrecomputeSummary) -> None:
         "samples": with_parts(summary.num_samples, summary.methods),
         "tokens": count(summary.num_tokens),
         "rejected": with_parts(summary.num_rejected, summary.rejected),
-        "data set": f"{summary.path} ({count(summary.num_shards)} files, written in "
-        f"{summary.seconds:.1f} s)",
+        "files": count(summary.num_shards),
+        "data set": f"{summary.path} (written in {summary.seconds:.1f} s)",
     }
     if summary.num_rejected:
         facts["rejected"] += ": left as they were"
