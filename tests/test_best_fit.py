@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.plan.best_fit import Records, best_fit_decreasing
+from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.bounds import lower_bound, martello_toth_l2, volume_bound
 from packidx.plan.histogram import Histogram
+from packidx.plan.runs import Records
 
 CAPACITIES = st.integers(1, 60)
 

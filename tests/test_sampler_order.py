@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packidx.torch.order import EpochOrder, order_key, permute
+from packidx.index.order import EpochOrder, order_key, permute
 
 SIZES = [*range(1, 70), 127, 128, 129, 1000, 1023, 1024, 4097, 50_000]
 

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.mix import BijectiveMix, derive_key, permutation
-from packidx.plan.best_fit import Records, best_fit_decreasing
+from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.histogram import Histogram
+from packidx.plan.runs import Records
 
 Int64s = NDArray[np.int64]
 

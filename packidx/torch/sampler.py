@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index, open_index
-from packidx.torch.order import EpochOrder, order_key
+from packidx.index.order import EpochOrder, order_key
 
 STATE_VERSION = 1
 _SEEDS = 1 << 63

@@ -1,0 +1,29 @@
+"""A plan as run-length records: what every strategy on counts returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A plan as run-length records: each of `num_packs` packs gets `per_pack` equal samples.
+
+    Records stand in the order in which the samples, sorted by length descending, are dealt out.
+
+    Attributes:
+        first_pack: int64 [n], the lowest pack number of the record's run of packs.
+        num_packs: int64 [n].
+        per_pack: int64 [n].
+        position: int64 [n], samples that each of these packs holds already.
+        total_packs: number of packs of the whole plan.
+    """
+
+    first_pack: NDArray[np.int64]
+    num_packs: NDArray[np.int64]
+    per_pack: NDArray[np.int64]
+    position: NDArray[np.int64]
+    total_packs: int
