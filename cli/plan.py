@@ -6,53 +6,169 @@ import os
 import shlex
 import shutil
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from packidx.index import Index
+
+# name, type, metavar, help; what a default is, stands in `PlanOptions` alone.
+_OPTIONS: list[tuple[str, Any, str | None, str]] = [
+    (
+        "strategy",
+        str,
+        "NAME",
+        "auto (the fewest packs, well mixed), bfd, balanced, lp; or another "
+        "packer's rule, to compare: knapsack, first-fit, next-fit, window:N.  [default: auto]",
+    ),
+    ("seed", int, "N", "Same seed, same lengths: same bytes.  [default: 0]"),
+    (
+        "on-long",
+        str,
+        "drop|split|truncate|error",
+        "What becomes of a sample longer than a pack.  [default: drop]",
+    ),
+    (
+        "margin",
+        float,
+        "X",
+        "Leave this share of each pack free.  [default: 0; 0.02 or 0.1 for "
+        "inexact lengths, and what their calibration asks for]",
+    ),
+    (
+        "overflow-chance",
+        float,
+        "E",
+        "For lengths with a calibration, in place of a margin: the "
+        "chance that a pack holds more than its capacity.  [default: 0.001]",
+    ),
+    ("packing-ratio", float, "R", "Plan for R x capacity: 1 - margin."),
+    ("max-images", int, "N", "Images that a pack may hold."),
+    ("max-vision-patches", int, "N", "Vision patches that a pack may hold."),
+    ("max-samples", int, "N", "Samples that a pack may hold."),
+    ("group-by", str, "source|media_type", "Only samples of one kind share a pack."),
+    ("align", int, "N", "Every sample takes a multiple of N tokens (context parallelism: 2 x cp)."),
+    ("pad-pack-to", int, "N", "Every pack is padded to a multiple of N tokens (pipeline, FP8)."),
+    ("max-packs", int, "N", "Keep N packs, drawn by the seed; the rest is dropped."),
+    (
+        "mix-by",
+        str,
+        "repeats|samples|tokens|label_tokens",
+        "What weights say: times that a sample is seen, or shares of the epoch.  [default: repeats]",
+    ),
+    ("holdout", str, "SHARE", "Keep this share of the samples, by a hash of their key, out."),
+    ("side", str, "train|holdout", "Plan the samples that are not held out, or those that are."),
+    ("exclude", str, "FILE", "Parquet with the `key` or `sample_id` of samples to leave out."),
+    ("epochs", int, "N", "So many variants of the epoch, each composed anew.  [default: 1]"),
+    (
+        "schedule",
+        str,
+        "stratified|cost|random",
+        "Order of the packs: micro-steps of equal cost "
+        "and steps of the whole mix; micro-steps of equal cost; any.  [default: stratified]",
+    ),
+    (
+        "global-batch",
+        int,
+        "N",
+        "Packs per optimizer step, all ranks and accumulation together, "
+        "for the schedule.  [default: 512, fewer for small plans]",
+    ),
+    ("micro-steps", int, "N", "Parts of equal cost in a global batch.  [default: 8]"),
+    (
+        "cost",
+        str,
+        "MODEL",
+        "What packs cost: a preset, a model's config.json, or weight=value,… "
+        "[default: qwen2.5-vl-7b]",
+    ),
+    (
+        "window-shards",
+        int,
+        "N",
+        "Plan N shards at a time: the samples of a pack lie near each "
+        "other, and more can be appended.",
+    ),
+    ("window-samples", int, "N", "The same in samples, of whole shards where there are any."),
+    ("memory-limit", str, "SIZE", "Plan in windows what takes more.  [default: 4GB]"),
+    ("aggregate", str, "polars|duckdb", "Who sums lengths up; the plan is the same."),
+]
+
+
+def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, kind, metavar, words in reversed(_OPTIONS):
+        command = click.option(f"--{name}", type=kind, metavar=metavar, help=words)(command)
+    return command
+
 
 @click.command()
-@click.argument("lengths")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Folder of the index.")
-@click.option("--capacity", required=True, type=int, help="Tokens a pack may hold.")
-@click.option("--strategy", default="bfd", show_default=True, help="bfd: best-fit-decreasing.")
-@click.option("--seed", default=0, show_default=True, help="Same seed, same lengths: same bytes.")
+@click.argument("lengths", required=False)
+@click.option("-o", "--output", metavar="DIR", help="Folder of the index.")
 @click.option(
-    "--on-long",
-    default="drop",
-    show_default=True,
-    metavar="drop|split|truncate|error",
-    help="What becomes of a sample longer than a pack.",
+    "--capacity", metavar="N", help="Tokens a pack may hold; several with --dry-run: 4096,8192."
+)
+@_with_options
+@click.option(
+    "--shift",
+    is_flag=True,
+    default=None,
+    help="Count length - 1: labels are shifted before packing.",
+)
+@click.option("--mix", multiple=True, metavar="SOURCE=WEIGHT", help="Weight of a source.")
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Keep the newest snapshot's packs and plan only the shards that have been added since.",
 )
 @click.option(
-    "--margin",
-    type=float,
-    metavar="X",
-    help="Leave this share of each pack free.  [default: 0; 0.02 or 0.1 for inexact lengths, and "
-    "what their calibration asks for]",
+    "--continue",
+    "resume",
+    metavar="INDEX@ID",
+    help="Plan what training on that "
+    "snapshot has not consumed yet; its options hold unless others are given.",
 )
-@click.option(
-    "--overflow-chance",
-    type=float,
-    metavar="E",
-    help="For lengths with a calibration, in place of a margin: the chance that a pack holds more "
-    "than its capacity.  [default: 0.001]",
-)
-@click.option("--packing-ratio", type=float, metavar="R", help="Plan for R x capacity: 1 - margin.")
-@click.option("--shift", is_flag=True, help="Count length - 1: labels are shifted before packing.")
+@click.option("--state", metavar="FILE", help="With --continue: the sampler's state, as JSON.")
+@click.option("--dry-run", is_flag=True, help="Only say what plans of these capacities would be.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
-def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) -> None:
+def plan(
+    lengths: str | None,
+    output: str | None,
+    capacity: str | None,
+    append: bool,
+    resume: str | None,
+    state: str | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Assign every sample of LENGTHS to a pack and publish the plan in an index.
 
     LENGTHS is a table that `packidx estimate` wrote, or any Parquet with a column `length`.
     """
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if "mix" in given:
+        given["mix"] = tuple(one for each in given["mix"] for one in each.split(","))
+    if dry_run:
+        _preview(lengths, capacity, given, as_json)
+        return
+    if capacity is not None:
+        given["capacity"] = _capacities(capacity, several=False)[0]
     from packidx.plan import PlanOptions, plan_packs
 
     from .console import print_json, status
 
+    earlier = _earlier(output, append, resume, state)
+    lengths, output = _places(lengths, output, earlier)
+    if not earlier:
+        if capacity is None:
+            raise click.UsageError("Missing option '--capacity'.")
+        given = {"options": PlanOptions(**given)}
     with status(quiet) as doing:
-        summary = plan_packs(lengths, output, PlanOptions(**options), progress=doing)
+        summary = plan_packs(lengths, output, **earlier, **given, progress=doing)
     if as_json:
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
     else:
@@ -64,6 +180,81 @@ def plan(lengths: str, output: str, as_json: bool, quiet: bool, **options: Any) 
             f"they were: read it with --root OLD=NEW or roots={{old: new}}",
             err=True,
         )
+
+
+def _earlier(
+    output: str | None, append: bool, resume: str | None, state: str | None
+) -> dict[str, Any]:
+    """The snapshot that the plan goes on from, as arguments of `plan_packs`."""
+    from packidx.index import open_index
+
+    if (resume is None) != (state is None):
+        raise click.UsageError("--continue INDEX@ID and --state FILE go together.")
+    if resume is not None and state is not None:
+        return {"resume": (open_index(resume), _read_state(state))}
+    if append:
+        if output is None:
+            raise click.UsageError("--append needs -o DIR, the index to append to.")
+        return {"append": open_index(output)}
+    return {}
+
+
+def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) -> tuple[str, str]:
+    """The lengths and the index, those of the earlier snapshot where none are given."""
+    if "resume" in earlier:
+        index: Index = earlier["resume"][0]
+        lengths, output = lengths or index.manifest["lengths"]["uri"], output or index.path
+    if lengths is None:
+        raise click.UsageError("Missing argument 'LENGTHS'.")
+    if output is None:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    return lengths, output
+
+
+def _read_state(path: str) -> dict[str, Any]:
+    import json
+
+    from packidx.errors import FormatError
+
+    try:
+        with open(path, "rb") as file:
+            state = json.load(file)
+    except ValueError as error:
+        raise FormatError(
+            f"state {path} is no JSON ({error}): save json.dumps(sampler.state_at(step))"
+        ) from None
+    if not isinstance(state, dict):
+        raise FormatError(f"state {path} is no object: save json.dumps(sampler.state_at(step))")
+    return state
+
+
+def _preview(
+    lengths: str | None, capacity: str | None, given: dict[str, Any], as_json: bool
+) -> None:
+    from packidx.plan import PlanOptions
+    from packidx.plan.preview import preview, unseen
+
+    from .preview import show
+
+    if lengths is None:
+        raise click.UsageError("Missing argument 'LENGTHS'.")
+    if capacity is None:
+        raise click.UsageError("Missing option '--capacity': --capacity 4096,8192,16384,32768.")
+    capacities = _capacities(capacity, several=True)
+    options = PlanOptions(capacity=capacities[0], **given)
+    show(preview(lengths, capacities, options), as_json, unseen(options))
+
+
+def _capacities(text: str, *, several: bool) -> list[int]:
+    parts = text.split(",")
+    if (len(parts) > 1 and not several) or not all(
+        part.strip().removeprefix("-").isdigit() for part in parts
+    ):
+        raise click.BadParameter(
+            f"{text!r} is not a valid integer" + (" list" if several else ""),
+            param_hint="'--capacity'",
+        )
+    return [int(part) for part in parts]
 
 
 def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) -> None:

@@ -65,7 +65,7 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
         "tokens": count(result["num_tokens"]),
         "packs": f"{count(result['num_packs'])} of {count(options['capacity'])} tokens",
         "fill": f"{100 * result['fill']:.3f} %",
-        "lower bound": f"{count(result['lower_bound'])} packs ({_BOUNDS[result['bound']]})",
+        "lower bound": f"{count(result['lower_bound'])} packs ({_proofs(result['bound'])})",
         "gap": f"{count(result['gap'])} packs ({result['gap_percent']:.3f} %)",
         "dropped": f"{count(result['num_dropped'])}" + (f" ({reasons})" if reasons else ""),
     }
@@ -86,4 +86,15 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
     return facts
 
 
-_BOUNDS = {"volume": "⌈Σ/C⌉", "L2": "Martello–Toth L2"}
+_BOUNDS = {
+    "volume": "⌈Σ/C⌉",
+    "L2": "Martello–Toth L2",
+    "DFF": "dual-feasible functions",
+    "LP": "linear program",
+    "copies": "copies of one sample",
+}
+
+
+def _proofs(bound: str) -> str:
+    """The names of the bounds that won, in words."""
+    return ", ".join(_BOUNDS.get(name, name) for name in bound.split(", "))

@@ -68,6 +68,57 @@ def _content(array: pa.Array) -> Iterator[bytes]:
         yield np.ascontiguousarray(array.fill_null(0)).tobytes()
 
 
+class ColumnDigest:
+    """SHA-256 of a column's logical content that comes in runs of rows, however it is cut up.
+
+    Args:
+        kind: name of the column's type; it is hashed, too.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._rows = 0
+        self._values = hashlib.sha256()
+        self._nulls = hashlib.sha256()
+        self._sizes = hashlib.sha256()
+        self._children: dict[int, ColumnDigest] = {}
+
+    def update(self, array: pa.Array) -> None:
+        """Take the next rows, all of the same type as before."""
+        if array.null_count:
+            absent = np.flatnonzero(np.asarray(array.is_null())) + self._rows
+            self._nulls.update(absent.astype("<i8").tobytes())
+        self._rows += len(array)
+        if pa.types.is_struct(array.type):
+            self._descend(array.flatten())
+        elif pa.types.is_list(array.type):
+            self._sizes.update(
+                np.asarray(array.value_lengths().fill_null(0)).astype("<i8").tobytes()
+            )
+            self._descend([array.flatten()])
+        elif pa.types.is_string(array.type):
+            text = array.cast(pa.large_string()).fill_null("")
+            offsets = np.frombuffer(text.buffers()[1], np.int64)
+            offsets = offsets[text.offset : text.offset + len(text) + 1]
+            self._sizes.update(np.diff(offsets).astype("<i8").tobytes())
+            if len(offsets) > 1 and text.buffers()[2]:
+                self._values.update(memoryview(text.buffers()[2])[offsets[0] : offsets[-1]])
+        elif not pa.types.is_null(array.type):
+            values = np.ascontiguousarray(array.fill_null(0) if array.null_count else array)
+            self._values.update(memoryview(values).cast("B") if len(values) else b"")
+
+    def _descend(self, arrays: list[pa.Array]) -> None:
+        for number, child in enumerate(arrays):
+            self._children.setdefault(number, ColumnDigest(str(child.type))).update(child)
+
+    def hexdigest(self) -> str:
+        """The digest of all rows so far."""
+        hashers = (self._values, self._nulls, self._sizes)
+        own = [hasher.digest() for hasher in hashers]
+        children = [child.hexdigest().encode() for child in self._children.values()]
+        return digest(self._kind.encode(), self._rows.to_bytes(8, "little"), *own, *children)
+
+
 def fsync_path(path: str | Path) -> None:
     """Force a file's or a folder's content to disk."""
     handle = os.open(path, os.O_RDONLY)

@@ -17,8 +17,10 @@ from packidx_cli.main import main
 from packidx import estimate_lengths, plan_packs
 from packidx.errors import FormatError, OptionError
 from packidx.estimate.calibrate import _draw, _quotas
+from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.histogram import Histogram
 from packidx.plan.margin import calibrated_margin
-from packidx.plan.place import place
+from packidx.plan.place import expand
 
 Ints = NDArray[np.int64]
 CAPACITY = 8192
@@ -215,8 +217,8 @@ def overflowing(guesses: Ints, truths: Ints, planned: int, seed: int = 0) -> tup
     """(packs that hold more than the capacity, packs) of a plan by the real planner."""
     fitting = guesses <= planned
     guesses, truths = guesses[fitting], truths[fitting]
-    placed = place(guesses, planned, seed)
-    sums = np.add.reduceat(truths[placed.item], placed.first_row[:-1])
+    slots = expand(best_fit_decreasing(Histogram.of(guesses), planned), guesses, seed)
+    sums = np.bincount(slots.pack, truths[slots.item])
     return int((sums > CAPACITY).sum()), len(sums)
 
 
@@ -335,7 +337,7 @@ def test_plan_takes_it_and_says_so(table: Path, tmp_path: Path) -> None:
     assert other.snapshot_id != summary.snapshot_id
     plain = plan_packs(table, tmp_path / "index", capacity=500, margin=0.1)
     assert plain.manifest["options"]["planned_capacity"] == 450
-    assert "overflow_chance" not in plain.manifest["options"]
+    assert plain.manifest["options"]["overflow_chance"] is None
 
 
 def test_guesses_that_were_too_high_need_none(table: Path, tmp_path: Path) -> None:

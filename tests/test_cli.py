@@ -97,7 +97,7 @@ def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFix
     status, out, _ = run(capsys, "sql", index, query, "--format", "json")
     want = json.loads(out)
     assert status == 0
-    assert sorted(row["tokens"] for row in want) == [11, 15]  # best fit: 8 + 7, 6 + 5
+    assert sorted(row["tokens"] for row in want) == [13, 13]  # balanced: 8 + 5, 7 + 6
     text = run(capsys, "sql", index, query, "--format", "csv")[1]
     rows = [{k: int(v) for k, v in row.items()} for row in csv.DictReader(io.StringIO(text))]
     assert rows == want

@@ -167,7 +167,7 @@ def replaced(column: str, row: int, value: int) -> Any:
     [
         ("samples", replaced("sample_id", 0, 5), {"id", "every sample once", "result"}),
         ("samples", replaced("length", 0, 600), {"id", "sums"}),
-        ("samples", replaced("position", 0, 7), {"id", "order"}),
+        ("samples", replaced("position", 0, 7), {"order"}),
         ("samples", replaced("start", 1, 7), {"order"}),
         ("packs", replaced("first_row", 1, 0), {"order", "sums"}),
         ("packs", replaced("attention_cost", 0, 1), {"sums"}),

@@ -1,6 +1,6 @@
 """The pack index on disk: publishing, opening and verifying snapshots."""
 
 from packidx.index.reader import Index, Pack, Sample, open_index, snapshot_ids
-from packidx.index.snapshot import publish, read_head
+from packidx.index.snapshot import SnapshotWriter, read_head, writing
 
-__all__ = ["Index", "Pack", "Sample", "open_index", "publish", "read_head", "snapshot_ids"]
+__all__ = ["Index", "Pack", "Sample", "open_index", "SnapshotWriter", "read_head", "snapshot_ids", "writing"]

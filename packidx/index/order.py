@@ -3,17 +3,26 @@
 Nothing is shuffled in memory. A position is turned into a pack number by a few integer operations,
 so any part of the order can be had on its own, on any rank, after any restart. Only wrapping uint64
 arithmetic is used: the same numbers come out on every platform and in every NumPy version.
+
+A plan's schedule survives: an epoch exchanges whole blocks (optimizer steps), within a block whole
+chunks (micro-steps), and within a chunk packs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from packidx.errors import FormatError, MismatchError
+from packidx.index.state import State
 from packidx.mix import derive_key, splitmix64
 
+Ranges = tuple[tuple[int, int], ...]
+Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 # Below this many bits a handful of rounds cannot reach enough permutations (there are only 2^(k-1)
@@ -84,43 +93,191 @@ def _rounds(x: UInt64s, bits: int, multipliers: UInt64s, addends: UInt64s) -> UI
 
 
 class EpochOrder:
-    """Order position -> pack number, for one epoch, in O(1) memory.
+    """Order position -> pack number, for one epoch, in memory for its ranges and one block.
 
-    Full blocks of `block` packs are permuted, then the packs within each block under a key of
-    their own; the one partial block stands at a seeded place among the full ones.
+    The packs that fill no block, fewer than one, stand at the end of the order, where a reader of
+    steps as large as blocks leaves them out. Lest those be the same in every epoch, they first
+    change places, by chunks, with as many packs of one block: which one is drawn so that every pack
+    is left out alike often, and only one step of the epoch has micro-steps of unequal cost.
 
     Args:
-        num_packs: packs in the epoch.
+        ranges: [first pack, number of packs] of every range of the epoch; the packs of a range that
+            fill no block of it come after the blocks of all ranges.
         block: `result.schedule_block` of the manifest.
+        chunk: `result.schedule_chunk`; `block` is a multiple.
         key: from `order_key`.
     """
 
-    def __init__(self, num_packs: int, block: int, key: int) -> None:
-        self.num_packs = num_packs
-        self.block = max(1, min(block, num_packs))
-        self.key = key
-        self.full, self.tail = divmod(num_packs, self.block)
-        self.tail_at = self.block * (splitmix64(key ^ 1) % (self.full + 1))
+    def __init__(self, ranges: Sequence[Sequence[int]], block: int, chunk: int, key: int) -> None:
+        self.block, self.chunk, self.key = block, chunk, key
+        parts = _blocks_first(ranges, block, chunk)
+        self._first = np.array([first for first, _ in parts], np.int64)
+        self._starts = np.cumsum([0, *(count for _, count in parts)], dtype=np.int64)
+        self.num_packs = int(self._starts[-1])
+        self.full, self.tail = divmod(self.num_packs, block)
+        self._exchanged = self._draw_exchanged()
+        self._sorted = np.argsort(self._exchanged)
 
-    def packs(self, positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def packs(self, positions: npt.NDArray[Any]) -> Int64s:
         """Pack numbers, int64, at the order `positions` (each in [0, num_packs))."""
         where = np.asarray(positions).astype(np.uint64)
-        block, tail_at = np.uint64(self.block), np.uint64(self.tail_at)
-        in_tail = (where >= tail_at) & (where < np.uint64(self.tail_at + self.tail))
-        regular = where - np.where(where >= tail_at, np.uint64(self.tail), np.uint64(0))
-        slot = np.where(in_tail, np.uint64(0), regular // block)
-        number = permute(slot, self.full, splitmix64(self.key ^ 2))
-        inside = permute(regular % block, self.block, _splitmix64(number ^ np.uint64(self._inner)))
-        result = number * block + inside
-        if in_tail.any():
-            offset = where[in_tail] - tail_at
-            result[in_tail] = self.full * self.block + permute(offset, self.tail, self._tail_key)
-        return result.astype(np.int64)
+        body = np.uint64(self.full * self.block)
+        place = np.empty(len(where), np.int64)
+        inside = where < body
+        place[inside] = self._in_blocks(where[inside])
+        place[~inside] = body + permute(where[~inside] - body, self.tail, self._key(4))
+        self._exchange(place)
+        part = np.searchsorted(self._starts, place, side="right") - 1
+        return self._first[part] + place - self._starts[part]
+
+    def _in_blocks(self, where: UInt64s) -> UInt64s:
+        """The places of positions that full blocks hold, blocks, chunks and packs permuted."""
+        block, chunk = np.uint64(self.block), np.uint64(self.chunk)
+        number = permute(where // block, self.full, self._key(1))
+        per_block = self.block // self.chunk
+        slot = where % block // chunk
+        slot = permute(slot, per_block, _splitmix64(number ^ np.uint64(self._key(2))))
+        slot += number * np.uint64(per_block)
+        pack = permute(where % chunk, self.chunk, _splitmix64(slot ^ np.uint64(self._key(3))))
+        return slot * chunk + pack
+
+    def _draw_exchanged(self) -> Int64s:
+        """The places that exchange their packs with the tail's, int64 [tail], or none.
+
+        A block is drawn with the share of the packs that it has, and so is the tail itself, which
+        then stays; from a block the tail's whole chunks take chunks, its rest packs of one more.
+        """
+        drawn = self._key(5) % max(1, self.num_packs)
+        if not self.tail or drawn >= self.full * self.block:
+            return np.zeros(0, np.int64)
+        places = np.arange(self.tail, dtype=np.uint64)
+        slot = permute(places // np.uint64(self.chunk), self.block // self.chunk, self._key(6))
+        inside = permute(places % np.uint64(self.chunk), self.chunk, self._key(7))
+        first = drawn // self.block * self.block
+        return first + (slot * np.uint64(self.chunk) + inside).astype(np.int64)
+
+    def _exchange(self, place: Int64s) -> None:
+        """Exchange, in `place`, the places of the tail with those drawn for them."""
+        if not len(self._exchanged):
+            return
+        body = self.full * self.block
+        found = np.searchsorted(self._exchanged, place, sorter=self._sorted)
+        tail = self._sorted[np.minimum(found, self.tail - 1)]
+        there, here = place >= body, self._exchanged[tail] == place
+        place[there] = self._exchanged[place[there] - body]
+        place[here] = body + tail[here]
+
+    def _key(self, purpose: int) -> int:
+        return splitmix64(self.key ^ purpose)
+
+
+def _blocks_first(ranges: Sequence[Sequence[int]], block: int, chunk: int) -> list[tuple[int, int]]:
+    """`ranges` cut into their blocks, then their chunks that fill none, then the rest."""
+    blocks, chunks, packs = [], [], []
+    for first, count in ranges:
+        whole, even = count // block * block, count // chunk * chunk
+        blocks.append((first, whole))
+        chunks.append((first + whole, even - whole))
+        packs.append((first + even, count - even))
+    return [part for part in (*blocks, *chunks, *packs) if part[1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The variants of an epoch and what its order may exchange.
+
+    Attributes:
+        variants: [first pack, number of packs] of each range, for every variant: epoch e trains on
+            variant e modulo their number.
+        block: `result.schedule_block`, packs that an epoch moves together.
+        chunk: `result.schedule_chunk`, packs that stay together within a block.
+    """
+
+    variants: tuple[Ranges, ...]
+    block: int
+    chunk: int
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], path: str) -> Epochs:
+        """Of an index's manifest; `path` is named in errors.
+
+        Raises:
+            FormatError: ``result`` has numbers that cannot be.
+        """
+        result = manifest["result"]
+        block = _positive(result, "schedule_block", path)
+        chunk = _positive(result, "schedule_chunk", path)
+        if block % chunk:
+            raise FormatError(
+                f"{path}: result.schedule_block is {block}, no multiple of schedule_chunk {chunk}"
+            )
+        total = int(result["num_packs"])
+        given = result.get("epochs")
+        given = [[[0, total]]] if given is None else given
+        if not isinstance(given, list) or not given:
+            raise FormatError(f"{path}: result.epochs is {given!r}, not a list of epochs")
+        return cls(tuple(_ranges(one, total, path) for one in given), block, chunk)
 
     @property
-    def _inner(self) -> int:
-        return splitmix64(self.key ^ 3)
+    def smallest(self) -> int:
+        """Packs of the smallest variant."""
+        return min(self.num_packs(number) for number in range(len(self.variants)))
 
-    @property
-    def _tail_key(self) -> int:
-        return splitmix64(self.key ^ 4)
+    def num_packs(self, epoch: int) -> int:
+        """Packs of `epoch`."""
+        return sum(count for _, count in self.variants[epoch % len(self.variants)])
+
+    def order(self, snapshot_id: str, seed: int, epoch: int) -> EpochOrder:
+        """The order in which `epoch` trains on its packs."""
+        ranges = self.variants[epoch % len(self.variants)]
+        return EpochOrder(ranges, self.block, self.chunk, order_key(snapshot_id, seed, epoch))
+
+
+def _positive(result: Mapping[str, Any], name: str, path: str) -> int:
+    value = result.get(name)
+    value = 1 if value is None else value
+    if type(value) is not int or value < 1:
+        raise FormatError(f"{path}: result.{name} is {value}, not a positive whole number")
+    return value
+
+
+def _ranges(given: Any, total: int, path: str) -> Ranges:
+    """One variant's ranges, every pack of them there and none twice."""
+    try:
+        ranges = tuple((first, count) for first, count in given)
+    except (TypeError, ValueError):
+        raise FormatError(
+            f"{path}: result.epochs has {given!r}, not a list of [first pack, number of packs]"
+        ) from None
+    end = 0
+    for first, count in sorted(ranges):
+        if type(first) is not int or type(count) is not int or first < end or count < 0:
+            raise FormatError(f"{path}: result.epochs has [{first}, {count}], which cannot be")
+        end = first + count
+    if end > total:
+        raise FormatError(f"{path}: result.epochs reaches pack {end - 1} of {total} packs")
+    return ranges
+
+
+def consumed_packs(index_manifest: Mapping[str, Any], state: Any) -> Int64s:
+    """Pack ids that training has consumed in the state's epoch, int64, in the order of training.
+
+    Args:
+        index_manifest: of the snapshot that was trained on.
+        state: `PackSampler.state_dict()` or `state_at(step)`.
+
+    Raises:
+        FormatError: this is no such state, or its position is behind the epoch's end.
+        MismatchError: it is of another snapshot.
+    """
+    read = State.read(state)
+    mine = index_manifest["snapshot_id"]
+    if read.snapshot_id != mine:
+        raise MismatchError(
+            f"the state has snapshot_id {read.snapshot_id}, this index {mine}: name the snapshot "
+            "that was trained on (INDEX@ID)"
+        )
+    epochs = Epochs.of(index_manifest, f"snapshot {mine}")
+    read.check_position(epochs.num_packs(read.epoch))
+    order = epochs.order(mine, read.seed, read.epoch)
+    return order.packs(np.arange(read.position, dtype=np.int64))

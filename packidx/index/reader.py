@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, NotFoundInIndex
-from packidx.index.snapshot import read_head
+from packidx.index.snapshot import TABLES, read_head
 from packidx.manifest import check_keys, load_manifest
-from packidx.schema import DROPPED, INDEX_FORMAT, PACKS, SAMPLES
+from packidx.schema import INDEX_FORMAT
 
-_TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 _KEYS = {
     "snapshot_id": str,
     "lengths": dict,
@@ -37,6 +36,7 @@ _RESULT = {
     "lower_bound": int,
     "bound": str,
     "gap": int,
+    "windows": list,
 }
 _LENGTHS = {"uri": str, "fingerprint": str, "num_samples": int}
 _FILE = {"path": str, "rows": int, "bytes": int, "sha256": str}
@@ -187,6 +187,12 @@ class Index:
         """The dropped table (schema: FORMAT.md), whole or some columns."""
         return self._table("dropped", columns)
 
+    def window(self, table: str, number: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of one window in one of the tables (``'packs'``, ``'samples'``, ``'dropped'``)."""
+        parts = [part for part in self._parts(table) if part.get("window", 0) == number]
+        paths = [self.folder / part["path"] for part in parts]
+        return self._read(table, paths, columns)
+
     def pack(self, pack_id: int) -> Pack:
         """Pack number `pack_id` with its samples; decodes one row group of each table.
 
@@ -227,15 +233,19 @@ class Index:
         return [p for p in self.manifest["files"] if p["path"].startswith(f"{table}-")]
 
     def _table(self, table: str, columns: Sequence[str] | None) -> pa.Table:
-        schema = _TABLES[table]
+        return self._read(table, self.files(table), columns)
+
+    def _read(self, table: str, paths: list[Path], columns: Sequence[str] | None) -> pa.Table:
+        schema = TABLES[table]
         wanted = list(columns) if columns is not None else schema.names
-        paths = self.files(table)
         unknown = [name for name in wanted if name not in schema.names]
         if unknown:
             raise NotFoundInIndex(
                 f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
             )
-        return pa.concat_tables([_readable(path, pq.read_table, columns=wanted) for path in paths])
+        empty = schema.empty_table().select(wanted)
+        parts = [_readable(path, pq.read_table, columns=wanted) for path in paths]
+        return pa.concat_tables(parts) if parts else empty
 
 
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:

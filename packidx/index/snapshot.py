@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, OptionError
 from packidx.files import (
-    array_digest,
+    ColumnDigest,
     canonical_json,
     digest,
     file_digest,
@@ -22,27 +27,56 @@ from packidx.files import (
     write_json,
 )
 from packidx.manifest import software, unsound_file
-from packidx.schema import FORMAT_VERSION, INDEX_FORMAT, open_writer
+from packidx.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES, open_writer
+
+TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 
 # Rows per row group and per file, part of the format: a reader decodes one group per look-up.
 ROW_GROUP = {"packs": 4096, "samples": 16384, "dropped": 16384}
 FILE_ROWS = 1 << 23
 
 # Columns that no other column and nothing in the manifest determines: hashed into the id.
-_ASSIGNMENT = ("pack_id", "position", "sample_id", "copy", "piece", "token_start", "length")
+_ASSIGNMENT = {
+    "packs": ("epoch", "num_samples"),
+    "samples": ("sample_id", "copy", "piece", "token_start", "length"),
+    "dropped": ("sample_id", "reason"),
+}
 
 
-def snapshot_id(body: dict[str, Any], tables: dict[str, pa.Table]) -> str:
-    """Hex digest of a plan's logical content: lengths, options, assignment; no paths or dates."""
+class WindowDigest:
+    """Digest of one window's assignment, taken in while its rows come."""
+
+    def __init__(self) -> None:
+        self._columns = {
+            (table, name): ColumnDigest(str(TABLES[table].field(name).type))
+            for table, names in _ASSIGNMENT.items()
+            for name in names
+        }
+
+    def update(self, table: str, rows: pa.Table) -> None:
+        """Take the next rows of `table`."""
+        for name in _ASSIGNMENT[table]:
+            for chunk in rows[name].chunks:
+                self._columns[table, name].update(chunk)
+
+    def hexdigest(self) -> str:
+        return digest(canonical_json([one.hexdigest() for one in self._columns.values()]))
+
+
+def snapshot_id(body: dict[str, Any], windows: Iterable[str]) -> str:
+    """Hex digest of a plan's logical content: lengths, options, assignment; no paths or dates.
+
+    Args:
+        body: the manifest, or the part of it that is known before the id is.
+        windows: digest of each window (`WindowDigest`).
+    """
     head = {
         "format": INDEX_FORMAT,
         "version": FORMAT_VERSION,
         "lengths": body["lengths"]["fingerprint"],
         "options": body["options"],
     }
-    columns = [array_digest(tables["samples"][name]) for name in _ASSIGNMENT]
-    dropped = [array_digest(tables["dropped"][name]) for name in ("sample_id", "reason")]
-    return digest(canonical_json(head), canonical_json(columns + dropped))[:32]
+    return digest(canonical_json(head), canonical_json(list(windows)))[:32]
 
 
 def read_head(index: Path) -> str | None:
@@ -53,39 +87,188 @@ def read_head(index: Path) -> str | None:
         return None
 
 
-def publish(
-    index: Path, body: dict[str, Any], tables: dict[str, pa.Table]
-) -> tuple[dict[str, Any], bool]:
-    """Write a snapshot into `index` and move HEAD to it.
+class SnapshotWriter:
+    """Writes a snapshot window by window, and publishes it in one step.
 
-    The snapshot is built in a hidden folder and renamed into place, HEAD follows last: a crash
-    at any instant leaves the previous snapshot intact and current.
+    Everything is written into a hidden folder that is renamed into place; HEAD follows last. A crash at
+    any instant leaves the previous snapshot intact and current. Parquet is encoded in a
+    thread of its own, while the caller makes the next rows.
+    """
 
-    Returns:
-        the manifest, and whether this very plan was there already.
+    def __init__(self, index: Path, thread: ThreadPoolExecutor) -> None:
+        self._index = index
+        self._staging = index / "snapshots" / f".tmp-{os.getpid()}"
+        self._staging.mkdir()
+        self._thread = thread
+        self._pending: Future[None] | None = None
+        self._files: list[dict[str, Any]] = []
+        self._open: dict[str, _Part] = {}
+        self._digest = WindowDigest()
+        self.windows: list[str] = []
+        """Digests of the windows that are finished."""
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Add rows to one of the window's tables, in the schema's types."""
+        self._wait()
+        self._pending = self._thread.submit(self._write, table, rows)
+
+    def end_window(self) -> None:
+        """Close the window's files."""
+        self._wait()
+        if not self.windows:
+            for name in TABLES:  # one file of each table at least: the schema is there
+                if name not in self._open:
+                    self._write(name, TABLES[name].empty_table())
+        for name in TABLES:
+            if name in self._open:
+                self._files += self._open.pop(name).close()
+        self.windows.append(self._digest.hexdigest())
+        self._digest = WindowDigest()
+
+    def take_over(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Take all windows of another snapshot of this index, before any is written."""
+        for part in manifest["files"]:
+            source, target = folder / part["path"], self._staging / part["path"]
+            try:
+                os.link(source, target)  # files of a snapshot never change
+            except OSError:
+                shutil.copyfile(source, target)
+                fsync_path(target)
+            self._files.append(part)
+        self.windows += [one["digest"] for one in manifest["result"]["windows"]]
+
+    def publish(self, body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Name the snapshot, put it into place, move HEAD to it.
+
+        Args:
+            body: of the manifest.
+
+        Returns:
+            the manifest, and whether this very plan was there already.
+        """
+        self._wait()
+        ident = snapshot_id(body, self.windows)
+        final = self._index / "snapshots" / ident
+        existed = _is_whole(final)
+        if not existed:
+            remove_tree(final)  # what is left of a damaged one serves nobody
+            order = list(TABLES)
+            manifest = {
+                "format": INDEX_FORMAT,
+                "version": FORMAT_VERSION,
+                "snapshot_id": ident,
+                "parent": read_head(self._index),
+                **body,
+                "files": sorted(self._files, key=lambda part: _table_of(part["path"], order)),
+                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "software": software(),
+            }
+            write_json(self._staging / "manifest.json", manifest)
+            os.rename(self._staging, final)
+            fsync_path(self._index / "snapshots")
+        if read_head(self._index) != ident:
+            write_atomic(self._index / "HEAD", f"{ident}\n".encode())
+        from packidx.index.reader import read_manifest
+
+        return read_manifest(final), existed
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def _write(self, table: str, rows: pa.Table) -> None:
+        if table not in self._open:
+            first = sum(_table_of(part["path"], [table])[0] == 0 for part in self._files)
+            number = len(self.windows)
+            self._open[table] = _Part(self._staging, table, first, number)
+        self._open[table].write(rows)
+        self._digest.update(table, rows)
+
+    def discard(self) -> None:
+        """Remove what was written and not published."""
+        with contextlib.suppress(Exception):
+            self._wait()
+        remove_tree(self._staging)
+
+
+class _Part:
+    """The files of one table in one window: full row groups, whatever runs the rows come in."""
+
+    def __init__(self, folder: Path, table: str, first: int, window: int) -> None:
+        self._folder, self._table = folder, table
+        self._number, self._window = first, window
+        self._group = ROW_GROUP[table]
+        self._rest = TABLES[table].empty_table()
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+        self._done: list[dict[str, Any]] = []
+
+    def write(self, rows: pa.Table) -> None:
+        rows = pa.concat_tables([self._rest, rows]) if self._rest.num_rows else rows
+        whole = rows.num_rows // self._group * self._group
+        self._rest = rows.slice(whole)
+        while whole:
+            now = min(whole, FILE_ROWS - self._rows)
+            self._append(rows.slice(0, now))
+            rows, whole = rows.slice(now), whole - now
+            if self._rows == FILE_ROWS:
+                self._finish()
+
+    def close(self) -> list[dict[str, Any]]:
+        """Entries of the manifest for these files."""
+        if self._rest.num_rows or (self._writer is None and not self._done):
+            self._append(self._rest)
+        if self._writer is not None:
+            self._finish()
+        return self._done
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"{self._table}-{self._number:05d}.parquet"
+
+    def _append(self, rows: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = open_writer(str(self._path), TABLES[self._table])
+        self._writer.write_table(rows, row_group_size=self._group)
+        self._rows += rows.num_rows
+
+    def _finish(self) -> None:
+        assert self._writer is not None
+        self._writer.close()
+        fsync_path(self._path)
+        entry = {
+            "path": self._path.name,
+            "rows": self._rows,
+            "bytes": self._path.stat().st_size,
+            "sha256": file_digest(self._path),
+            "window": self._window,
+        }
+        self._done.append(entry)
+        self._writer, self._rows, self._number = None, 0, self._number + 1
+
+
+@contextlib.contextmanager
+def writing(index: Path) -> Iterator[SnapshotWriter]:
+    """A writer of a new snapshot of `index`, which nobody else writes meanwhile.
 
     Raises:
         OptionError: `index` is something else than an index.
     """
     _claim(index)
-    ident = snapshot_id(body, tables)
-    final = index / "snapshots" / ident
-    with locked(index):
+    with locked(index), ThreadPoolExecutor(1) as thread:
         for leftover in (index / "snapshots").glob(".tmp-*"):
             remove_tree(leftover)  # we hold the lock: its writer is dead
-        existed = _is_whole(final)
-        if not existed:
-            remove_tree(final)  # what is left of a damaged one serves nobody
-            staging = index / "snapshots" / f".tmp-{ident}"
-            staging.mkdir()
-            _write(staging, ident, read_head(index), body, tables)
-            os.rename(staging, final)
-            fsync_path(index / "snapshots")
-        if read_head(index) != ident:
-            write_atomic(index / "HEAD", f"{ident}\n".encode())
-    from packidx.index.reader import read_manifest
+        writer = SnapshotWriter(index, thread)
+        try:
+            yield writer
+        finally:
+            writer.discard()
 
-    return read_manifest(final), existed
+
+def _table_of(path: str, order: list[str]) -> tuple[int, str]:
+    name = path.rpartition("-")[0]
+    return (order.index(name) if name in order else len(order)), path
 
 
 def _is_whole(folder: Path) -> bool:
@@ -104,37 +287,3 @@ def _claim(index: Path) -> None:
     if index.is_dir() and any(index.iterdir()) and not (index / "snapshots").is_dir():
         raise OptionError(f"{index} holds other files and is no index: choose a new folder")
     (index / "snapshots").mkdir(parents=True, exist_ok=True)
-
-
-def _write(
-    folder: Path, ident: str, parent: str | None, body: dict[str, Any], tables: dict[str, pa.Table]
-) -> None:
-    files = []
-    for name, table in tables.items():
-        for number in range(max(1, -(-table.num_rows // FILE_ROWS))):
-            part = table.slice(number * FILE_ROWS, FILE_ROWS)
-            files.append(_write_part(folder, f"{name}-{number:05d}.parquet", part, ROW_GROUP[name]))
-    manifest = {
-        "format": INDEX_FORMAT,
-        "version": FORMAT_VERSION,
-        "snapshot_id": ident,
-        "parent": parent,
-        **body,
-        "files": files,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "software": software(),
-    }
-    write_json(folder / "manifest.json", manifest)
-
-
-def _write_part(folder: Path, name: str, table: pa.Table, row_group: int) -> dict[str, Any]:
-    path = folder / name
-    with open_writer(str(path), table.schema) as writer:
-        writer.write_table(table, row_group_size=row_group)
-    fsync_path(path)
-    return {
-        "path": name,
-        "rows": table.num_rows,
-        "bytes": path.stat().st_size,
-        "sha256": file_digest(path),
-    }

@@ -1,9 +1,14 @@
-"""A snapshot against its own promises: files, sums, and every sample exactly once."""
+"""A snapshot against its own promises: files, sums, and every sample exactly once.
+
+The tables are read window by window, so a snapshot of any size is checked in the memory of one.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +18,9 @@ from numpy.typing import NDArray
 
 from packidx.files import file_digest
 from packidx.index.reader import Index
-from packidx.index.snapshot import snapshot_id
+from packidx.index.snapshot import WindowDigest, snapshot_id
+
+Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +32,37 @@ class Check:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The tables of one window, what the manifest says of it, and where it begins."""
+
+    number: int
+    stated: dict[str, Any]
+    first_row: int
+    packs: pa.Table
+    samples: pa.Table
+    dropped: pa.Table
+
+
 def verify_snapshot(index: Index) -> Iterator[Check]:
     """Check one snapshot; later checks are left out when its files cannot be read."""
     files = check_files(index)
     yield files
     if not files.ok:
         return
-    tables = {"packs": index.packs(), "samples": index.samples(), "dropped": index.dropped()}
-    checks: list[Callable[[Index, dict[str, pa.Table]], Check]] = [
-        _check_id,
-        _check_order,
-        _check_sums,
-        _check_capacity,
-        _check_once,
-        _check_result,
+    checks = [
+        _Ids(index),
+        _Order(index),
+        _Sums(index),
+        _Limits(index),
+        _Once(index),
+        _Result(index),
     ]
+    for window in _windows(index):
+        for check in checks:
+            check.look(window)
     for check in checks:
-        yield check(index, tables)
+        yield check.verdict()
 
 
 def check_files(index: Index) -> Check:
@@ -59,113 +80,257 @@ def check_files(index: Index) -> Check:
             wrong.append(f"{path} has other content than the manifest's sha256")
         elif pq.read_metadata(path).num_rows != part["rows"]:
             wrong.append(f"{path} has other rows than the manifest's {part['rows']}")
-    return _verdict(
-        "files", wrong, f"{len(index.manifest['files'])} files as the manifest has them"
-    )
+    done = f"{len(index.manifest['files'])} files as the manifest has them"
+    return Check("files", not wrong, "; ".join(wrong) or done)
 
 
-def _check_id(index: Index, tables: dict[str, pa.Table]) -> Check:
-    found = snapshot_id(index.manifest, tables)
-    wrong = (
-        [] if found == index.id else [f"the content gives id {found}, the folder says {index.id}"]
-    )
-    return _verdict("id", wrong, "the id is the digest of the content")
+def _windows(index: Index) -> Iterator[_Window]:
+    first_row = 0
+    for number, stated in enumerate(index.manifest["result"]["windows"]):
+        packs, samples, dropped = (
+            index.window(name, number) for name in ("packs", "samples", "dropped")
+        )
+        yield _Window(number, stated, first_row, packs, samples, dropped)
+        first_row += samples.num_rows
 
 
-def _check_order(index: Index, tables: dict[str, pa.Table]) -> Check:
-    packs, samples = tables["packs"], tables["samples"]
-    first, sizes = _ints(packs, "first_row"), _ints(packs, "num_samples")
-    wrong = []
-    if not np.array_equal(_ints(packs, "pack_id"), np.arange(packs.num_rows)):
-        wrong.append("pack ids are not dense from 0")
-    if sizes.sum() != samples.num_rows or not np.array_equal(first, np.cumsum(sizes) - sizes):
-        wrong.append("first_row and num_samples do not tile the samples table")
-    else:
-        if not np.array_equal(_ints(samples, "pack_id"), np.repeat(np.arange(len(sizes)), sizes)):
-            wrong.append("samples are not sorted by pack_id")
+class _Looker:
+    """One check: `look` at every window, then the verdict. Only the first few faults are told."""
+
+    name = ""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.options, self.result = index.manifest["options"], index.manifest["result"]
+        self.wrong: list[str] = []
+
+    def look(self, window: _Window) -> None:
+        raise NotImplementedError
+
+    def done(self) -> str:
+        raise NotImplementedError
+
+    def verdict(self) -> Check:
+        more = f"; and {len(self.wrong) - 5} more" if len(self.wrong) > 5 else ""
+        said = "; ".join(self.wrong[:5]) + more
+        return Check(self.name, not self.wrong, said or self.done())
+
+    def unless(self, holds: Any, complaint: str | Callable[[], str]) -> None:
+        if not holds:
+            self.wrong.append(complaint if isinstance(complaint, str) else complaint())
+
+
+class _Ids(_Looker):
+    """The id is the digest of what the tables hold."""
+
+    name = "id"
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        self._digests: list[str] = []
+
+    def look(self, window: _Window) -> None:
+        digest = WindowDigest()
+        for table in ("packs", "samples", "dropped"):
+            digest.update(table, getattr(window, table))
+        self._digests.append(digest.hexdigest())
+
+    def verdict(self) -> Check:
+        found = snapshot_id(self.index.manifest, self._digests)
+        same = f"the content gives id {found}, the folder says {self.index.id}"
+        self.unless(found == self.index.id, same)
+        return super().verdict()
+
+    def done(self) -> str:
+        return "the id is the digest of the content"
+
+
+class _Order(_Looker):
+    """Packs and positions are dense, samples follow each other."""
+
+    name = "order"
+
+    def look(self, window: _Window) -> None:
+        packs, samples = window.packs, window.samples
+        first, sizes = _ints(packs, "first_row") - window.first_row, _ints(packs, "num_samples")
+        begin = window.stated["first_pack"]
+        dense = np.arange(begin, begin + packs.num_rows)
+        self.unless(np.array_equal(_ints(packs, "pack_id"), dense), "pack ids are not dense from 0")
+        own = (_ints(packs, "window") == window.number).all()
+        self.unless(own, f"packs of window {window.number} name another window")
+        tiled = sizes.sum() == samples.num_rows and np.array_equal(first, np.cumsum(sizes) - sizes)
+        self.unless(tiled, "first_row and num_samples do not tile the samples table")
+        if not tiled or not len(sizes):
+            return
+        sorted_ = np.array_equal(_ints(samples, "pack_id"), np.repeat(dense, sizes))
+        self.unless(sorted_, "samples are not sorted by pack_id")
         position = np.arange(samples.num_rows) - np.repeat(first, sizes)
-        if not np.array_equal(_ints(samples, "position"), position):
-            wrong.append("positions are not dense from 0 in every pack")
+        counted = np.array_equal(_ints(samples, "position"), position)
+        self.unless(counted, "positions are not dense from 0 in every pack")
         padded = _ints(samples, "padded_length")
-        end = np.cumsum(padded)
-        begin = end - padded
-        if not np.array_equal(_ints(samples, "start"), begin - np.repeat(begin[first], sizes)):
-            wrong.append("samples do not follow each other without gap or overlap")
-    return _verdict("order", wrong, "packs and positions dense, samples in order")
+        start = np.cumsum(padded) - padded
+        start -= np.repeat(start[first], sizes)
+        follows = np.array_equal(_ints(samples, "start"), start)
+        self.unless(follows, "samples do not follow each other without gap or overlap")
+
+    def done(self) -> str:
+        return "packs and positions dense, samples in order"
 
 
-def _check_sums(index: Index, tables: dict[str, pa.Table]) -> Check:
-    packs, samples = tables["packs"], tables["samples"]
-    first = _ints(packs, "first_row")
-    wrong = []
-    for name in ("length", "padded_length", "label_tokens"):
-        if packs[name].null_count:
-            continue
-        total = np.add.reduceat(_ints(samples, name), first)
+class _Sums(_Looker):
+    """Counters of packs are the sums over their samples."""
+
+    name = "sums"
+
+    def look(self, window: _Window) -> None:
+        packs, samples = window.packs, window.samples
+        if not packs.num_rows:
+            return
+        first = np.clip(_ints(packs, "first_row") - window.first_row, 0, samples.num_rows - 1)
+        for name in ("length", "label_tokens"):
+            if not packs[name].null_count:
+                self._compare(name, np.add.reduceat(_ints(samples, name), first), packs)
+        unit = self.options.get("pad_pack_to") or 1
+        padded = np.add.reduceat(_ints(samples, "padded_length"), first)
+        self._compare("padded_length", -(-padded // unit) * unit, packs)
+        squares = np.add.reduceat(_ints(samples, "length") ** 2, first)
+        self._compare("attention_cost", squares, packs)
+
+    def _compare(self, name: str, total: Int64s, packs: pa.Table) -> None:
         bad = np.flatnonzero(total != _ints(packs, name))
         if len(bad):
-            wrong.append(
-                f"pack {bad[0]}: {name} is not the sum over its samples ({len(bad)} packs)"
+            pack = packs["pack_id"][int(bad[0])]
+            self.wrong.append(
+                f"pack {pack}: {name} is not the sum over its samples ({len(bad)} packs)"
             )
-    squares = np.add.reduceat(_ints(samples, "length") ** 2, first)
-    if not np.array_equal(squares, _ints(packs, "attention_cost")):
-        wrong.append("attention_cost is not the sum of squared lengths")
-    return _verdict("sums", wrong, "pack counters are the sums over their samples")
+
+    def done(self) -> str:
+        return "pack counters are the sums over their samples"
 
 
-def _check_capacity(index: Index, tables: dict[str, pa.Table]) -> Check:
-    planned = index.manifest["options"]["planned_capacity"]
-    padded = _ints(tables["packs"], "padded_length")
-    over = np.flatnonzero(padded > planned)
-    wrong = (
-        [f"pack {over[0]} has {padded[over[0]]} tokens > {planned} ({len(over)} packs)"]
-        if len(over)
-        else []
-    )
-    return _verdict("capacity", wrong, f"no pack holds more than {planned} tokens")
+class _Limits(_Looker):
+    """No pack holds more than planned; copies of a sample never share one."""
+
+    name = "capacity"
+
+    def look(self, window: _Window) -> None:
+        caps = {
+            "padded_length": self.options["planned_capacity"],
+            "num_images": self.options.get("max_images"),
+            "vision_patches": self.options.get("max_vision_patches"),
+            "num_samples": self.options.get("max_samples"),
+        }
+        for name, cap in caps.items():
+            if cap is None:
+                continue
+            over = np.flatnonzero(_ints(window.packs, name) > cap)
+            if len(over):
+                pack = window.packs.slice(int(over[0]), 1)
+                self.wrong.append(
+                    f"pack {pack['pack_id'][0]} has {pack[name][0]} > {cap} {name} "
+                    f"({len(over)} packs)"
+                )
+        if pc.any(pc.greater(window.samples["copy"], 0)).as_py():
+            rows = window.samples.select(["pack_id", "sample_id", "copy"])
+            apart = rows.group_by(["pack_id", "sample_id"]).aggregate([("copy", "count_distinct")])
+            together = pc.sum(pc.greater(apart["copy_count_distinct"], 1)).as_py()
+            self.unless(not together, f"{together} packs hold two copies of one sample")
+
+    def done(self) -> str:
+        caps = ("max_images", "max_vision_patches", "max_samples")
+        more = "".join(f", {self.options[c]} {c[4:]}" for c in caps if self.options.get(c))
+        return f"no pack holds more than {self.options['planned_capacity']} tokens{more}"
 
 
-def _check_once(index: Index, tables: dict[str, pa.Table]) -> Check:
-    samples = tables["samples"].select(["sample_id", "copy", "piece"])
-    placed = np.unique(_ints(samples, "sample_id"))
-    dropped = _ints(tables["dropped"], "sample_id")
-    wrong = []
-    if samples.group_by(samples.column_names).aggregate([]).num_rows != samples.num_rows:
-        wrong.append("a sample's piece stands in more than one place")
-    if len(np.unique(dropped)) != len(dropped):
-        wrong.append("a sample is dropped more than once")
-    both = np.intersect1d(placed, dropped)
-    if len(both):
-        wrong.append(f"sample {both[0]} is both packed and dropped ({len(both)} samples)")
-    if tables["dropped"]["reason"].null_count:
-        wrong.append("a sample is dropped without a reason")
-    expected = index.manifest["lengths"]["num_samples"]
-    if len(placed) + len(dropped) != expected:
-        wrong.append(f"{len(placed)} packed + {len(dropped)} dropped != {expected} samples")
-    done = f"{len(placed)} packed + {len(dropped)} dropped = {expected} samples, each once"
-    return _verdict("every sample once", wrong, done)
+class _Once(_Looker):
+    """Every sample is in the packs of each epoch or dropped for a reason."""
+
+    name = "every sample once"
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        self._packed = self._dropped = 0
+        self._last: int | None = None
+
+    def look(self, window: _Window) -> None:
+        dropped = np.sort(_ints(window.dropped, "sample_id"))
+        self.unless(not (np.diff(dropped) == 0).any(), "a sample is dropped more than once")
+        reasons = window.dropped["reason"].null_count
+        self.unless(not reasons, "a sample is dropped without a reason")
+        epochs = np.repeat(_ints(window.packs, "epoch"), _ints(window.packs, "num_samples"))
+        if len(epochs) != window.samples.num_rows:
+            self.wrong.append("packs and samples disagree about the number of samples")
+            return
+        names = ("sample_id", "copy", "piece")
+        rows = np.stack([_ints(window.samples, name) for name in names], axis=1)
+        first = None
+        for epoch in range(int(self.options.get("epochs") or 1)):
+            mine = rows[epochs == epoch]
+            mine = mine[np.lexsort(mine.T[::-1])]
+            twice = (mine[1:] == mine[:-1]).all(axis=1).any() if len(mine) else False
+            self.unless(not twice, "a sample's piece stands in more than one place")
+            first = mine if first is None else first
+            same = np.array_equal(mine, first)
+            self.unless(same, f"epoch {epoch} has other samples than epoch 0")
+        placed = np.unique(rows[:, 0])
+        both = np.intersect1d(placed, dropped)
+        if len(both):
+            self.wrong.append(f"sample {both[0]} is both packed and dropped ({len(both)} samples)")
+        self._count(window, placed, dropped)
+
+    def _count(self, window: _Window, placed: Int64s, dropped: Int64s) -> None:
+        self._packed += len(placed)
+        self._dropped += len(dropped)
+        ids = np.concatenate([placed, dropped])
+        if len(ids) != window.stated["num_rows"]:
+            self.wrong.append(
+                f"{len(placed)} packed + {len(dropped)} dropped != {window.stated['num_rows']} "
+                f"samples of window {window.number}"
+            )
+        if len(ids):
+            self.unless(
+                self._last is None or ids.min() > self._last,
+                f"window {window.number} has samples of the one before",
+            )
+            self._last = int(ids.max())
+
+    def done(self) -> str:
+        total = self._packed + self._dropped
+        return f"{self._packed} packed + {self._dropped} dropped = {total} samples, each once"
 
 
-def _check_result(index: Index, tables: dict[str, pa.Table]) -> Check:
-    result, packs = index.manifest["result"], tables["packs"]
-    found = {
-        "num_packs": packs.num_rows,
-        "num_tokens": int(_ints(packs, "length").sum()),
-        "num_dropped": tables["dropped"].num_rows,
-        "num_samples": len(np.unique(_ints(tables["samples"], "sample_id"))),
-    }
-    wrong = [
-        f"{k} is {v}, the manifest says {result[k]}" for k, v in found.items() if v != result[k]
-    ]
-    if result["lower_bound"] > packs.num_rows:
-        wrong.append(f"lower bound {result['lower_bound']} is above {packs.num_rows} packs")
-    return _verdict("result", wrong, "the manifest's result is what the tables hold")
+class _Result(_Looker):
+    """The manifest's result is what the tables hold."""
+
+    name = "result"
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        keys = ("num_packs", "num_tokens", "num_dropped", "num_samples", "num_pieces")
+        self._found: Counter[str] = Counter(dict.fromkeys(keys, 0))
+
+    def look(self, window: _Window) -> None:
+        self._found["num_packs"] += window.packs.num_rows
+        self._found["num_tokens"] += int(_ints(window.packs, "length").sum())
+        self._found["num_dropped"] += window.dropped.num_rows
+        self._found["num_pieces"] += window.samples.num_rows
+        self._found["num_samples"] += len(np.unique(_ints(window.samples, "sample_id")))
+
+    def verdict(self) -> Check:
+        for name, value in self._found.items():
+            said = f"{name} is {value}, the manifest says {self.result[name]}"
+            self.unless(value == self.result[name], said)
+        bound, packs = self.result["lower_bound"], self._found["num_packs"]
+        self.unless(bound <= packs, f"lower bound {bound} is above {packs} packs")
+        rows = sum(one["num_rows"] for one in self.result["windows"])
+        total = self.index.manifest["lengths"]["num_samples"]
+        self.unless(rows == total, f"windows have {rows} samples, the lengths {total}")
+        return super().verdict()
+
+    def done(self) -> str:
+        return "the manifest's result is what the tables hold"
 
 
-def _ints(table: pa.Table, name: str) -> NDArray[np.int64]:
-    values: NDArray[np.int64] = pc.fill_null(table[name].cast(pa.int64()), 0).to_numpy()
+def _ints(table: pa.Table, name: str) -> Int64s:
+    values: Int64s = pc.fill_null(table[name].cast(pa.int64()), 0).to_numpy()
     return values
-
-
-def _verdict(name: str, wrong: list[str], done: str) -> Check:
-    return Check(name, not wrong, "; ".join(wrong) or done)

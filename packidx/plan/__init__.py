@@ -10,25 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from packidx.errors import SourceError
-from packidx.index.snapshot import publish
-from packidx.plan.bounds import lower_bound
-from packidx.plan.histogram import Histogram
-from packidx.plan.items import Items, make_items
+from packidx.errors import OptionError, SourceError
+from packidx.index.reader import Index
+from packidx.index.snapshot import SnapshotWriter, writing
+from packidx.mix import derive_key, permutation
+from packidx.plan.cost import DEFAULT_PRESET, CostModel
+from packidx.plan.cost import parse as parse_cost
+from packidx.plan.eligible import Rules
+from packidx.plan.exclusion import read_exclusion
 from packidx.plan.lengths import Lengths, read_lengths
 from packidx.plan.margin import Margin, calibrated_margin
-from packidx.plan.options import PlanOptions, ResolvedOptions
-from packidx.plan.place import place
-from packidx.plan.tables import packs_table, samples_table
+from packidx.plan.exact import number_text
+from packidx.plan.mixture import Mixture, sample_ratios
+from packidx.plan.options import PlanOptions, ResolvedOptions, inherited
+from packidx.plan.result import Tally
+from packidx.plan.schedule import blocks_of
+from packidx.plan.survey import survey
+from packidx.plan.tables import packs_table, samples_chunks
+from packidx.plan.window import WindowPlan
+from packidx.plan.windows import Window, taken_windows, windows_of
 
 __all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
 
-# Packs that an epoch shuffles among themselves before it turns to the next block: near in the
-# epoch is then near in the file, so that a decoded row group serves many packs.
-SCHEDULE_BLOCK = 1024
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,9 @@ def plan_packs(
     output: str | Path,
     options: PlanOptions | None = None,
     *,
-    progress: Callable[[str], None] = lambda doing: None,
+    append: Index | None = None,
+    resume: tuple[Index, dict[str, Any]] | None = None,
+    progress: Progress = lambda doing: None,
     **changes: Any,
 ) -> PlanSummary:
     """Assign every sample of `lengths` to a pack and publish the plan as a snapshot of `output`.
@@ -66,44 +73,33 @@ def plan_packs(
         lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
         output: folder of the index; made if it is not there.
         options: what to plan.
-        changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
-            change some of them.
+        append: a snapshot of `output` that was planned, with these options, of the first shards of
+            these lengths: its packs keep their ids, and only what follows is planned.
+        resume: a snapshot, and the state (`PackSampler.state_at`) up to which training has had
+            it: plans what is left of the epoch, under the new options.
         progress: told what is being done, a few words at a time.
+        changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
+            change some of them. Without `options`, those of the snapshot that `append` or
+            `resume` names hold where nothing else is said.
 
     Raises:
         OptionError: an option has no meaning for these lengths.
         SourceError, FormatError, MismatchError: `lengths` is not usable.
     """
     begin = time.perf_counter()
-    asked = PlanOptions(**changes) if options is None else replace(options, **changes)
+    earlier = resume[0] if resume is not None else append
+    if options is not None:
+        asked = replace(options, **changes)
+    elif earlier is not None:
+        more = {} if append is None else {"epochs": earlier.manifest["options"]["epochs"]}
+        asked = PlanOptions(**inherited(earlier.manifest["options"]) | more | changes)
+    else:
+        asked = PlanOptions(**changes)
+    _check_earlier(asked, append, resume)
     progress("reading lengths")
     table = read_lengths(str(lengths))
-    margin = _margin(table, asked, progress)
-    resolved = asked.resolve(table.weakest_method, margin)
-    items, dropped = make_items(table, resolved)
-    if not len(items.row):
-        raise SourceError(
-            f"{lengths} holds no usable sample ({dropped.num_rows} rows): nothing to pack"
-        )
-    progress(f"packing {len(items.row):,} samples")
-    placement = place(items.length, resolved.planned_capacity, resolved.seed)
-    tables = {
-        "packs": packs_table(table, items, placement),
-        "samples": samples_table(table, items, placement),
-        "dropped": dropped,
-    }
-    histogram = Histogram.of(items.length)
-    result = _result(tables, lower_bound(histogram, resolved.planned_capacity), resolved)
-    result["num_tokens_cut"] = _tokens_cut(table, items, result["num_tokens"], resolved)
-    body = {
-        "lengths": _lengths(table, margin),
-        "options": resolved.to_json(),
-        "result": result,
-        "sources": _sources(table, tables["dropped"]),
-        "shards": (table.manifest or {}).get("shards", []),
-    }
-    progress(f"writing {placement.num_packs:,} packs")
-    manifest, existed = publish(Path(output), body, tables)
+    job = _Job(table, Path(output), asked, append, resume, progress)
+    manifest, existed, body = job.run()
     return PlanSummary(
         snapshot_id=manifest["snapshot_id"],
         path=str(output),
@@ -114,7 +110,233 @@ def plan_packs(
     )
 
 
-def _margin(table: Lengths, asked: PlanOptions, progress: Callable[[str], None]) -> Margin | None:
+def _check_earlier(
+    asked: PlanOptions, append: Index | None, resume: tuple[Index, dict[str, Any]] | None
+) -> None:
+    if append is not None and resume is not None:
+        raise OptionError("append plans new shards and continue the rest of an epoch: do one first")
+    if append is not None and asked.max_packs is not None:
+        raise OptionError("append keeps all packs there are: leave max-packs out")
+    if resume is not None and asked.epochs > 1:
+        raise OptionError(
+            f"epochs is {asked.epochs}: to continue is to plan the rest of one epoch; plan the next "
+            "ones by themselves"
+        )
+
+
+class _Job:
+    """One plan: what it is made of, and how far it is."""
+
+    def __init__(
+        self,
+        table: Lengths,
+        output: Path,
+        asked: PlanOptions,
+        append: Index | None,
+        resume: tuple[Index, dict[str, Any]] | None,
+        progress: Progress,
+    ) -> None:
+        self.table, self.output, self.progress, self.append = table, output, progress, append
+        self.margin = _margin(table, asked, progress)
+        self.options = asked.resolve(table.weakest_method, self.margin)
+        self.rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
+        continues: tuple[dict[str, Any], ...] = ()
+        if resume is not None:
+            from packidx.plan.continuation import continued_rules, lineage
+
+            progress("reading what training has had")
+            self.rules = continued_rules(table, *resume, self.rules)
+            continues = lineage(*resume)
+        self.options = replace(
+            self.options,
+            weights=_weights(table, asked),
+            cost_model=parse_cost(asked.cost or DEFAULT_PRESET).to_json(),
+            excluded=self.rules.exclude.fingerprint if self.rules.exclude else None,
+            continues=continues,
+            appends_to=None if append is None else append.id,
+        )
+        taken = [] if append is None else taken_windows(append.manifest["result"])
+        self.taken = _may_append(table, self.options, append) if append is not None else taken
+        self.windows = windows_of(table, asked, self.taken)
+        self.block = 0 if append is None else int(append.manifest["result"]["schedule_block"])
+        self.drawn: list[Any] | None = None
+
+    def run(self) -> tuple[dict[str, Any], bool, dict[str, Any]]:
+        """Plan and write window by window; returns manifest, whether it existed, and its body."""
+        tally = Tally(self.options, None if self.append is None else self.append.manifest)
+        if self.options.max_packs is not None:
+            self.drawn = self._draw(self.options.max_packs)
+        todo = iter(self.windows[len(self.taken) :])
+        first = self._first_with_packs(todo, tally)
+        with writing(self.output) as writer:
+            if self.append is not None:
+                writer.take_over(self.append.folder, self.append.manifest)
+            for plan in first:
+                self._write(writer, plan, tally)
+            for window in todo:
+                self._write(writer, self._plan(window), tally)
+            self.progress("publishing")
+            body = {
+                "lengths": _lengths(self.table, self.margin),
+                "options": self.options.to_json(),
+                "result": tally.result(writer.windows),
+                "sources": tally.sources((self.table.manifest or {}).get("sources", [])),
+                "shards": self.table.shards,
+            }
+            manifest, existed = writer.publish(body)
+        return manifest, existed, body
+
+    def _first_with_packs(self, todo: Any, tally: Tally) -> list[WindowPlan]:
+        """Windows up to the first that has packs: nothing is written where there is none."""
+        plans = []
+        for window in todo:
+            plans.append(self._plan(window))
+            if plans[-1].items.num_items:
+                return plans
+        if self.append is None or not tally.num_packs:
+            self._complain(plans)
+        return plans
+
+    def _complain(self, plans: list[WindowPlan]) -> None:
+        reasons = [one for plan in plans for one in plan.dropped["reason"].to_pylist()]
+        if "too_long" in reasons and not {"mix", "holdout", "consumed"} & set(reasons):
+            shortest = min(
+                int(plan.items.rows.length[plan.items.rows.length > 0].min())
+                for plan in plans
+                if plan.items.rows.length.any()
+            )
+            raise OptionError(
+                f"capacity {self.options.longest} is below every usable sample of {self.table.uri} "
+                f"(the shortest has {shortest - self.options.shift} tokens): raise --capacity"
+            )
+        counted = ", ".join(f"{reasons.count(one):,} {one}" for one in sorted(set(reasons)))
+        raise SourceError(
+            f"{self.table.uri} holds no usable sample ({counted or 'no row'}): nothing to pack"
+        )
+
+    def _plan(self, window: Window) -> WindowPlan:
+        many = f" of window {window.number + 1} of {len(self.windows)}"
+        where = many if len(self.windows) > 1 else ""
+        self.progress(f"packing {window.stop - window.start:,} samples{where}")
+        rows = self.table.read(window.start, window.stop)
+        self.table.note(rows)
+        return WindowPlan(window.number, rows, self.options, self.rules)
+
+    def _draw(self, most: int) -> list[Any]:
+        """Which packs of every window stay, of one seeded draw over all."""
+        sizes = [plan.num_packs() for plan in map(self._plan, self.windows)]
+        chosen = np.zeros(sum(sizes), bool)
+        chosen[permutation(sum(sizes), derive_key(self.options.seed, "max_packs"))[:most]] = True
+        return np.split(chosen, np.cumsum(sizes)[:-1])
+
+    def _write(self, writer: SnapshotWriter, plan: WindowPlan, tally: Tally) -> None:
+        window = self.windows[plan.number]
+        dropped = plan.dropped
+        if self.drawn is not None and plan.items.num_items:
+            dropped = plan.keep(self.drawn[plan.number])
+        if not self.block:
+            self.block = _block(plan, len(self.windows), self.options)
+        model = CostModel.from_json(self.options.cost_model)
+        tally.begin_window(window, plan, dropped)
+        epochs = self.options.epochs if plan.items.num_items else 0
+        for epoch in range(epochs):
+            variant = plan.variant(epoch, self.block, model)
+            if not len(variant.packs):
+                continue
+            self.progress(f"writing {len(variant.packs):,} packs of window {plan.number + 1}")
+            first_pack, first_row = tally.num_packs, tally.num_pieces
+            writer.write(
+                "packs",
+                packs_table(
+                    variant.packs,
+                    first_pack=first_pack,
+                    first_row=first_row,
+                    epoch=epoch,
+                    window=plan.number,
+                    groups=plan.groups,
+                ),
+            )
+            for rows in samples_chunks(plan.items, variant.order, variant.packs.sizes, first_pack):
+                writer.write("samples", rows)
+            tally.add(epoch, plan, variant)
+        if dropped.num_rows:
+            writer.write("dropped", dropped)
+        tally.end_window(
+            plan, blocks_of(self.options.schedule, self.block, self.options.micro_steps)
+        )
+        writer.end_window()
+
+
+def _block(plan: WindowPlan, num_windows: int, options: ResolvedOptions) -> int:
+    """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two."""
+    if options.global_batch is not None:
+        return options.global_batch
+    packs = plan.num_packs() * num_windows if plan.items.num_items else 0
+    fitting = 1 << max(0, (packs // 8).bit_length() - 1)
+    steps = options.micro_steps
+    return max(steps, min(512, fitting) // steps * steps)
+
+
+def _weights(table: Lengths, asked: PlanOptions) -> dict[str, str]:
+    """How often samples of each source are seen per epoch, for those that are not seen once."""
+    mixture = Mixture.parse(asked.mix, asked.mix_by)
+    ratios = sample_ratios(table.manifest)
+    if not mixture.weights and not ratios:
+        return {}
+    found = survey(table.files, "duckdb" if asked.aggregate == "duckdb" else "polars")
+    if "source" not in found.present:
+        raise OptionError(
+            f"mix {' '.join(asked.mix)}: {table.uri} has no column `source`: leave the mix out"
+        )
+    longest = None if asked.on_long != "drop" else asked.capacity
+    resolved = mixture.resolve(found.totals(asked.shift, longest), ratios)
+    return {
+        name: number_text(weight)
+        for name, weight in sorted(resolved.items(), key=lambda one: one[0] or "")
+        if weight != 1 and name is not None
+    }
+
+
+def _may_append(table: Lengths, options: ResolvedOptions, append: Index) -> list[Window]:
+    """The windows of `append`, if these lengths and options go on where it ends.
+
+    Raises:
+        OptionError: they do not; the message says in what.
+    """
+    windows = taken_windows(append.manifest["result"])
+    mine, theirs = options.to_json(), append.manifest["options"]
+    for name in mine.keys() | theirs.keys():
+        if name != "appends_to" and mine.get(name) != theirs.get(name):
+            raise OptionError(
+                f"append: {name} is {mine.get(name)!r}, in {append.path}@{append.id[:12]} it is "
+                f"{theirs.get(name)!r}: plan with the same options, or without --append"
+            )
+    old, new = append.manifest["shards"], table.shards
+    rows = append.manifest["lengths"]["num_samples"]
+    if not old or sum(one["rows"] for one in old) != rows:
+        raise OptionError(
+            f"append: {append.path}@{append.id[:12]} does not say which shards its samples are of: "
+            "estimate the lengths with packidx"
+        )
+    for number, shard in enumerate(old):
+        if number >= len(new) or any(
+            new[number].get(name) != shard.get(name) for name in ("fingerprint", "rows", "source")
+        ):
+            raise OptionError(
+                f"append: shard {number} of {append.path}@{append.id[:12]} is {shard['uri']}, and of "
+                f"{table.uri} {new[number]['uri'] if number < len(new) else 'nothing'}: new shards "
+                "must follow those that are planned"
+            )
+    was, now = append.manifest["lengths"].get("encoder"), (table.manifest or {}).get("encoder")
+    if (was or {}).get("fingerprint") != (now or {}).get("fingerprint"):
+        raise OptionError(
+            f"append: {table.uri} was counted by another encoder than {append.path}@"
+            f"{append.id[:12]}: plan anew"
+        )
+    return windows
+
+
+def _margin(table: Lengths, asked: PlanOptions, progress: Progress) -> Margin | None:
     """The margin that the lengths' calibration asks for; None where another one holds."""
     calibration = table.calibration
     known = calibration is not None and calibration["num_samples"] > 0
@@ -122,10 +344,13 @@ def _margin(table: Lengths, asked: PlanOptions, progress: Callable[[str], None])
     if chance is None or calibration is None:
         return None
     progress("computing the margin")
-    usable = np.flatnonzero(table.length > 0)
-    sources = table.frame.get_column("source").fill_null("").to_numpy()[usable]
-    lengths = table.length[usable]
-    margin = calibrated_margin(calibration, lengths, sources, asked.capacity, chance, asked.shift)
+    rows = table.read(0, table.num_samples, ["length", "source", "status"])
+    usable = np.flatnonzero(rows.is_ok() & (rows.length > 0))
+    sources = rows.frame.get_column("source").fill_null("").to_numpy()[usable]
+    lengths = rows.length[usable]
+    margin = calibrated_margin(
+        calibration, lengths, sources, asked.capacity, chance, asked.shift, asked.strategy
+    )
     default = math.floor(asked.ratio(table.weakest_method) * asked.capacity)
     for source in calibration["sources"]:  # of some nothing may be known
         unknown = source["num_usable"] and not source["num_samples"]
@@ -139,7 +364,7 @@ def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
     manifest = table.manifest or {}
     lengths = {
         "uri": table.uri,
-        "fingerprint": table.fingerprint,
+        "fingerprint": table.fingerprint(),
         "num_samples": table.num_samples,
         "encoder": manifest.get("encoder"),
         "methods": table.methods,
@@ -161,54 +386,3 @@ def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
         ),
     ]
     return {a: b for a, b in pairs if a is not None and b is not None and a != b}
-
-
-def _result(
-    tables: dict[str, pa.Table], bound: tuple[int, str], options: ResolvedOptions
-) -> dict[str, Any]:
-    packs, samples, dropped = tables["packs"], tables["samples"], tables["dropped"]
-    num_tokens = pc.sum(packs["length"].cast(pa.int64())).as_py()
-    # Only a cut makes several rows of one sample, and each has exactly one piece 0.
-    num_samples = pc.sum(pc.equal(samples["piece"], 0)).as_py()
-    reasons = dropped["reason"].value_counts().to_pylist()
-    gap = packs.num_rows - bound[0]
-    return {
-        "num_packs": packs.num_rows,
-        "num_samples": num_samples,
-        "num_pieces": samples.num_rows,
-        "num_tokens": num_tokens,
-        "num_dropped": dropped.num_rows,
-        "dropped": {
-            one["values"]: one["counts"] for one in sorted(reasons, key=lambda r: r["values"])
-        },
-        "fill": num_tokens / (packs.num_rows * options.capacity),
-        "lower_bound": bound[0],
-        "bound": bound[1],
-        "gap": gap,
-        "gap_percent": 100 * gap / bound[0],
-        "schedule": "random",
-        "schedule_block": SCHEDULE_BLOCK,
-    }
-
-
-def _tokens_cut(table: Lengths, items: Items, packed: int, options: ResolvedOptions) -> int:
-    """Tokens of packed samples that `truncate` left out."""
-    rows = items.row if items.piece is None else items.row[items.piece == 0]  # each sample once
-    return int(table.length[rows].sum()) - options.shift * len(rows) - packed
-
-
-def _sources(lengths: Lengths, dropped: pa.Table) -> list[dict[str, Any]]:
-    """The sources in the order of the lengths table, with what became of their samples."""
-    known = {one["name"]: dict(one) for one in (lengths.manifest or {}).get("sources", [])}
-    if not known and "source" in lengths.frame.columns:
-        names = lengths.frame.get_column("source").drop_nulls().unique().sort().to_list()
-        known = {name: {"name": name, "media_root": None} for name in names}
-    if not known:
-        return []
-    counted = lengths.frame.get_column("source").value_counts()
-    totals = dict(zip(*counted.to_dict(as_series=False).values(), strict=True))
-    lost = {one["values"]: one["counts"] for one in dropped["source"].value_counts().to_pylist()}
-    for name, source in known.items():
-        source["num_samples"] = totals.get(name, 0)
-        source["num_dropped"] = lost.get(name, 0)
-    return list(known.values())

@@ -6,6 +6,8 @@ import numpy as np
 
 from packidx.plan.histogram import Histogram
 
+_MOST_PARTS = 40  # of the capacity, that a dual-feasible function counts in
+
 
 def volume_bound(histogram: Histogram, capacity: int) -> int:
     """⌈Σ length / capacity⌉."""
@@ -36,11 +38,57 @@ def martello_toth_l2(histogram: Histogram, capacity: int) -> int:
     return int((num_large + -(-overflow // capacity)).max())
 
 
+def dual_feasible(histogram: Histogram, capacity: int) -> int:
+    """The best bound by two families of dual-feasible functions.
+
+    Such a function f keeps Σ f(length) ≤ f(capacity) for whatever fits into a pack, so that
+    ⌈Σ f(length) / f(capacity)⌉ over all samples is a bound (Clautiaux, Alves and Valério de
+    Carvalho 2010, "A survey of dual-feasible and superadditive functions"):
+
+    - u^(k) of Fekete and Schepers (2001): with k + 1 equal parts of the capacity, a length of more
+      than i parts counts as i / k; one of exactly i parts as i / (k + 1).
+    - f_CCM of Carlier, Clautiaux and Moukrim (2007), its parameter s one cell: a length x below half
+      the capacity counts as 2⌊x / s⌋, above half as what it leaves, 2(⌊C / s⌋ − ⌊(C − x) / s⌋), and
+      just half as ⌊C / s⌋.
+    """
+    lengths, counts = histogram.lengths, histogram.counts
+    if len(lengths) == 0:
+        return 0
+    best = 0
+    for k in range(1, _MOST_PARTS + 1):
+        parts, inside = np.divmod(lengths * (k + 1), capacity)
+        # In units of 1 / (k (k + 1)): a pack counts as k (k + 1).
+        worth = np.where(inside == 0, parts * k, parts * (k + 1))
+        best = max(best, -(-int(worth @ counts) // (k * (k + 1))))
+    for cell in _cells(histogram, capacity):
+        whole = capacity // cell
+        above = 2 * (whole - (capacity - lengths) // cell)
+        below = 2 * (lengths // cell)
+        worth = np.where(2 * lengths > capacity, above, below)
+        worth[2 * lengths == capacity] = whole
+        best = max(best, -(-int(worth @ counts) // (2 * whole)))
+    return best
+
+
+def _cells(histogram: Histogram, capacity: int) -> list[int]:
+    """Cell sizes worth trying: equal parts of the capacity, and lengths that are common."""
+    ends = capacity // np.arange(2, _MOST_PARTS + 2)
+    before = np.cumsum(histogram.counts) - histogram.counts
+    quantile = before * _MOST_PARTS // histogram.num_samples
+    common = histogram.lengths[np.diff(quantile, prepend=-1) != 0]
+    cells = np.unique(np.concatenate([ends, ends + 1, common, capacity - common]))
+    return [cell for cell in cells.tolist() if 1 <= 2 * cell <= capacity]
+
+
 def lower_bound(histogram: Histogram, capacity: int) -> tuple[int, str]:
-    """The best bound known and its name, ``'volume'`` (⌈Σ/C⌉) or ``'L2'``."""
+    """The best of these bounds and its name: ``'volume'`` (⌈Σ/C⌉), ``'L2'`` or ``'DFF'``.
+
+    `packidx.plan.linear` has a better one that takes seconds.
+    """
     bounds = {
         "volume": volume_bound(histogram, capacity),
         "L2": martello_toth_l2(histogram, capacity),
+        "DFF": dual_feasible(histogram, capacity),
     }
     name = max(bounds, key=lambda bound: bounds[bound])  # the first, simpler one wins a tie
     return bounds[name], name

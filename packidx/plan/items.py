@@ -1,210 +1,270 @@
-"""What is to be packed: whole samples, or pieces of long ones, and what is dropped instead."""
+"""What is to be packed: whole samples, copies of them, pieces of long ones; the rest is dropped."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError
-from packidx.plan.lengths import Lengths
+from packidx.plan.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.options import ResolvedOptions
+from packidx.plan.pieces import SUMMED, Pieces, Stretch, cut
+from packidx.plan.rows import Rows
 from packidx.schema import DROPPED, conform
 
 Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
-SUMMED = (
-    "label_tokens",
-    "image_tokens",
-    "video_tokens",
-    "audio_tokens",
-    "num_images",
-    "num_videos",
-    "vision_patches",
-    "vision_cost",
-)
+# What a lengths table calls the column that a cap is on.
+_CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
 
 
 @dataclass
 class Items:
-    """The units that the strategy places, one per piece, ordered by (row, piece).
+    """The units that the strategy places, in order of (row, copy, piece).
 
     Attributes:
-        row: int64 [n] into the lengths table.
-        length: int64 [n], tokens that the piece takes in its pack.
-        piece, token_start: int64 [n], or None when nothing was cut.
-        cut: columns whose value a cut has changed: name -> (item numbers, values, is null).
+        rows: of the lengths table.
+        row: int32 [n] into `rows`.
+        length: int32 [n], tokens of the piece.
+        padded: int32 [n], tokens that it takes in its pack.
+        copy, piece, token_start: int32 [n], or None where all are 0.
+        whole: number of items, the first ones, that are whole samples; pieces follow.
+        cut: counters of the pieces: name -> (values, is unknown).
+        tokens_cut: tokens of packed samples that `truncate` left out.
     """
 
-    row: Int64s
-    length: Int64s
-    piece: Int64s | None = None
-    token_start: Int64s | None = None
-    cut: dict[str, tuple[Int64s, Int64s, NDArray[np.bool_]]] | None = None
+    rows: Rows
+    row: Int32s
+    length: Int32s
+    padded: Int32s
+    copy: Int32s | None = None
+    piece: Int32s | None = None
+    token_start: Int32s | None = None
+    whole: int = 0
+    cut: dict[str, tuple[Int64s, Bools]] = field(default_factory=dict)
+    tokens_cut: int = 0
 
-    def column(
-        self, lengths: Lengths, name: str, items: Int64s
-    ) -> tuple[Int64s, NDArray[np.bool_]]:
-        """Counter `name` for `items` (in that order), and where it is unknown."""
-        values, null = lengths.ints(name, self.row)
-        if self.cut is not None:
-            numbers, changed, unknown = self.cut[name]
-            values[numbers], null[numbers] = changed, unknown
-        return values[items], null[items]
+    @property
+    def num_items(self) -> int:
+        return len(self.row)
+
+    def column(self, name: str) -> tuple[Int64s, Bools | None] | None:
+        """Counter `name` of every item and where it is unknown; None where it is nowhere known."""
+        if name == "num_samples":
+            return np.ones(self.num_items, np.int64), None
+        if name not in self.rows.frame.columns:
+            return None
+        values, null = self.rows.ints(name, self.row[: self.whole])
+        if self.whole == self.num_items:
+            return values, null
+        more, unknown = self.cut[name]
+        null = np.zeros(len(values), bool) if null is None else null
+        return np.concatenate([values, more]), np.concatenate([null, unknown])
+
+    def select(self, keep: Bools) -> Items:
+        """Those of the items that `keep` says."""
+
+        def part(values: Int32s | None) -> Int32s | None:
+            return None if values is None else values[keep]
+
+        pieces = keep[self.whole :]
+        return Items(
+            self.rows,
+            self.row[keep],
+            self.length[keep],
+            self.padded[keep],
+            part(self.copy),
+            part(self.piece),
+            part(self.token_start),
+            int(keep[: self.whole].sum()),
+            {name: (values[pieces], null[pieces]) for name, (values, null) in self.cut.items()},
+            self.tokens_cut,
+        )
 
 
-def make_items(lengths: Lengths, options: ResolvedOptions) -> tuple[Items, pa.Table]:
-    """Split the table into items that fit a pack and a `dropped` table; nothing is lost.
+def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Items, pa.Table]:
+    """Split rows of the table into items that fit a pack and a `dropped` table; nothing is lost.
 
     Raises:
-        OptionError: a sample is too long and `on_long` is ``error``, or all are.
+        OptionError: a sample is too long and `on_long` is ``error``, or a cap is on a column that
+            is not known.
     """
-    weight = lengths.length - 1 if options.shift else lengths.length
-    ok = np.ones(lengths.num_samples, bool)
-    if "status" in lengths.frame.columns:
-        ok = lengths.frame.get_column("status").fill_null("").to_numpy() == "ok"
-    usable = ok & (weight > 0)
-    long = usable & (weight > options.planned_capacity)
-    rows = np.flatnonzero(usable & ~long)
-    items = Items(rows, weight[rows])
+    weight = rows.length - 1 if options.shift else rows.length
+    verdicts, copies = judge(rows, weight, options, rules)
+    usable = verdicts.usable()
+    long = usable & (options.padded(weight) > options.planned_capacity)
+    whole = np.flatnonzero(usable & ~long & ~copies.is_partial).astype(np.int32)
+    items = _whole(rows, whole, weight, options, copies)
     unplaced = np.flatnonzero(long)
     if len(unplaced) and options.on_long == "error":
-        _complain(lengths, unplaced, weight, options)
-    if len(unplaced) and options.on_long in ("split", "truncate"):
-        items, unplaced = _with_pieces(lengths, items, unplaced, weight, options)
-    if not len(items.row) and len(unplaced):
-        raise OptionError(
-            f"capacity {options.planned_capacity} is below every usable sample of {lengths.uri} "
-            f"(the shortest has {int(weight[usable].min())} tokens): raise --capacity"
-        )
-    return items, _dropped(lengths, ok, weight, unplaced, options)
+        _complain(rows, unplaced, weight, options)
+    if options.on_long in ("split", "truncate") or copies.is_partial.any():
+        chosen = np.flatnonzero((long | copies.is_partial) & usable)
+        items, unplaced = _with_pieces(items, chosen, weight, options, copies)
+    verdicts.set(unplaced, "too_long")
+    items = _within_caps(items, options, verdicts)
+    return items, _dropped(rows, verdicts, weight, options)
 
 
-def _complain(lengths: Lengths, long: Int64s, weight: Int64s, options: ResolvedOptions) -> None:
+def _whole(
+    rows: Rows, chosen: Int32s, weight: Int64s, options: ResolvedOptions, copies: Copies
+) -> Items:
+    """Every copy of the chosen rows."""
+    numbers = None
+    if copies.number is not None:
+        chosen, numbers = copies.of(chosen)
+    length = weight[chosen].astype(np.int32, copy=False)
+    padded = options.padded(length)
+    zeros = np.zeros(len(chosen), np.int32)
+    copy = None if numbers is None else numbers.astype(np.int32)
+    return Items(rows, chosen, length, padded, copy, None, None, len(zeros))
+
+
+def _with_pieces(
+    items: Items, chosen: Int64s, weight: Int64s, options: ResolvedOptions, copies: Copies
+) -> tuple[Items, Int64s]:
+    """`items` and the pieces of the chosen rows; returns the rows that cannot be cut, too."""
+    stretches: list[Stretch] = []
+    drop_long = options.on_long not in ("split", "truncate")
+    too_long: list[int] = []
+    for row in chosen.tolist():
+        for stretch in copies.stretches(row, int(weight[row])):
+            if drop_long and options.padded(stretch.stop - stretch.start) > options.longest:
+                too_long.append(row)
+                break
+            stretches.append(stretch)
+    lost = set(too_long)
+    stretches = [one for one in stretches if one.row not in lost]
+    truncate = options.on_long == "truncate"
+    pieces, failed = cut(items.rows, stretches, options.longest, only_first=truncate, totals=weight)
+    kept = ~np.isin(pieces.row, failed)
+    pieces = Pieces(
+        pieces.row[kept],
+        pieces.copy[kept],
+        pieces.piece[kept],
+        pieces.token_start[kept],
+        pieces.length[kept],
+        {name: (values[kept], null[kept]) for name, (values, null) in pieces.sums.items()},
+    )
+    unplaced = np.unique(np.concatenate([failed, np.array(too_long, np.int64)])).astype(np.int64)
+    if not len(pieces.row):
+        return items, unplaced
+    asked = sum(one.stop - one.start for one in stretches if one.row not in set(failed.tolist()))
+    return _joined(items, pieces, options, asked - int(pieces.length.sum())), unplaced
+
+
+def _joined(items: Items, pieces: Pieces, options: ResolvedOptions, tokens_cut: int) -> Items:
+    zeros = np.zeros(items.num_items, np.int32)
+
+    def join(before: Int32s | None, after: Int64s) -> Int32s:
+        return np.concatenate([zeros if before is None else before, after.astype(np.int32)])
+
+    copy = join(items.copy, pieces.copy)
+    length = pieces.length.astype(np.int32)
+    return Items(
+        items.rows,
+        np.concatenate([items.row, pieces.row.astype(np.int32)]),
+        np.concatenate([items.length, length]),
+        np.concatenate([items.padded, options.padded(length)]),
+        copy if copy.any() else None,
+        join(None, pieces.piece),
+        join(None, pieces.token_start),
+        items.num_items,
+        pieces.sums,
+        tokens_cut,
+    )
+
+
+def _within_caps(items: Items, options: ResolvedOptions, verdicts: Verdicts) -> Items:
+    """The items of samples none of which breaks a cap by itself."""
+    keep = np.ones(items.num_items, bool)
+    for name, cap in options.caps.items():
+        found = items.column(name)
+        option = _CAPPED.get(name, "--max-samples")
+        if found is None:
+            raise OptionError(
+                f"{option} {cap} needs the column `{name}`, which {items.rows.uri} does not have: "
+                "leave the cap out"
+            )
+        values, null = found
+        if null is not None and null.any():
+            raise OptionError(
+                f"{option} {cap}: {int(null.sum())} samples of {items.rows.uri} do not say their "
+                f"`{name}`: leave the cap out or count them"
+            )
+        rows = np.unique(items.row[values > cap])
+        if len(rows):
+            verdicts.set(rows, f"max_{name.removeprefix('num_')}")
+            keep &= ~np.isin(items.row, rows)
+    return items if keep.all() else items.select(keep)
+
+
+def _complain(rows: Rows, long: Int64s, weight: Int64s, options: ResolvedOptions) -> None:
     worst = int(long[np.argmax(weight[long])])
-    key = lengths.take("key", np.array([worst]))[0].as_py()
-    name = f"sample {lengths.frame['sample_id'][worst]}" + (f" ({key})" if key else "")
+    key = rows.take("key", np.array([worst]))[0].as_py()
+    name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
     raise OptionError(
-        f"samples longer than {options.planned_capacity} tokens: {len(long)}, the longest is "
+        f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
         f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
     )
 
 
-def _dropped(
-    lengths: Lengths, ok: NDArray[np.bool_], weight: Int64s, long: Int64s, options: ResolvedOptions
-) -> pa.Table:
-    kept = f"{options.planned_capacity}"
-    if options.planned_capacity != options.capacity:
-        kept += f" (capacity {options.capacity} less margin {options.margin:g})"
-    cuts = (
-        ""
-        if options.on_long == "drop"
-        else ", and a cut would fall inside media or may, as their place is unknown"
+def _dropped(rows: Rows, verdicts: Verdicts, weight: Int64s, options: ResolvedOptions) -> pa.Table:
+    """What is in no pack, in order of sample_id (schema `DROPPED`)."""
+    numbers = verdicts.dropped()
+    if not len(numbers):
+        return DROPPED.empty_table()
+    reasons = verdicts.reasons(numbers)
+    columns = {name: rows.take(name, numbers) for name in ("sample_id", "source", "key", "length")}
+    columns["reason"] = reasons
+    columns["detail"] = pa.array(
+        _details(rows, numbers, reasons.to_pylist(), weight, options), pa.string()
     )
-    reason = np.full(lengths.num_samples, None, object)
-    detail = np.full(lengths.num_samples, None, object)
-    reason[long] = "too_long"
-    detail[long] = [f"{int(tokens)} tokens > {kept}{cuts}" for tokens in weight[long]]
-    empty = np.flatnonzero(ok & (weight <= 0))
-    stated, unknown = lengths.ints("length", empty)
-    invalid = unknown | (stated < 0)
-    reason[empty] = np.where(invalid, "invalid_length", "empty")
-    words = "no token is left to train on" + (" after the shift" if options.shift else "")
-    detail[empty] = [
-        "length is null" if null else f"length is {value}" if value < 0 else words
-        for value, null in zip(stated.tolist(), unknown.tolist(), strict=True)
-    ]
-    bad = np.flatnonzero(~ok)
-    reason[bad] = "rejected"
-    if len(bad):
-        why, what = lengths.take("reason", bad), lengths.take("detail", bad)
-        detail[bad] = [
-            ": ".join(part for part in pair if part) or None
-            for pair in zip(why.to_pylist(), what.to_pylist(), strict=True)
-        ]
-    rows = np.sort(np.concatenate([long, empty, bad])).astype(np.int64)
-    columns = {name: lengths.take(name, rows) for name in ("sample_id", "source", "key", "length")}
-    columns["reason"] = pa.array(reason[rows].tolist(), pa.string())
-    columns["detail"] = pa.array(detail[rows].tolist(), pa.string())
     return conform(pa.table(columns), DROPPED)
 
 
-def _with_pieces(
-    lengths: Lengths, whole: Items, long: Int64s, weight: Int64s, options: ResolvedOptions
-) -> tuple[Items, Int64s]:
-    """Cut long samples; returns all items and the rows that cannot be cut."""
-    capacity = options.planned_capacity
-    media = _media_of(lengths, long)
-    pieces: list[tuple[int, int, int, int]] = []  # row, piece, token_start, length
-    sums: list[dict[str, int | None]] = []
-    failed = []
-    for row, spans in zip(long.tolist(), media, strict=True):
-        total = int(weight[row])
-        last = capacity if options.on_long == "truncate" else total
-        starts = range(0, last, capacity)
-        cuts = [start for start in starts if start] + ([last] if last < total else [])
-        if spans is None or any(_inside(cut, span) for cut in cuts for span in spans):
-            failed.append(row)
-            continue
-        for number, start in enumerate(starts):
-            end = min(start + capacity, last)
-            pieces.append((row, number, start, end - start))
-            sums.append(_sums_between(spans, start, end))
-    rows, piece, starts_at, length = np.array(pieces, np.int64).reshape(-1, 4).T
-    items = Items(
-        np.concatenate([whole.row, rows]),
-        np.concatenate([whole.length, length]),
-        np.concatenate([np.zeros_like(whole.row), piece]),
-        np.concatenate([np.zeros_like(whole.row), starts_at]),
-    )
-    numbers = np.arange(len(whole.row), len(items.row))
-    items.cut = {}
-    for name in SUMMED:
-        known = name in lengths.frame.columns
-        values = [one[name] if known else None for one in sums]
-        null = np.array([value is None for value in values], bool)
-        items.cut[name] = (numbers, np.array([value or 0 for value in values], np.int64), null)
-    return items, np.array(failed, np.int64)
-
-
-def _media_of(lengths: Lengths, rows: Int64s) -> list[list[dict[str, int]] | None]:
-    """Media spans of each row; None where the table does not say where they stand."""
-    if "media" in lengths.frame.columns:
-        lists = lengths.frame.get_column("media").gather(rows.astype(np.uint32)).to_list()
-        return [
-            None if spans is None or not all(map(_is_placed, spans)) else spans for spans in lists
+def _details(
+    rows: Rows, numbers: Int64s, reasons: Sequence[str], weight: Int64s, options: ResolvedOptions
+) -> list[str | None]:
+    """What exactly is wrong, where the reason does not say it all."""
+    detail = np.full(len(numbers), None, object)
+    words = np.array(reasons, object)
+    long = np.flatnonzero(words == "too_long")
+    kept = f"{options.longest}"
+    if options.longest != options.capacity:
+        kept += f" (capacity {options.capacity} less margin {options.margin:g})"
+    if options.on_long in ("split", "truncate"):
+        kept += ", and a cut would fall inside media or may, as their place is unknown"
+    detail[long] = [f"{tokens} tokens > {kept}" for tokens in weight[numbers[long]].tolist()]
+    empty = np.flatnonzero(words == "empty")
+    detail[empty] = "no token is left to train on" + (" after the shift" if options.shift else "")
+    invalid = np.flatnonzero(words == "invalid_length")
+    if len(invalid):
+        stated, null = rows.ints("length", numbers[invalid])
+        unknown = np.zeros(len(stated), bool) if null is None else null
+        detail[invalid] = [
+            "length is null" if absent else f"length is {value}"
+            for value, absent in zip(stated.tolist(), unknown.tolist(), strict=True)
         ]
-    if any(name in lengths.frame.columns for name in ("num_images", "num_videos")):
-        images, _ = lengths.ints("num_images", rows)
-        videos, _ = lengths.ints("num_videos", rows)
-        return [None if count else [] for count in (images + videos).tolist()]
-    return [[] for _ in rows]  # a bare table knows of no media
+    bad = np.flatnonzero(words == "rejected")
+    if len(bad):
+        pair = (rows.take(name, numbers[bad]).to_pylist() for name in ("reason", "detail"))
+        detail[bad] = [
+            ": ".join(part for part in both if part) or None for both in zip(*pair, strict=True)
+        ]
+    for name, cap in options.caps.items():
+        capped = np.flatnonzero(words == f"max_{name.removeprefix('num_')}")
+        if len(capped):
+            values, _ = rows.ints(name, numbers[capped])
+            detail[capped] = [f"{value} > {cap} per pack" for value in values.tolist()]
+    found: list[str | None] = detail.tolist()
+    return found
 
 
-def _is_placed(span: dict[str, int] | None) -> bool:
-    return span is not None and None not in (span["kind"], span["at"], span["tokens"])
-
-
-def _inside(cut: int, span: dict[str, int]) -> bool:
-    return span["at"] < cut < span["at"] + span["tokens"]
-
-
-def _sums_between(spans: list[dict[str, int]], start: int, end: int) -> dict[str, int | None]:
-    """The counters of one piece; label tokens are known only once it is encoded."""
-    sums: dict[str, int | None] = dict.fromkeys(SUMMED, 0)
-    sums["label_tokens"] = None
-    for span in spans:
-        if not start <= span["at"] < end:
-            continue
-        kind, patches = span["kind"], span["patches"] or 0
-        for name, amount in {
-            f"{kind}_tokens": span["tokens"],
-            f"num_{kind}s": 1,
-            "vision_patches": patches,
-            "vision_cost": patches * patches // max(span["t"] or 1, 1),
-        }.items():
-            if name in sums:
-                sums[name] = (sums[name] or 0) + amount
-    return sums
+__all__ = ["SUMMED", "Items", "make_items"]

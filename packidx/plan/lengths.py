@@ -1,9 +1,13 @@
-"""Reading lengths: our own table or any Parquet that has a `length` column."""
+"""Reading lengths: our own table or any Parquet that has a `length` column, a run of rows at a time."""
 
 from __future__ import annotations
 
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +15,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from packidx.errors import FormatError, MismatchError, SourceError
-from packidx.files import array_digest, canonical_json, digest
+from packidx.files import ColumnDigest, canonical_json, digest
 from packidx.manifest import check_keys, load_manifest, unsound_file
+from packidx.plan.rows import METHODS, Rows, typed
 from packidx.schema import LENGTHS, LENGTHS_FORMAT
 
-_METHODS = ("exact", "precomputed", "heuristic")  # strongest first
 _KEYS = {"fingerprint": str, "files": list, "num_samples": int}
 _COUNTED = {"name": str, "num_usable": int, "num_samples": int}  # of a calibration's sources
 _CALIBRATED = {**_COUNTED, "estimated": list, "actual": list}
@@ -27,44 +30,114 @@ _HELP = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group: where it lies, its rows, and the row of the table it begins with."""
+
+    file: int
+    number: int
+    num_rows: int
+    start: int
+
+
 class Lengths:
-    """Samples in ascending order of `sample_id`.
+    """A lengths table, its rows in ascending order of `sample_id`, read in runs.
 
     Attributes:
         uri: the path as the user gave it.
-        fingerprint: hex digest of the logical content, whatever order the rows were stored in.
-        frame: the known columns that are present; `sample_id` always is.
-        length: int64 [n], tokens; 0 where it is unknown or the row was rejected.
+        columns: the known columns that are present.
+        num_samples: rows.
         manifest: the lengths manifest, None for a bare table.
     """
 
-    uri: str
-    fingerprint: str
-    frame: pl.DataFrame
-    length: NDArray[np.int64]
-    manifest: dict[str, Any] | None
+    def __init__(self, uri: str, files: list[Path], manifest: dict[str, Any] | None) -> None:
+        self.uri = uri
+        self.files = files
+        self.manifest = manifest
+        self._footers = [_footer(uri, path) for path in files]
+        self._names = [set(footer.schema.to_arrow_schema().names) for footer in self._footers]
+        present = set().union(*self._names)
+        if "length" not in present:
+            raise FormatError(f"{uri} has no column `length`; {_HELP}")
+        self.columns = [name for name in LENGTHS.names if name in present]
+        self.num_samples = sum(footer.num_rows for footer in self._footers)
+        self._whole: Rows | None = None
+        self._groups = self._in_order()
+        self._starts = [group.start for group in self._groups or ()]
+        self._digests: dict[str, ColumnDigest] = {}
+        self._digested = 0
 
-    @property
-    def num_samples(self) -> int:
-        return self.frame.height
+    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Rows:
+        """Rows start .. stop - 1 in order of `sample_id`, of all known columns or of some.
+
+        Raises:
+            FormatError: a value does not fit its column, or a sample_id is there twice.
+        """
+        wanted = self.columns if columns is None else [n for n in self.columns if n in columns]
+        if self._groups is None:
+            if self._whole is None:
+                self._whole = self._read_unordered()
+            return self._whole.slice(start, stop, wanted)
+        if "sample_id" in self.columns and "sample_id" not in wanted:
+            wanted = ["sample_id", *wanted]
+        first = max(0, bisect_right(self._starts, start) - 1)
+        tables: list[pa.Table] = []
+        skipped = 0
+        for file, run in groupby(
+            self._groups[first : bisect_left(self._starts, stop)], key=lambda group: group.file
+        ):
+            groups = list(run)
+            skipped = skipped if tables else start - groups[0].start
+            tables.append(self._read_groups(file, groups, wanted))
+        frame = _frame(tables, wanted).slice(skipped, stop - start)
+        rows = Rows(self.uri, start, frame.with_columns(_typed(frame, self.uri)))
+        if "sample_id" in wanted:
+            rows.check_ids()
+        return rows
+
+    def fingerprint(self) -> str:
+        """Hex digest of the logical content, whatever order the rows were stored in.
+
+        Of a bare table it is known once `note` has seen all its rows.
+        """
+        if self.manifest is not None:
+            return str(self.manifest["fingerprint"])
+        while self._digested < self.num_samples:
+            stop = min(self.num_samples, self._digested + (1 << 22))
+            self.note(self.read(self._digested, stop))
+        parts = [[name, self._digests[name].hexdigest()] for name in self.columns]
+        return digest(canonical_json(parts))
+
+    def note(self, rows: Rows) -> None:
+        """Take the next rows into a bare table's fingerprint; others than the next are left out."""
+        if self.manifest is not None or rows.start != self._digested:
+            return
+        for name in self.columns:
+            column = rows.arrow(name)
+            # int64 for every integer: a table stays the same when its writer narrows a type.
+            kind = pa.int64() if pa.types.is_integer(LENGTHS.field(name).type) else column.type
+            self._digests.setdefault(name, ColumnDigest(str(kind))).update(column.cast(kind))
+        self._digested += rows.num_rows
 
     @cached_property
     def methods(self) -> dict[str, int]:
         """Usable rows by the method that counted them, strongest first; empty if nobody says."""
-        if "method" not in self.frame.columns:
-            return {}
-        usable = self.frame.select("method", ok=_usable(self.frame)).filter("ok")
-        found = dict(usable.get_column("method").drop_nulls().value_counts().rows())
-        unknown = sorted(found.keys() - set(_METHODS))
+        found = (self.manifest or {}).get("methods")
+        if found is None:
+            if "method" not in self.columns:
+                return {}
+            rows = self.read(0, self.num_samples, ["method", "status"])
+            usable = rows.frame.filter(pl.Series(rows.is_ok()))
+            found = dict(usable.get_column("method").drop_nulls().value_counts().rows())
+        unknown = sorted(found.keys() - set(METHODS))
         if unknown:
-            raise FormatError(f"{self.uri}: method is {unknown[0]!r}, not one of {_METHODS}")
-        return {name: found[name] for name in _METHODS if name in found}
+            raise FormatError(f"{self.uri}: method is {unknown[0]!r}, not one of {METHODS}")
+        return {name: found[name] for name in METHODS if found.get(name)}
 
     @property
     def weakest_method(self) -> str:
         """The least exact of the methods that counted the usable rows."""
-        return max(self.methods, key=_METHODS.index, default="exact")
+        return max(self.methods, key=METHODS.index, default="exact")
 
     @property
     def calibration(self) -> dict[str, Any] | None:
@@ -77,29 +150,63 @@ class Lengths:
                 check_keys(path, source, _CALIBRATED, _HELP)
         return found
 
-    def ints(
-        self, name: str, rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Column `name` at `rows` as int64 with 0 for null, and where it is null."""
-        if name not in self.frame.columns:
-            return np.zeros(len(rows), np.int64), np.ones(len(rows), bool)
-        column = self.frame.get_column(name)
-        values = column.cast(pl.Int64).fill_null(0).to_numpy()[rows]
-        if not column.null_count():
-            return values, np.zeros(len(rows), bool)
-        return values, column.is_null().to_numpy()[rows]
+    @property
+    def shards(self) -> list[dict[str, Any]]:
+        """The manifest's shards; empty for a bare table."""
+        return list((self.manifest or {}).get("shards", []))
 
-    def take(self, name: str, rows: NDArray[np.int64]) -> pa.Array:
-        """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""
-        kind = LENGTHS.field(name).type
-        if name not in self.frame.columns:
-            return pa.nulls(len(rows), kind)
-        taken = self.frame.get_column(name).gather(rows.astype(np.uint32))
-        return taken.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind)
+    def _in_order(self) -> list[_Group] | None:
+        """Row groups by the sample ids they hold; None where these overlap or are unknown."""
+        found = []
+        for number, footer in enumerate(self._footers):
+            for group in range(footer.num_row_groups):
+                if footer.row_group(group).num_rows:
+                    found.append((number, group, footer.row_group(group)))
+        if "sample_id" in self.columns:
+            ranges = [(_id_range(meta), number, group) for number, group, meta in found]
+            if any(ids is None for ids, *_ in ranges):
+                return None
+            order = sorted(range(len(found)), key=lambda at: ranges[at])
+            ends = [ranges[at][0] for at in order]
+            if any(a[1] >= b[0] for a, b in zip(ends, ends[1:], strict=False)):  # type: ignore[index]
+                return None
+            found = [found[at] for at in order]
+        groups, start = [], 0
+        for number, group, meta in found:
+            groups.append(_Group(number, group, meta.num_rows, start))
+            start += meta.num_rows
+        return groups
 
+    def _read_groups(self, file: int, groups: list[_Group], columns: list[str]) -> pa.Table:
+        """Consecutive row groups of one file, each in ascending order of its ids."""
+        wanted = [name for name in columns if name in self._names[file]]
+        with _readable(self.uri):
+            opened = pq.ParquetFile(self.files[file], metadata=self._footers[file], memory_map=True)
+            table = opened.read_row_groups([group.number for group in groups], wanted)
+        if "sample_id" not in columns:
+            return table
+        ids = table["sample_id"].to_numpy()
+        if not (ids[1:] > ids[:-1]).all():
+            table = table.take(np.argsort(ids, kind="stable"))
+        return table
 
-def _usable(frame: pl.DataFrame) -> pl.Expr:
-    return pl.col("status") == "ok" if "status" in frame.columns else pl.lit(True)
+    def _read_unordered(self) -> Rows:
+        """The whole table, sorted: its row groups say nothing of the order of its samples."""
+        with _readable(self.uri):
+            tables = [
+                pq.read_table(path, columns=[name for name in self.columns if name in names])
+                for path, names in zip(self.files, self._names, strict=True)
+            ]
+        frame = _frame(tables, self.columns)
+        frame = frame.with_columns(_typed(frame, self.uri))
+        ids = frame.get_column("sample_id")
+        if ids.null_count():
+            raise FormatError(
+                f"{self.uri}: {ids.null_count()} sample_id are null: give every sample its own"
+            )
+        rows = Rows(self.uri, 0, frame.sort("sample_id"))
+        rows.check_ids()
+        return rows
 
 
 def read_lengths(uri: str) -> Lengths:
@@ -111,18 +218,7 @@ def read_lengths(uri: str) -> Lengths:
         MismatchError: a part is not the one the manifest names.
     """
     manifest, files = _find(uri)
-    try:
-        frames = [_read_part(path) for path in files]
-        frame = pl.concat(frames, how="diagonal_relaxed") if len(frames) > 1 else frames[0]
-    except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {_HELP}") from None
-    frame = _checked(frame, uri)
-    length = frame.get_column("length").cast(pl.Int64).fill_null(0).to_numpy()
-    if "status" in frame.columns:
-        length = np.where(frame.get_column("status").fill_null("").to_numpy() == "ok", length, 0)
-    fingerprint = manifest["fingerprint"] if manifest else _fingerprint(frame)
-    return Lengths(uri, fingerprint, frame, np.maximum(length, 0), manifest)
+    return Lengths(uri, files, manifest)
 
 
 def _find(uri: str) -> tuple[dict[str, Any] | None, list[Path]]:
@@ -154,70 +250,39 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
     return manifest, [folder / part["path"] for part in manifest["files"]]
 
 
-def _read_part(path: Path) -> pl.DataFrame:
-    present = set(pq.read_schema(path).names)
-    wanted = [name for name in LENGTHS.names if name in present]
-    return pl.read_parquet(path, columns=wanted, glob=False)
+def _footer(uri: str, path: Path) -> pq.FileMetaData:
+    with _readable(uri):
+        return pq.read_metadata(path)
 
 
-def _checked(frame: pl.DataFrame, uri: str) -> pl.DataFrame:
-    if "length" not in frame.columns:
-        raise FormatError(f"{uri} has no column `length`; {_HELP}")
-    frame = frame.with_columns(_typed(frame.get_column(name), uri) for name in frame.columns)
-    if "sample_id" not in frame.columns:
-        return frame.with_columns(sample_id=pl.int_range(frame.height, dtype=pl.Int64))
-    ids = frame.get_column("sample_id").cast(pl.Int64)
-    if ids.null_count():
-        raise FormatError(
-            f"{uri}: {ids.null_count()} sample_id are null: give every sample its own"
-        )
-    frame = frame.with_columns(ids)
-    if not ids.is_sorted():
-        frame = frame.sort("sample_id")
-        ids = frame.get_column("sample_id")
-    steps = np.diff(ids.to_numpy())
-    if len(steps) and not steps.all():
-        twice = ids[int(np.argmin(steps))]
-        raise FormatError(f"{uri}: sample_id {twice} stands there more than once: make them unique")
-    return frame
+@contextlib.contextmanager
+def _readable(uri: str) -> Iterator[None]:
+    """What Arrow says of a file that is damaged, as a SourceError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {_HELP}") from None
 
 
-def _typed(column: pl.Series, uri: str) -> pl.Series:
-    """`column` if it is what the schema says, else an error that names it."""
-    want = LENGTHS.field(column.name).type
-    where = f"{uri}: column `{column.name}`"
-    if pa.types.is_integer(want):
-        if not (column.dtype.is_integer() or column.dtype == pl.Null):
-            raise FormatError(f"{where} is {column.dtype}, not integer: cast it first")
-        limit = 1 << (want.bit_width - 1)
-        low, high = column.min(), column.max()
-        for value in (low, high):
-            if isinstance(value, int) and not -limit <= value < limit:
-                raise FormatError(f"{where} holds {value}, which does not fit {want}: correct it")
-        return column.cast(pl.Int64)
-    if pa.types.is_string(want):
-        if column.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-            raise FormatError(f"{where} is {column.dtype}, not text: cast it first")
-        return column.cast(pl.String)
-    if column.dtype == pl.Null:
-        return column
-    names = {field.name for field in want.value_type}
-    inner = column.dtype.inner if isinstance(column.dtype, pl.List) else None
-    if not isinstance(inner, pl.Struct) or {field.name for field in inner.fields} != names:
-        raise FormatError(
-            f"{where} is {column.dtype}, not a list of structs as FORMAT.md has it: leave it out"
-        )
-    return column
+def _id_range(group: pq.RowGroupMetaData) -> tuple[int, int] | None:
+    """Lowest and highest sample_id of a row group, where its statistics have them."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == "sample_id":
+            seen = column.statistics
+            if seen is None or not seen.has_min_max or seen.null_count:
+                return None
+            low, high = seen.min, seen.max
+            return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+    return None
 
 
-def _fingerprint(frame: pl.DataFrame) -> str:
-    """Digest of a bare table's known columns, sorted by sample_id, in the schema's types."""
-    parts = []
-    for name in LENGTHS.names:
-        if name in frame.columns:
-            column = frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
-            kind = LENGTHS.field(name).type
-            # int64 for every integer: a table stays the same when its writer narrows a type.
-            column = column.cast(pa.int64() if pa.types.is_integer(kind) else kind)
-            parts += [name, array_digest(column)]
-    return digest(canonical_json(parts))
+def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:
+    frames = [pl.DataFrame(pl.from_arrow(table)) for table in tables]
+    frame = pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
+    return frame.select(name for name in columns if name in frame.columns)
+
+
+def _typed(frame: pl.DataFrame, uri: str) -> list[pl.Series]:
+    return [typed(column, uri) for column in frame.get_columns()]

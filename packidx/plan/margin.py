@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.mix import derive_key, permutation
-from packidx.plan.place import place
+from packidx.plan.strategies import Problem, solve
 
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -86,6 +86,7 @@ def calibrated_margin(
     capacity: int,
     chance: float,
     shift: bool = False,
+    strategy: str = "bfd",
 ) -> Margin:
     """The largest planned capacity at which a pack overflows with a chance of at most `chance`.
 
@@ -96,6 +97,7 @@ def calibrated_margin(
         capacity: tokens a pack may hold.
         chance: 0 < chance < 1.
         shift: whether a sample takes one token less than its length.
+        strategy: of the plan.
     """
     strata = {source["name"]: _strata(source, shift) for source in calibration["sources"]}
     strata = {name: found for name, found in strata.items() if found}
@@ -112,7 +114,7 @@ def calibrated_margin(
     low, high = 0, capacity + 1  # what is safe, and what is not
     while high - low > max(1, capacity // _RESOLUTION):
         middle = (low + high) // 2
-        if _overflows(lengths, moments, rates, middle, capacity) <= chance:
+        if _overflows(lengths, moments, rates, middle, capacity, strategy) <= chance:
             low = middle
         else:
             high = middle
@@ -120,15 +122,16 @@ def calibrated_margin(
 
 
 def _overflows(
-    lengths: Int64s, moments: Floats, rates: Floats, planned: int, capacity: int
+    lengths: Int64s, moments: Floats, rates: Floats, planned: int, capacity: int, strategy: str
 ) -> float:
     """Mean over the packs planned for `planned` tokens of the bound of their overflow."""
     fitting = np.flatnonzero(lengths <= planned)
     if not len(fitting):
         return 0.0
-    placed = place(lengths[fitting], planned, 0)
-    items = fitting[placed.item]
-    sums = np.add.reduceat(moments[:, items], placed.first_row[:-1], axis=1)
+    slots = solve(Problem(lengths[fitting], planned, {}), strategy, 0).slots(0)
+    items = fitting[slots.item[np.argsort(slots.pack, kind="stable")]]
+    sizes = np.bincount(slots.pack, minlength=slots.num_packs)
+    sums = np.add.reduceat(moments[:, items], np.cumsum(sizes) - sizes, axis=1)
     bounds = (sums - rates[:, None] * (capacity + 1)).min(axis=0)
     return float(np.exp(np.minimum(bounds, 0.0)).mean())
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
 from packidx.plan.margin import DEFAULT_CHANCE, Margin
 
-STRATEGIES = ("bfd",)
+STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 ON_LONG = ("drop", "split", "truncate", "error")
+GROUP_BY = ("media_type", "source")
+SCHEDULES = ("stratified", "cost", "random")
+MIX_BY = ("repeats", "samples", "tokens", "label_tokens")
+SIDES = ("train", "holdout")
+AGGREGATES = ("polars", "duckdb")
 MAX_CAPACITY = 1 << 30
+DEFAULT_MEMORY = "4GB"
 
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of
 # chars // 3 and 500 per image missed by 9-27 % of samples; counts precomputed elsewhere miss little
@@ -30,7 +38,11 @@ class PlanOptions:
 
     Attributes:
         capacity: tokens a pack may hold.
-        strategy: ``'bfd'``, best-fit-decreasing over all samples at once.
+        strategy: ``'auto'``: the fewer packs of ``bfd`` (best-fit-decreasing over all samples at
+            once) and ``lp`` (column generation, tried where the certified gap exceeds 0.1 %), and
+            ``balanced`` (samples of all lengths in every pack) where it needs no more. The rules
+            of other packers, to compare: ``knapsack`` (NeMo's: worst-fit-decreasing),
+            ``first-fit``, ``next-fit`` and ``window:N`` (best-fit-decreasing of N samples at a time).
         seed: picks which of equal samples go together and the order of the packs.
         on_long: what becomes of a sample longer than a pack: ``drop`` it with reason
             ``too_long``, ``split`` it into pieces, ``truncate`` its tail, or ``error``.
@@ -41,25 +53,99 @@ class PlanOptions:
         shift: count length - 1, for trainers that shift labels before packing.
         overflow_chance: for estimated lengths with a calibration, instead of a margin: the chance
             that a pack holds more than its capacity, 0 < overflow_chance < 1; None picks 0.001.
+        max_images, max_vision_patches, max_samples: caps per pack; None = none.
+        group_by: ``'media_type'`` or ``'source'``: only samples of one kind share a pack.
+        align: every sample takes a multiple of so many tokens (context parallelism: 2 * cp).
+        pad_pack_to: every pack is padded to a multiple of so many tokens (pipeline, FP8).
+        max_packs: keep so many packs, a seeded sample of them; the rest is dropped.
+        mix: ``'source=weight'``, what `mix_by` says of them.
+        mix_by: ``'repeats'``: a weight is the times a sample of that source is seen per epoch;
+            ``'samples'``, ``'tokens'``, ``'label_tokens'``: the source's share of the epoch.
+        holdout: share of the samples, by a hash of their key, that is kept out of training.
+        side: ``'train'`` plans all but the holdout, ``'holdout'`` only that.
+        exclude: Parquet file with the ``key`` (and ``source``) or ``sample_id`` of samples to leave out.
+        epochs: variants of the epoch, each composed anew of the same samples.
+        schedule: ``'stratified'``, ``'cost'`` or ``'random'``, the order of the packs.
+        global_batch: packs per optimizer step, for the schedule; None: 512 or, of fewer than 4096
+            packs, an eighth of them.
+        micro_steps: parts of equal cost that a global batch is made of.
+        cost: a preset of the cost model, a model's ``config.json``, or ``'weight=value,…'``.
+        window_shards: plan so many shards at a time; None: all at once, if memory serves.
+        window_samples: the same in samples, of whole shards where there are any.
+        memory_limit: what planning may take, ``'4GB'``: larger plans are made in windows. It
+            enters the plan only as the windows that it makes.
+        aggregate: ``'polars'`` or ``'duckdb'`` sums the lengths up; the plan is the same.
     """
 
     capacity: int
-    strategy: str = "bfd"
+    strategy: str = "auto"
     seed: int = 0
     on_long: str = "drop"
     margin: float | None = None
     packing_ratio: float | None = None
     shift: bool = False
     overflow_chance: float | None = None
+    max_images: int | None = None
+    max_vision_patches: int | None = None
+    max_samples: int | None = None
+    group_by: str | None = None
+    align: int = 1
+    pad_pack_to: int = 1
+    max_packs: int | None = None
+    mix: tuple[str, ...] = ()
+    mix_by: str = "repeats"
+    holdout: float | str | None = None
+    side: str = "train"
+    exclude: str | None = None
+    epochs: int = 1
+    schedule: str = "stratified"
+    global_batch: int | None = None
+    micro_steps: int = 8
+    cost: str | None = None
+    window_shards: int | None = None
+    window_samples: int | None = None
+    memory_limit: str = DEFAULT_MEMORY
+    aggregate: str = "polars"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.capacity <= MAX_CAPACITY:
-            raise OptionError(
-                f"capacity is {self.capacity}: choose how many tokens a pack may hold, "
-                f"1 to {MAX_CAPACITY}"
-            )
-        _one_of("strategy", self.strategy, STRATEGIES)
+        _within(
+            "capacity", self.capacity, 1, MAX_CAPACITY, "choose how many tokens a pack may hold"
+        )
+        window = re.fullmatch(r"window:([1-9]\d{0,9})", self.strategy)
+        if self.strategy == "window:N" or not window:
+            _one_of("strategy", self.strategy, STRATEGIES, self.strategy != "window:N")
         _one_of("on-long", self.on_long, ON_LONG)
+        _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("mix-by", self.mix_by, MIX_BY)
+        _one_of("side", self.side, SIDES)
+        _one_of("aggregate", self.aggregate, AGGREGATES)
+        if self.group_by is not None:
+            _one_of("group-by", self.group_by, GROUP_BY)
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None:
+                _within(name.replace("_", "-"), value, 1, MAX_CAPACITY)
+        self._check_ratio()
+        self._check_padding()
+        if not -(1 << 63) <= self.seed < 1 << 63:
+            raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
+        if self.global_batch is not None and self.global_batch % self.micro_steps:
+            raise OptionError(
+                f"global-batch {self.global_batch} is no multiple of the {self.micro_steps} "
+                "micro-steps: change one of them"
+            )
+        if self.window_shards is not None and self.window_samples is not None:
+            raise OptionError(
+                f"window-shards {self.window_shards} and window-samples {self.window_samples} both "
+                "say how large a window is: give one of them"
+            )
+        if self.side == "holdout" and self.holdout is None:
+            raise OptionError("side holdout needs --holdout SHARE: how much was held out")
+        if self.holdout is not None and not 0 < _fraction("holdout", self.holdout) < 1:
+            raise OptionError(f"holdout is {self.holdout}: it must be above 0 and below 1")
+        self.memory_bytes()
+
+    def _check_ratio(self) -> None:
         if self.margin is not None and self.packing_ratio is not None:
             raise OptionError(
                 f"margin {self.margin} and packing-ratio {self.packing_ratio} say the same thing "
@@ -71,12 +157,9 @@ class PlanOptions:
             raise OptionError(
                 f"packing-ratio is {self.packing_ratio}: it must be above 0 and at most 1"
             )
-        if self.overflow_chance is not None:
-            self._check_chance(self.overflow_chance)
-        if not -(1 << 63) <= self.seed < 1 << 63:
-            raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
-
-    def _check_chance(self, chance: float) -> None:
+        chance = self.overflow_chance
+        if chance is None:
+            return
         if self.margin is not None or self.packing_ratio is not None:
             raise OptionError(
                 f"overflow-chance {chance} is what a margin is computed for: give no margin or "
@@ -84,6 +167,21 @@ class PlanOptions:
             )
         if not 0 < chance < 1:
             raise OptionError(f"overflow-chance is {chance}: it must be above 0 and below 1")
+
+    def _check_padding(self) -> None:
+        for name, value in (("align", self.align), ("pad-pack-to", self.pad_pack_to)):
+            if value > self.capacity:
+                raise OptionError(
+                    f"{name} is {value}, more than the {self.capacity} tokens of a pack: lower it"
+                )
+
+    def memory_bytes(self) -> int:
+        """`memory_limit` in bytes."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", self.memory_limit, re.I)
+        if not found or Fraction(found[1]) <= 0:
+            raise OptionError(f"memory-limit is {self.memory_limit!r}: say it like 4GB")
+        power = " KMGT".index(found[2].upper() or " ")
+        return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
 
     def ratio(self, weakest_method: str) -> Fraction:
         """The share of the capacity that is planned, given the weakest counting method used."""
@@ -117,7 +215,7 @@ class PlanOptions:
         return DEFAULT_CHANCE if self.overflow_chance is None else self.overflow_chance
 
     def resolve(self, weakest_method: str, margin: Margin | None = None) -> ResolvedOptions:
-        """These options with every default filled in.
+        """These options with every default filled in that the lengths' methods decide.
 
         Args:
             weakest_method: the least exact way by which a usable row was counted.
@@ -133,35 +231,133 @@ class PlanOptions:
                 f"capacity {self.capacity} at packing ratio {float(ratio)} leaves no token: "
                 "lower the margin"
             )
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if planned < max(self.align, self.pad_pack_to):
+            raise OptionError(
+                f"{planned} tokens are planned per pack, too few for align {self.align} and "
+                f"pad-pack-to {self.pad_pack_to}: lower these or the margin"
+            )
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
         values.update(margin=float(1 - ratio), packing_ratio=float(ratio), overflow_chance=chance)
-        return ResolvedOptions(**values, planned_capacity=planned)
+        padded = planned // self.pad_pack_to * self.pad_pack_to
+        return ResolvedOptions(**values, planned_capacity=padded)
+
+
+# What a plan that goes on from another one takes over, unless it is told otherwise.
+_INHERITED = (
+    "capacity",
+    "strategy",
+    "seed",
+    "on_long",
+    "packing_ratio",
+    "shift",
+    "max_images",
+    "max_vision_patches",
+    "max_samples",
+    "group_by",
+    "align",
+    "pad_pack_to",
+    "holdout",
+    "side",
+    "schedule",
+    "global_batch",
+    "micro_steps",
+    "window_shards",
+    "window_samples",
+)
+
+
+def inherited(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `PlanOptions` that make the plan of a manifest's `options` once more."""
+    values = {name: options[name] for name in _INHERITED}
+    values["mix"] = tuple(f"{name}={weight}" for name, weight in options["weights"].items())
+    values["cost"] = ",".join(f"{name}={value}" for name, value in options["cost_model"].items())
+    return values
+
+
+_COUNTS = (
+    "max_images",
+    "max_vision_patches",
+    "max_samples",
+    "align",
+    "pad_pack_to",
+    "max_packs",
+    "epochs",
+    "global_batch",
+    "micro_steps",
+    "window_shards",
+    "window_samples",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedOptions:
-    """`PlanOptions` as the plan used them, with `planned_capacity` = floor(ratio * capacity)."""
+class ResolvedOptions(PlanOptions):
+    """Options as the manifest has them.
 
-    capacity: int
-    strategy: str
-    seed: int
-    on_long: str
-    margin: float
-    packing_ratio: float
-    shift: bool
-    planned_capacity: int
-    overflow_chance: float | None = None
-    """What the margin was computed for; None where it was not."""
+    Attributes:
+        planned_capacity: floor(packing_ratio * capacity), down to a multiple of `pad_pack_to`:
+            no pack holds more.
+        weights: times that a sample of each source is seen per epoch, as exact decimals or
+            fractions; only sources with another weight than 1.
+        cost_model: the weights of the cost model.
+        excluded: fingerprint of the samples that `exclude` names.
+        continues: what `plan --continue` goes on from: snapshots, states, oldest first.
+        appends_to: id of the snapshot whose windows were taken over.
+    """
+
+    planned_capacity: int = 0
+    weights: Mapping[str, str] = field(default_factory=dict)
+    cost_model: Mapping[str, Any] = field(default_factory=dict)
+    excluded: str | None = None
+    continues: tuple[Mapping[str, Any], ...] = ()
+    appends_to: str | None = None
+
+    def __post_init__(self) -> None:
+        """What was asked has been checked."""
 
     def to_json(self) -> dict[str, Any]:
-        """As the manifest has them; an option that is new and unused is left out, for the id's sake
-        (it is a hash of these)."""
+        """As the manifest has them, without what changes no plan and the paths of what did."""
         options = asdict(self)
-        if self.overflow_chance is None:
-            del options["overflow_chance"]
+        for name in ("memory_limit", "aggregate", "exclude", "mix", "mix_by", "cost"):
+            del options[name]
+        options["holdout"] = None if self.holdout is None else str(self.holdout)
+        options["continues"] = [dict(one) for one in self.continues]
         return options
 
+    def padded(self, lengths: Any) -> Any:
+        """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""
+        if self.align == 1:
+            return lengths
+        return -(-lengths // self.align) * self.align
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+    @property
+    def longest(self) -> int:
+        """Tokens that one piece may have."""
+        return self.planned_capacity // self.align * self.align
+
+    @property
+    def caps(self) -> dict[str, int]:
+        """Column of the packs table -> the most that a pack may have of it, where it is capped."""
+        asked = {
+            "num_images": self.max_images,
+            "vision_patches": self.max_vision_patches,
+            "num_samples": self.max_samples,
+        }
+        return {name: cap for name, cap in asked.items() if cap is not None}
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...], plain: bool = True) -> None:
+    if value not in allowed or not plain:
         raise OptionError(f"{name} is {value!r}: choose one of {', '.join(allowed)}")
+
+
+def _within(name: str, value: int, low: int, high: int, what: str = "it must be") -> None:
+    if type(value) is not int or not low <= value <= high:
+        joint = "" if what == "it must be" else ","
+        raise OptionError(f"{name} is {value}: {what}{joint} {low} to {high}")
+
+
+def _fraction(name: str, value: float | str) -> Fraction:
+    try:
+        return Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        raise OptionError(f"{name} is {value!r}: give a number") from None

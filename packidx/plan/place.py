@@ -7,73 +7,77 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import BijectiveMix, derive_key, permutation
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.histogram import Histogram
+from packidx.mix import permutation
 from packidx.plan.runs import Records
 
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
+_CHUNK = 1 << 16  # slots expanded at a time: they stay in the processor's cache
 
-@dataclass(frozen=True)
-class Placement:
-    """Items in the order of the samples table: by pack_id, then position.
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Every item's place, in the order in which items are dealt out.
 
     Attributes:
-        item: int64 [n], which item stands there.
-        first_row: int64 [num_packs + 1], where each pack begins; the last entry is n.
+        item: int32 [n].
+        pack: int32 [n], provisional pack number.
+        position: int32 [n], place in the pack.
+        num_packs: packs.
     """
 
-    item: Int64s
-    first_row: Int64s
-
-    @property
-    def num_packs(self) -> int:
-        return len(self.first_row) - 1
-
-    @property
-    def samples_per_pack(self) -> Int64s:
-        return np.diff(self.first_row)
+    item: Int32s
+    pack: Int32s
+    position: Int32s
+    num_packs: int
 
 
-def place(lengths: Int64s, capacity: int, seed: int) -> Placement:
-    """Pack items of the given `lengths` (int64 [n], 1..capacity), packs in seeded random order."""
-    records = best_fit_decreasing(Histogram.of(lengths), capacity)
-    dealt = _deal_order(lengths, seed)
-    pack, position = _expand(records)
-    order = permutation(records.total_packs, derive_key(seed, "packs"))
-    pack_id = np.empty_like(order)
-    pack_id[order] = np.arange(records.total_packs)
-    sizes = np.bincount(pack, minlength=records.total_packs)[order]
-    first_row = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    item = np.empty_like(dealt)
-    item[first_row[pack_id[pack]] + position] = dealt
-    return Placement(item, first_row)
+def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
+    """Items by (length descending, seeded mix of the item's number), int32 [n].
 
-
-def _deal_order(lengths: Int64s, seed: int) -> Int64s:
-    """Items by (length descending, seeded mix of the item's number).
-
-    Both go into one 64-bit key, whose low bits are the mixed number: sorting the keys sorts the
-    items, and undoing the mix names them, so no index array is sorted along.
+    The items are shuffled, then sorted by length with a stable radix sort, 16 bits at a time.
     """
-    bits = max(1, (len(lengths) - 1).bit_length())
-    mix = BijectiveMix(bits, derive_key(seed, "samples"))
-    longest = int(lengths.max(initial=0))
-    if longest.bit_length() + bits > 64:
-        raise OverflowError(f"{len(lengths)} samples of up to {longest} tokens exceed a 64-bit key")
-    keys = (longest - lengths).astype(np.uint64) << np.uint64(bits)
-    keys |= mix.forward(np.arange(len(lengths), dtype=np.uint64))
-    keys.sort()
-    keys &= np.uint64((1 << bits) - 1)
-    return mix.inverse(keys).astype(np.int64)
+    order = permutation(len(lengths), key).astype(np.int32)
+    rank = np.uint32(lengths.max(initial=0)) - lengths.astype(np.uint32)
+    for shift in range(0, max(1, int(rank.max(initial=0)).bit_length()), 16):
+        digit = (rank[order] >> np.uint32(shift)).astype(np.uint16)
+        order = order[np.argsort(digit, kind="stable")]
+    return order
 
 
-def _expand(records: Records) -> tuple[Int64s, Int64s]:
-    """Provisional pack number and position of every dealt item."""
+def expand(records: Records, lengths: NDArray[np.integer], key: int) -> Slots:
+    """Deal items of `lengths` [n], seeded by `key`, to the places of `records`."""
     counts = records.num_packs * records.per_pack
-    begin = np.cumsum(counts) - counts
-    offset = np.arange(int(counts.sum())) - np.repeat(begin, counts)
-    per_pack = np.repeat(records.per_pack, counts)
-    nth, within = np.divmod(offset, per_pack)
-    return np.repeat(records.first_pack, counts) + nth, np.repeat(records.position, counts) + within
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    pack, position = np.empty(total, np.int32), np.empty(total, np.int32)
+    first = 0
+    while first < len(counts):
+        begin = int(ends[first] - counts[first])
+        last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
+        part = slice(first, last)
+        stop = int(ends[last - 1])
+        repeats = counts[part]
+        offset = np.arange(begin, stop) - np.repeat(ends[part] - repeats, repeats)
+        if (records.per_pack[part] == 1).all():
+            nth, within = offset, np.zeros_like(offset)
+        else:
+            nth, within = np.divmod(offset, np.repeat(records.per_pack[part], repeats))
+        pack[begin:stop] = np.repeat(records.first_pack[part], repeats) + nth
+        position[begin:stop] = np.repeat(records.position[part], repeats) + within
+        first = last
+    return Slots(deal_order(lengths, key), pack, position, records.total_packs)
+
+
+def from_packs(pack: Int64s, lengths: NDArray[np.integer], key: int) -> Slots:
+    """Slots of items whose packs are known, ``pack`` int64 [n], dense from 0: longest first."""
+    item = deal_order(lengths, key)
+    of_slot = pack[item].astype(np.int32)
+    num_packs = int(pack.max(initial=-1)) + 1
+    by_pack = np.argsort(of_slot, kind="stable")
+    sizes = np.bincount(of_slot, minlength=num_packs)
+    position = np.empty(len(item), np.int32)
+    begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position[by_pack] = np.arange(len(item)) - begin
+    return Slots(item, of_slot, position, num_packs)

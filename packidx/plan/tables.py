@@ -1,62 +1,154 @@
-"""The snapshot's tables out of a placement."""
+"""The snapshot's tables out of placed items."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.plan.items import SUMMED, Items
-from packidx.plan.lengths import Lengths
-from packidx.plan.place import Placement
+from packidx.plan.items import Items
+from packidx.plan.pieces import SUMMED
+from packidx.plan.place import Slots
 from packidx.schema import PACKS, SAMPLES, conform
 
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_CHUNK = 1 << 18  # rows of the samples table made at a time
 
 
-def samples_table(lengths: Lengths, items: Items, placement: Placement) -> pa.Table:
-    """One row per piece in a pack, ordered by pack_id and position (schema `SAMPLES`)."""
-    order, first_row = placement.item, placement.first_row
-    rows, length = items.row[order], items.length[order]
-    sizes = placement.samples_per_pack
-    end = np.cumsum(length)
-    before_pack = np.concatenate([[0], end])[first_row[:-1]]
-    zeros = np.zeros(len(order), np.int32)
-    labels, label_null = items.column(lengths, "label_tokens", order)
-    columns = {
-        "pack_id": np.repeat(np.arange(placement.num_packs), sizes),
-        "position": np.arange(len(order)) - np.repeat(first_row[:-1], sizes),
-        "copy": zeros,
-        "piece": zeros if items.piece is None else items.piece[order],
-        "token_start": zeros if items.token_start is None else items.token_start[order],
-        "start": end - length - np.repeat(before_pack, sizes),
-        "length": length,
-        "padded_length": length,
-        "label_tokens": pa.array(labels, pa.int32(), mask=label_null),
+@dataclass(frozen=True, slots=True)
+class Packs:
+    """Counters of provisional packs, in any order: all arrays ``[n]``.
+
+    Attributes:
+        sizes: int64, items in each.
+        sums: column of the packs table -> (sums, where a part is unknown).
+        group: int32, number in the window's groups.
+    """
+
+    sizes: Int64s
+    sums: dict[str, tuple[Int64s, Bools | None]]
+    group: Int32s
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def select(self, order: Int64s) -> Packs:
+        """These packs in another order, or some of them."""
+        sums = {
+            name: (values[order], None if null is None else null[order])
+            for name, (values, null) in self.sums.items()
+        }
+        return Packs(self.sizes[order], sums, self.group[order])
+
+
+def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
+    """Counters of the packs that `slots` makes of `items`, padded to multiples of `pad_to`."""
+    pack, item = slots.pack, slots.item
+
+    def total(values: NDArray[Any]) -> Int64s:
+        # Sums below 2^53 are exact in the doubles that bincount adds.
+        return np.bincount(pack, values, slots.num_packs).astype(np.int64)
+
+    length = items.length[item]
+    squares = length.astype(np.float64) ** 2
+    sums: dict[str, tuple[Int64s, Bools | None]] = {
+        "length": (total(length), None),
+        "attention_cost": (total(squares), None),
     }
-    locator = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
-    columns |= {name: lengths.take(name, rows) for name in locator}
-    return conform(pa.table(columns), SAMPLES)
-
-
-def packs_table(lengths: Lengths, items: Items, placement: Placement) -> pa.Table:
-    """One row per pack (schema `PACKS`); a sum is null where one of its parts is unknown."""
-    first_row = placement.first_row[:-1]
-    length = items.length[placement.item]
-    total = np.add.reduceat(length, first_row)
-    columns = {
-        "pack_id": np.arange(placement.num_packs),
-        "epoch": np.zeros(placement.num_packs, np.int32),
-        "window": np.zeros(placement.num_packs, np.int32),
-        "num_samples": placement.samples_per_pack,
-        "length": total,
-        "padded_length": total,
-        "attention_cost": np.add.reduceat(length * length, first_row),
-        "first_row": first_row,
-    }
+    padded = sums["length"][0] if items.padded is items.length else total(items.padded[item])
+    sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
     for name in SUMMED:
-        values, null = items.column(lengths, name, placement.item)
-        unknown = np.logical_or.reduceat(null, first_row)
-        kind = PACKS.field(name).type
-        columns[name] = pa.array(np.add.reduceat(values, first_row), kind, mask=unknown)
+        found = items.column(name)
+        if found is None:
+            continue
+        values, null = found
+        unknown = None
+        if null is not None and null.any():
+            unknown = np.bincount(pack[null[item]], minlength=slots.num_packs) > 0
+        sums[name] = (total(values[item]), unknown)
+    sizes = np.bincount(pack, minlength=slots.num_packs).astype(np.int64)
+    return Packs(sizes, sums, group)
+
+
+def packs_table(
+    packs: Packs, *, first_pack: int, first_row: int, epoch: int, window: int, groups: list[str]
+) -> pa.Table:
+    """One row per pack (schema `PACKS`); a sum is null where one of its parts is unknown."""
+    size = len(packs)
+    columns = {
+        "pack_id": np.arange(first_pack, first_pack + size),
+        "epoch": np.full(size, epoch, np.int32),
+        "window": np.full(size, window, np.int32),
+        "num_samples": packs.sizes,
+        "first_row": first_row + np.cumsum(packs.sizes) - packs.sizes,
+    }
+    if groups:
+        columns["group"] = pa.DictionaryArray.from_arrays(packs.group, pa.array(groups))
+    for name, (values, null) in packs.sums.items():
+        columns[name] = pa.array(values, PACKS.field(name).type, mask=null)
     return conform(pa.table(columns), PACKS)
+
+
+def samples_chunks(
+    items: Items, order: Int32s, sizes: Int64s, first_pack: int
+) -> Iterator[pa.Table]:
+    """Rows of the samples table, ordered by pack_id and position (schema `SAMPLES`).
+
+    Args:
+        items: of the window.
+        order: int32 [n], items by pack and position.
+        sizes: int64 [packs], items in each pack.
+        first_pack: pack_id of the first.
+    """
+    labels = items.column("label_tokens")
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        begin = int(ends[first] - sizes[first])
+        last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
+        stop = int(ends[last - 1])
+        yield _chunk(items, order[begin:stop], sizes[first:last], first_pack + first, labels)
+        first = last
+
+
+def _chunk(
+    items: Items,
+    order: Int32s,
+    sizes: Int64s,
+    first_pack: int,
+    labels: tuple[Int64s, Bools | None] | None,
+) -> pa.Table:
+    rows, length = items.row[order], items.length[order]
+    padded = length if items.padded is items.length else items.padded[order]
+    starts = np.cumsum(sizes) - sizes
+    zeros = np.zeros(len(order), np.int32)
+    before = np.cumsum(padded, dtype=np.int64) - padded
+
+    def part(values: Int32s | None) -> Int32s:
+        return zeros if values is None else values[order]
+
+    columns = {
+        "pack_id": np.repeat(np.arange(first_pack, first_pack + len(sizes)), sizes),
+        "position": (np.arange(len(order)) - np.repeat(starts, sizes)).astype(np.int32),
+        "copy": part(items.copy),
+        "piece": part(items.piece),
+        "token_start": part(items.token_start),
+        "start": (before - np.repeat(before[starts], sizes)).astype(np.int32),
+        "length": length,
+        "padded_length": padded,
+    }
+    if labels is not None:
+        values, null = labels
+        mask = None if null is None else null[order]
+        columns["label_tokens"] = pa.array(values[order].astype(np.int32), mask=mask)
+    locator = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
+    present = {"sample_id", *items.rows.frame.columns}
+    columns |= {name: items.rows.take(name, rows) for name in locator if name in present}
+    return conform(pa.table(columns), SAMPLES)

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from packidx.errors import FormatError, MismatchError, OptionError
+from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
-from packidx.index.order import EpochOrder, order_key
+from packidx.index.order import Epochs
+from packidx.index.state import SEEDS, State
 
-STATE_VERSION = 1
-_SEEDS = 1 << 63
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
 
@@ -25,7 +24,11 @@ class PackSampler(Sampler[int]):
 
     Step S of an epoch trains on order positions [S·G, (S+1)·G), G being the global batch. With W
     ranks, rank r's m-th pack of that step is position S·G + m·W + r. The packs after the last
-    whole step are left out of the epoch: `left_out` names them, others in every epoch.
+    whole step are left out of the epoch: `left_out` names them, others in every epoch. An index
+    planned for several epochs has packs of its own for each, in turn.
+
+    The plan's micro-steps of equal cost are kept, in another order in every epoch: a step is one
+    of the plan's steps where `global_batch` is the plan's (`result.schedule_block`).
 
     Every iteration starts at the position that was loaded last, 0 if none, until one has run to
     its end or the epoch has changed; looking at a first batch therefore loses nothing.
@@ -35,7 +38,7 @@ class PackSampler(Sampler[int]):
         rank: data-parallel rank, 0 ≤ rank < world_size.
         world_size: data-parallel ranks.
         global_batch: packs per optimizer step, over all ranks and accumulation; None means
-            `world_size`.
+            `world_size`; best the one that was planned for.
         seed: of the order.
         epoch: of the order; see `set_epoch`.
 
@@ -59,10 +62,11 @@ class PackSampler(Sampler[int]):
         given = world_size if global_batch is None else global_batch
         self.global_batch = _whole("global_batch", given)
         self.seed, self.epoch = _whole("seed", seed), _whole("epoch", epoch)
+        self._epochs = Epochs.of(self.index.manifest, str(self.index.path))
         self._check()
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
-        self._order = self._order_of(epoch)
+        self._order = self._epochs.order(self.index.id, self.seed, self.epoch)
         self._label_tokens: npt.NDArray[np.int64] | None = None
 
     def _check(self) -> None:
@@ -78,30 +82,24 @@ class PackSampler(Sampler[int]):
                 f"global_batch {self.global_batch} is not a positive multiple of world_size"
                 f" {self.world_size}; every rank must train on the same number of packs per step"
             )
-        if self.global_batch > self.index.num_packs:
+        if self.global_batch > self._epochs.smallest:
             raise OptionError(
-                f"global_batch {self.global_batch} exceeds the {self.index.num_packs} packs of"
-                f" {self.index!r}, so an epoch has no step: lower it or plan more data"
+                f"global_batch {self.global_batch} exceeds the {self._epochs.smallest} packs of an"
+                f" epoch of {self.index!r}, so it has no step: lower it or plan more data"
             )
         for name, value in (("seed", self.seed), ("epoch", self.epoch)):
-            if not 0 <= value < _SEEDS:
+            if not 0 <= value < SEEDS:
                 raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
-
-    def _order_of(self, epoch: int) -> EpochOrder:
-        block = int(self.index.manifest["result"].get("schedule_block") or 1)
-        if block < 1:
-            raise FormatError(f"{self.index.path}: result.schedule_block is {block}, not positive")
-        return EpochOrder(self.index.num_packs, block, order_key(self.index.id, self.seed, epoch))
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps in an epoch."""
-        return self.index.num_packs // self.global_batch
+        """Optimizer steps in this epoch."""
+        return self._order.num_packs // self.global_batch
 
     @property
     def left_out(self) -> list[int]:
         """Pack ids of the one incomplete step that this epoch leaves out, in order."""
-        return self._packs(self._end, self.index.num_packs)
+        return self._packs(self._end, self._order.num_packs)
 
     @property
     def _end(self) -> int:
@@ -113,7 +111,7 @@ class PackSampler(Sampler[int]):
         return result
 
     def __len__(self) -> int:
-        """Packs this rank trains on in a whole epoch; equal for all ranks."""
+        """Packs this rank trains on in the whole of this epoch; equal for all ranks."""
         return self._end // self.world_size
 
     def __iter__(self) -> Iterator[int]:
@@ -134,11 +132,11 @@ class PackSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Take `epoch`'s order; the cursor goes back to 0 only if that is another epoch."""
         epoch = _whole("epoch", epoch)
-        if not 0 <= epoch < _SEEDS:
+        if not 0 <= epoch < SEEDS:
             raise OptionError(f"epoch is {epoch}: it must be at least 0 and below 2^63")
         if epoch != self.epoch:
             self.epoch = epoch
-            self._order = self._order_of(epoch)
+            self._order = self._epochs.order(self.index.id, self.seed, epoch)
             self._start = self._position = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,14 +154,8 @@ class PackSampler(Sampler[int]):
         return self._state(step * self.global_batch)
 
     def _state(self, position: int) -> dict[str, Any]:
-        return {
-            "version": STATE_VERSION,
-            "snapshot_id": self.index.id,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "global_batch": self.global_batch,
-            "position": position,
-        }
+        state = State(self.index.id, self.seed, self.epoch, self.global_batch, position)
+        return state.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, which a sampler of any world size may have written.
@@ -175,25 +167,14 @@ class PackSampler(Sampler[int]):
             MismatchError: the state is of another snapshot, seed or global batch.
             FormatError: it is not a state of this class or version.
         """
-        if not isinstance(state, Mapping):
-            raise FormatError(
-                f"sampler state is {type(state).__name__}, not what state_dict() gave"
-            )
-        missing = sorted(self._state(0).keys() - state.keys())
-        if missing:
-            raise FormatError(f"sampler state lacks {', '.join(missing)}; is it a PackSampler's?")
-        if state["version"] != STATE_VERSION:
-            raise FormatError(
-                f"sampler state has version {state['version']}; this packidx knows {STATE_VERSION}"
-            )
+        read = State.read(state)
         for name, advice in _MUST_AGREE.items():
-            mine, other = self._state(0)[name], state[name]
+            mine, other = self._state(0)[name], getattr(read, name)
             if mine != other:
                 raise MismatchError(f"the state has {name} {other}, this sampler {mine}: {advice}")
-        position = state["position"]
-        if type(position) is not int or not 0 <= position <= self._end:
-            raise FormatError(f"sampler state has position {position!r}, outside [0, {self._end}]")
-        self.set_epoch(state["epoch"])
+        read.check_position(self._epochs.num_packs(read.epoch))
+        position = read.position
+        self.set_epoch(read.epoch)
         if position % self.global_batch % self.world_size:
             position -= position % self.global_batch
         self._start = self._position = position

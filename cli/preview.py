@@ -1,0 +1,79 @@
+"""The table of `packidx plan --dry-run`: one line per capacity, and what it does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from .console import count, print_json, print_table
+
+if TYPE_CHECKING:
+    from packidx.plan.preview import PreviewRow
+
+
+def show(rows: Sequence[PreviewRow], as_json: bool, unseen: Sequence[str] = ()) -> None:
+    """Print the rows: a table with its legend, or one JSON array of objects.
+
+    Args:
+        unseen: options that the user gave and the rows do not know of.
+    """
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        cells = [_cells(row) for row in rows]
+        print_table(cells[0], [list(one.values()) for one in cells])
+        for line in _legend(rows):
+            click.echo(line)
+    if unseen:
+        click.echo(f"note: a dry run does not look at {', '.join(unseen)}", err=True)
+
+
+def _cells(row: PreviewRow) -> dict[str, str]:
+    cells = {
+        "capacity": count(row.capacity),
+        "packs": count(row.num_packs),
+        "fill": _percent(row.fill, 3),
+        "gap": f"{count(row.gap)} ({_percent(row.gap_percent / 100, 3)})",
+    }
+    if row.steps is not None:
+        cells["steps"] = count(row.steps)
+    cells |= {"too long": count(row.num_dropped), "tokens dropped": count(row.dropped_tokens)}
+    if row.num_cut or row.tokens_cut:
+        cells |= {"too long": f"{count(row.num_cut)} cut", "tokens dropped": count(row.tokens_cut)}
+    return cells | {
+        "padding": _percent(row.padding, 2),
+        "to longest": _percent(row.padding_longest, 1),
+        "to capacity": _percent(row.padding_single, 1),
+        "saved": _percent(row.saved, 1),
+    }
+
+
+def _percent(share: float, digits: int) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _legend(rows: Sequence[PreviewRow]) -> list[str]:
+    """What the columns compare, and what may come out otherwise."""
+    batches = ", ".join(count(row.batch) for row in rows)
+    lines = [
+        "padding: of packs; to longest: of batches of as many samples as a pack holds on average "
+        f"({batches}), each padded to its longest; to capacity: of one sample per sequence",
+        "saved: of the positions of batches padded to the longest; packs and gap: by "
+        "best-fit-decreasing, which --strategy auto may undercut",
+    ]
+    if unusable := rows[0].num_unusable:
+        lines.append(f"unusable: {count(unusable)} rows are rejected or have no length")
+    if refused := [count(row.capacity) for row in rows if row.num_refused]:
+        lines.append(f"note: with --on-long error no plan is made at {', '.join(refused)}")
+    if media := max(row.num_cut_with_media for row in rows):
+        lines.append(
+            f"note: up to {count(media)} of the samples that are cut hold media; one whose cut "
+            "would fall inside a medium is dropped instead"
+        )
+    if margins := [row for row in rows if row.planned_capacity != row.capacity]:
+        planned = ", ".join(count(row.planned_capacity) for row in margins)
+        lines.append(f"margin: packs of at most {planned} tokens are planned")
+    return lines

@@ -1,0 +1,76 @@
+"""What a pack costs in each phase, from a plan's weights and its packs' columns.
+
+Tokens are not time: matrix products grow with the tokens, attention with the sum of squared
+lengths, and a vision tower runs in a phase of its own, in which ranks wait for each other once
+more. The weights come from `packidx.plan.cost` and stand in the manifest, so that whoever reads an
+index can say what its packs cost. Elementwise float64 alone: the same bits on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.errors import FormatError
+
+Float64s = NDArray[np.float64]
+
+WEIGHTS = (
+    "llm_linear",
+    "llm_attention",
+    "llm_windowed",
+    "llm_window",
+    "vit_linear",
+    "vit_attention",
+)
+COLUMNS = ("length", "attention_cost", "vision_patches", "vision_cost")
+
+
+def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[Float64s, Float64s]:
+    """Cost of each pack's LLM phase and ViT phase, float64 [n] each, in the weights' unit.
+
+    Args:
+        weights: a number for each name in `WEIGHTS` (see `packidx.plan.cost.CostModel`).
+        columns: int64 [n] arrays of the packs table by name: ``length`` (Σl over the pack's
+            samples), ``attention_cost`` (Σl²), ``vision_patches`` (Σp), ``vision_cost`` (Σp² over
+            attention spans). A column that is absent or None counts 0.
+
+    A window of w tokens is charged for l²/2 pairs of tokens up to l = w, and for l·w - w²/2 beyond.
+    A pack knows only its sums, so every sample counts as one of the mean length that a token sees,
+    Σl²/Σl. Pairs per token are a concave function of l, so by Jensen's inequality this is never too
+    little; it is exact where no sample, or none but equal ones, exceeds the window.
+
+    Raises:
+        FormatError: a weight is missing, unknown or no number at least 0.
+    """
+    _check(weights)
+    known = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
+    size = max((len(values) for values in known.values()), default=0)
+    length, squares, patches, spans = (
+        np.asarray(known.get(name, np.zeros(size)), np.float64) for name in COLUMNS
+    )
+    llm = float(weights["llm_linear"]) * length + float(weights["llm_attention"]) * squares
+    if weights["llm_windowed"]:
+        windowed = _windowed(length, squares, float(weights["llm_window"]))
+        llm = llm + float(weights["llm_windowed"]) * windowed
+    vit = float(weights["vit_linear"]) * patches + float(weights["vit_attention"]) * spans
+    return llm, vit
+
+
+def _windowed(length: Float64s, squares: Float64s, window: float) -> Float64s:
+    """What a windowed layer makes of Σl²: twice the pairs of tokens that see each other."""
+    mean = squares / np.maximum(length, 1.0)
+    beyond = length * (2.0 * window - window * window / np.maximum(mean, window))
+    return np.where(mean > window, beyond, squares)
+
+
+def _check(weights: Mapping[str, Any]) -> None:
+    if set(weights) != set(WEIGHTS):
+        odd = sorted(set(WEIGHTS) ^ set(weights))
+        raise FormatError(f"a cost model has the weights {', '.join(WEIGHTS)}; check {odd[0]}")
+    for name, value in weights.items():
+        if type(value) not in (int, float) or not 0 <= value < float("inf"):
+            raise FormatError(f"cost weight {name} is {value!r}: it must be a number, at least 0")

@@ -1,0 +1,79 @@
+"""The reader's state: what training has consumed of an epoch, as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packidx.errors import FormatError
+
+STATE_VERSION = 1
+SEEDS = 1 << 63  # seeds and epochs are below
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A `PackSampler.state_dict()`: what training has consumed of an epoch.
+
+    Attributes:
+        snapshot_id: of the index.
+        seed: of the order.
+        epoch: of the order, counted from 0.
+        global_batch: packs per optimizer step.
+        position: packs consumed in this epoch, over all ranks.
+    """
+
+    snapshot_id: str
+    seed: int
+    epoch: int
+    global_batch: int
+    position: int
+
+    @classmethod
+    def read(cls, state: Any) -> State:
+        """Of what `state_dict()` gave, or JSON made of it.
+
+        Raises:
+            FormatError: it is not a state of this version.
+        """
+        if not isinstance(state, Mapping):
+            raise FormatError(
+                f"sampler state is {type(state).__name__}, not what state_dict() gave"
+            )
+        names = ("snapshot_id", "seed", "epoch", "global_batch", "position")
+        missing = sorted({"version", *names} - state.keys())
+        if missing:
+            raise FormatError(f"sampler state lacks {', '.join(missing)}; is it a PackSampler's?")
+        if state["version"] != STATE_VERSION:
+            raise FormatError(
+                f"sampler state has version {state['version']}; this packidx knows {STATE_VERSION}"
+            )
+        for name in names[1:]:
+            value, least = state[name], int(name == "global_batch")
+            if type(value) is not int or not least <= value < SEEDS:
+                raise FormatError(
+                    f"sampler state has {name} {value!r}, no whole number from {least}"
+                )
+        return cls(**{name: state[name] for name in names})
+
+    def to_json(self) -> dict[str, Any]:
+        """The inverse of `read`."""
+        return {
+            "version": STATE_VERSION,
+            "snapshot_id": self.snapshot_id,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "global_batch": self.global_batch,
+            "position": self.position,
+        }
+
+    def check_position(self, num_packs: int) -> None:
+        """Refuse a position behind the last whole step of an epoch of `num_packs` packs.
+
+        Raises:
+            FormatError: it is.
+        """
+        end = num_packs // self.global_batch * self.global_batch
+        if self.position > end:
+            raise FormatError(f"sampler state has position {self.position}, outside [0, {end}]")

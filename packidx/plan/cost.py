@@ -1,0 +1,169 @@
+"""The cost model of a plan: what its packs cost, by phase.
+
+Time of a pack = llm_linear·Σl + llm_attention·Σl² (+ windowed layers) in the language model, and
+vit_linear·Σp + vit_attention·Σp² in the vision tower, l over the pack's samples, p over the patches
+of its attention spans. The weights are operations (`packidx.plan.cost_config` derives them), so a
+preset compares phases as if both ran at the same efficiency; whoever has measured theirs sets the
+weights to seconds. Only ratios matter to a schedule.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from packidx.errors import OptionError
+from packidx.index.cost import Float64s, pack_cost
+from packidx.plan.cost_config import weights_of
+from packidx.plan.cost_presets import PRESETS
+
+DEFAULT_PRESET = "qwen2.5-vl-7b"
+_ADVICE = (
+    f"give a preset ({', '.join(PRESETS)}), a config.json or weights (llm_linear=…,vit_linear=…)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Weights of a pack's cost, in any one unit (`from_config`: operations of a training step).
+
+    Attributes:
+        llm_linear: per token, in the language model's matrix products.
+        llm_attention: per l², in its layers of full causal attention.
+        llm_windowed: per l² up to the window, in its layers of sliding attention.
+        llm_window: tokens a sliding layer looks back; counts only with `llm_windowed`.
+        vit_linear: per patch, in the vision tower and its projector.
+        vit_attention: per p² of an attention span.
+    """
+
+    llm_linear: float = 0.0
+    llm_attention: float = 0.0
+    llm_windowed: float = 0.0
+    llm_window: float = 0.0
+    vit_linear: float = 0.0
+    vit_attention: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise OptionError(f"cost weight {name} is {value!r}: it must be a number")
+            if not 0 <= value < math.inf:
+                raise OptionError(
+                    f"cost weight {name} is {value}: it must be finite and at least 0"
+                )
+            object.__setattr__(self, name, float(value))
+        if self.llm_windowed and not self.llm_window:
+            raise OptionError("llm_windowed counts tokens in a window: give llm_window, its tokens")
+        if not (self.llm_linear or self.llm_attention or self.llm_windowed):
+            raise OptionError("a pack costs nothing in the language model: give llm_linear")
+
+    @classmethod
+    def from_config(
+        cls, config: str | Path | Mapping[str, Any], frozen: tuple[str, ...] = ()
+    ) -> CostModel:
+        """Of a model's transformers config.json: its path, its folder, or what it holds.
+
+        Args:
+            config: see above.
+            frozen: parts that are not trained: ``vision``, ``language``, ``projector``.
+
+        Raises:
+            OptionError: no such file, not JSON, or dimensions are missing (the message names them).
+        """
+        if not isinstance(config, Mapping):
+            config = _read(Path(config))
+        return cls(**weights_of(config, frozen))
+
+    @classmethod
+    def from_json(cls, weights: Mapping[str, Any]) -> CostModel:
+        """The inverse of `to_json`; a weight that is not there is 0."""
+        unknown = sorted(set(weights) - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"cost has no weight {unknown[0]!r}: {_names()}")
+        return cls(**weights)
+
+    def to_json(self) -> dict[str, float]:
+        """The weights as plain JSON, for the options of a manifest."""
+        return asdict(self)
+
+    def of(self, packs: Mapping[str, Any]) -> tuple[Float64s, Float64s]:
+        """(LLM phase, ViT phase) of each pack; see `packidx.index.cost.pack_cost`."""
+        return pack_cost(self.to_json(), packs)
+
+
+def parse(word: str) -> CostModel:
+    """The cost model that ``--cost`` names.
+
+    A preset or the path of a config.json, or weights alone (those not named are 0), or a preset or
+    path and after it weights that replace its own: ``qwen2.5-vl-7b,vit_linear=0``. There
+    ``frozen=vision+projector`` says what is not trained.
+
+    Raises:
+        OptionError: none of these.
+    """
+    if Path(word).exists():
+        return CostModel.from_config(word)
+    base, *items = word.split(",")
+    if "=" in base:
+        base, items = "", [base, *items]
+    values = dict(_pair(item) for item in items)
+    if len(values) < len(items):
+        raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
+    frozen = tuple(values.pop("frozen").split("+")) if "frozen" in values else ()
+    weights = {name: _number(name, value) for name, value in values.items()}
+    if base:
+        return replace(_named(base, frozen), **_known(weights))
+    if frozen:
+        raise OptionError("frozen needs a model: write PRESET,frozen=… or CONFIG.JSON,frozen=…")
+    return CostModel.from_json(weights)
+
+
+def _named(word: str, frozen: tuple[str, ...]) -> CostModel:
+    if word in PRESETS:
+        return CostModel.from_config(PRESETS[word], frozen)
+    if Path(word).exists():
+        return CostModel.from_config(word, frozen)
+    raise OptionError(f"cost {word!r} is no preset and no file: {_ADVICE}")
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise OptionError(
+            f"{path} cannot be read as a model's config.json ({reason}): {_ADVICE}"
+        ) from None
+    if not isinstance(config, dict):
+        raise OptionError(f"{path} holds no JSON object: it is not a model's config.json")
+    return config
+
+
+def _pair(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not equals:
+        raise OptionError(f"cost has {item!r}, which is no weight (NAME=NUMBER): {_ADVICE}")
+    return name.strip(), value.strip()
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise OptionError(f"cost weight {name} is {value!r}: it must be a number") from None
+
+
+def _known(weights: dict[str, float]) -> dict[str, float]:
+    for name in weights:
+        if name not in {field.name for field in fields(CostModel)}:
+            raise OptionError(f"cost has no weight {name!r}: {_names()}")
+    return weights
+
+
+def _names() -> str:
+    return "there are " + ", ".join(field.name for field in fields(CostModel))

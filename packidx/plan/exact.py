@@ -1,0 +1,57 @@
+"""Shares and weights without rounding: from the decimals that a user writes to a comparison."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.hashing import Uint64s
+
+DECIMALS = 9
+"""Of a number that is computed and not stated by the user."""
+
+_NUMBER = re.compile(r"-?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?|\d+/\d+)", re.ASCII)
+_MAX_DIGITS = 40  # and two of an exponent: longer ones are slow to compute with, and slips
+
+
+def read_number(text: str) -> Fraction | None:
+    """The number that `text` states, such as 2, 0.5, 1e-3 or 1/3, exactly; None if it is none."""
+    text = text.strip()
+    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return None
+
+
+def number_text(number: Fraction) -> str:
+    """`number`, 0 or more, as its shortest exact decimal, else as p/q; `read_number` takes both."""
+    for digits in range(DECIMALS + 1):
+        scaled = number * 10**digits
+        if scaled.denominator == 1:
+            whole, part = divmod(scaled.numerator, 10**digits)
+            return f"{whole}.{part:0{digits}d}" if digits else f"{whole}"
+    return str(number)
+
+
+def rounded(number: Fraction) -> Fraction:
+    """The nearest number with `DECIMALS` decimals, half to even."""
+    return Fraction(round(number * 10**DECIMALS), 10**DECIMALS)
+
+
+def below(hashes: Uint64s, share: Fraction) -> NDArray[np.bool_]:
+    """Whether hash < share * 2^64, bool [n].
+
+    Args:
+        hashes: uint64 [n].
+        share: 0 <= share <= 1.
+    """
+    threshold = -(-(share.numerator << 64) // share.denominator)  # rounded up: hashes are integers
+    if threshold >> 64:
+        return np.ones(len(hashes), bool)
+    found: NDArray[np.bool_] = hashes < np.uint64(threshold)
+    return found

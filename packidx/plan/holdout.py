@@ -1,0 +1,66 @@
+"""Which samples are held out of training: a property of the sample, not of the table or the seed.
+
+A sample is held out if the hash of its source's name and its key lies below the share, both taken
+as parts of 2^64. So adding data, planning again with another seed or mixing sources otherwise moves
+no sample to the other side, and a larger share holds out every sample of a smaller one.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packidx.errors import OptionError
+from packidx.hashing import hash_ints, hash_strings, mix64
+from packidx.mix import derive_key
+from packidx.plan.exact import below, read_number
+
+_KEYED = derive_key("holdout", "key")
+_NUMBERED = derive_key("holdout", "sample_id")
+
+
+def parse_share(text: str) -> Fraction:
+    """The share that is to be held out, exactly as it is written: ``'0.01'`` is 1/100.
+
+    Raises:
+        OptionError: it is no number, below 0, or leaves nothing to train on.
+    """
+    share = read_number(text)
+    if share is None or not 0 <= share < 1:
+        raise OptionError(
+            f"holdout is {text!r:.40}: give a share of the samples, from 0 to below 1"
+        )
+    return share
+
+
+def holdout(
+    source: pa.Array | pa.ChunkedArray | None,
+    key: pa.Array | pa.ChunkedArray | None,
+    sample_id: NDArray[np.int64],
+    share: Fraction,
+) -> NDArray[np.bool_]:
+    """Whether each sample is held out, bool [n].
+
+    Args:
+        source: strings [n], the name of each one's source; None where the table does not say.
+        key: strings [n]. Where one is null, or there are none, the sample's id stands for it, and
+            the sample keeps its side only as long as it keeps its id.
+        sample_id: int64 [n].
+        share: of the samples of each source, 0 <= share <= 1. Samples with the same source and key
+            are on the same side.
+    """
+    hashes = hash_ints(sample_id, _NUMBERED)
+    if key is not None:
+        known = np.asarray(key.is_valid())
+        hashes[known] = (hash_strings(key) ^ np.uint64(_KEYED))[known]
+    if source is not None:
+        hashes ^= mix64(hash_strings(_encoded(source)))
+    return below(mix64(hashes), share)
+
+
+def _encoded(source: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Names that repeat as a dictionary: each is hashed once."""
+    return source if pa.types.is_dictionary(source.type) else source.dictionary_encode()

@@ -1,0 +1,204 @@
+"""How often each source's samples are seen in an epoch: weights in, a number of copies each out.
+
+A weight w is the mean number of copies of a sample of the source. Each gets ⌊w⌋, and one more if
+the hash of (seed, sample id) lies below the fraction of w: exact integer arithmetic, so the copies
+do not depend on what else is in the table, and a larger weight only adds some. Weights are exact
+fractions out of the decimals that the user wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.errors import FormatError, OptionError
+from packidx.hashing import Uint64s
+from packidx.plan.exact import below, number_text, read_number, rounded
+from packidx.plan.survey import SourceTotals
+
+UNITS = ("repeats", "samples", "tokens", "label_tokens")
+"""What weights may be: repeats of each sample, or shares of the epoch in one of three units."""
+
+MAX_REPEATS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What the user asked for, source by source.
+
+    Attributes:
+        by: one of `UNITS`. With ``'repeats'`` a weight is the number of times that each sample of
+            the source is seen per epoch. With the others weights are shares of the epoch, in
+            samples, tokens or label tokens; their sum may be anything.
+        weights: by source, sorted by its name.
+    """
+
+    by: str
+    weights: dict[str, Fraction]
+
+    @classmethod
+    def parse(cls, texts: Sequence[str], by: str = "repeats") -> Mixture:
+        """A mixture out of ``source=weight`` texts.
+
+        Raises:
+            OptionError: one has another form, no number from 0 on as weight, or a source that an
+                earlier one has; or all shares are 0.
+        """
+        if by not in UNITS:
+            raise OptionError(f"mix-by is {by!r}: choose one of {', '.join(UNITS)}")
+        weights: dict[str, Fraction] = {}
+        for text in texts:
+            source, weight = _parse(text)
+            if source in weights:
+                raise OptionError(f"mix names source {source!r} twice: give it one weight")
+            if by == "repeats":
+                _check_repeats(source, weight)
+            weights[source] = weight
+        if by != "repeats" and not sum(weights.values()):
+            raise OptionError(f"mix shares out no {by}: give a source a weight above 0")
+        return cls(by, dict(sorted(weights.items())))
+
+    def resolve(
+        self, totals: Mapping[str | None, SourceTotals], ratios: Mapping[str, Fraction]
+    ) -> dict[str | None, Fraction]:
+        """The mean number of copies of a sample, by source; 0 drops the source.
+
+        A source that no weight names keeps its `sample_ratio`, else 1. Shares are turned into
+        repeats such that the epoch has as many samples, tokens or label tokens as without a mix,
+        and rounded to 9 decimals.
+
+        Args:
+            totals: what the samples that a plan may use add up to, by source; None is the source of
+                samples that name none.
+            ratios: the sample_ratio of the sources that state one (`sample_ratios`).
+
+        Raises:
+            OptionError: a weight names no source of the table, or shares cannot be computed.
+        """
+        self._check_names(totals)
+        repeats = {
+            name: ratios.get(name, Fraction(1)) if name is not None else Fraction(1)
+            for name in totals
+        }
+        if self.by == "repeats":
+            asked = {name: self.weights.get(name or "", repeats[name]) for name in totals}
+            if totals and not any(asked.values()):
+                raise OptionError("mix gives every source weight 0: keep one")
+            return asked
+        units = {name: self._units(name, one) for name, one in totals.items()}
+        epoch = sum(repeats[name] * units[name] for name in totals)
+        resolved: dict[str | None, Fraction] = dict.fromkeys(totals, Fraction(0))
+        for name, weight in self.weights.items():
+            if weight:
+                share = weight / sum(self.weights.values())
+                resolved[name] = rounded(epoch * share / units[name])
+                _check_repeats(name, resolved[name])
+        return resolved
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest states it: weights as decimals or fractions in text."""
+        weights = {name: number_text(weight) for name, weight in self.weights.items()}
+        return {"by": self.by, "weights": weights}
+
+    def _check_names(self, totals: Mapping[str | None, SourceTotals]) -> None:
+        if not self.weights:
+            return
+        known = sorted(name for name in totals if name is not None)
+        listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+        if not known:
+            raise OptionError(
+                "mix gives sources a weight, and no sample of these lengths names its source: add "
+                "a column `source`, or plan without a mix"
+            )
+        for name in self.weights:
+            if name not in totals:
+                raise OptionError(
+                    f"mix gives source {name!r} a weight, and these lengths have no such source: "
+                    f"choose from {listed}"
+                )
+        missing = [name for name in totals if name not in self.weights and totals[name].num_samples]
+        if self.by != "repeats" and missing:
+            what = "samples without a source" if missing[0] is None else f"source {missing[0]!r}"
+            raise OptionError(
+                f"mix shares out {self.by} and leaves out {what}: give every source a weight "
+                f"({listed}), 0 to drop it"
+            )
+
+    def _units(self, name: str | None, totals: SourceTotals) -> int:
+        """What one pass over a source has of the unit that is shared out."""
+        weight = self.weights.get(name or "", Fraction(0))
+        if self.by == "label_tokens" and totals.num_unlabelled:
+            raise OptionError(
+                f"mix is by label tokens, and {totals.num_unlabelled} samples of source {name!r} "
+                "do not say how many they have: mix by tokens, or estimate with a processor"
+            )
+        units = {
+            "samples": totals.num_samples,
+            "tokens": totals.num_tokens,
+            "label_tokens": totals.label_tokens,
+        }[self.by]
+        if weight and units <= 0:
+            raise OptionError(
+                f"mix asks for {self.by} of source {name!r}, which has none: give it weight 0"
+            )
+        return units
+
+
+def _parse(text: str) -> tuple[str, Fraction]:
+    source, equals, number = text.rpartition("=")
+    if not equals or not source:
+        raise OptionError(f"mix has {text!r:.80}: write source=weight, such as web=2")
+    weight = read_number(number)
+    if weight is None:
+        raise OptionError(
+            f"mix gives source {source!r} weight {number!r:.40}, which is no number: write one "
+            "such as 2, 0.5 or 1/3"
+        )
+    if weight < 0:
+        raise OptionError(f"mix gives source {source!r} weight {number}: it must be 0 or more")
+    return source, weight
+
+
+def _check_repeats(source: str, weight: Fraction) -> None:
+    if weight > MAX_REPEATS:
+        raise OptionError(
+            f"mix repeats source {source!r} {float(weight):g} times: {MAX_REPEATS} are the most"
+        )
+
+
+def sample_ratios(manifest: Mapping[str, Any] | None) -> dict[str, Fraction]:
+    """The sample_ratio of each source of a lengths manifest that states one.
+
+    Raises:
+        FormatError: one is no number from 0 on.
+    """
+    ratios = {}
+    for source in (manifest or {}).get("sources", []):
+        ratio = (source.get("layout") or {}).get("sample_ratio")
+        if ratio is None:
+            continue
+        # str() first: 0.1 means 1/10, not the binary fraction next to it.
+        weight = read_number(str(ratio)) if type(ratio) in (int, float) else None
+        if weight is None or not 0 <= weight <= MAX_REPEATS:
+            raise FormatError(
+                f"sources of the lengths: {source.get('name')!r} has sample_ratio {ratio!r:.40}, "
+                f"which is no number from 0 to {MAX_REPEATS}"
+            )
+        ratios[str(source["name"])] = weight
+    return ratios
+
+
+def copies(weight: Fraction, hashes: Uint64s) -> NDArray[np.int64]:
+    """⌊weight⌋, and one more where hash < the rest * 2^64: int64 [n].
+
+    Args:
+        weight: 0 or more.
+        hashes: uint64 [n], one per sample, of its id and the seed.
+    """
+    whole = weight.numerator // weight.denominator
+    return whole + below(hashes, weight - whole).astype(np.int64)

@@ -1,0 +1,275 @@
+"""What plans of several capacities would be, from the histogram of the lengths alone.
+
+The tool that picks a capacity. Packs are counted by best-fit-decreasing on counts, so a row is
+the plan that ``--strategy bfd`` makes and an upper bound for ``auto``; no sample is looked at by
+itself, and a hundred million take as long as their lengths take to read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packidx.errors import OptionError, SourceError
+from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.bounds import lower_bound
+from packidx.plan.histogram import Histogram
+from packidx.plan.lengths import Lengths, read_lengths
+from packidx.plan.margin import Margin, calibrated_margin
+from packidx.plan.options import PlanOptions, ResolvedOptions
+from packidx.plan.survey import Survey, survey
+
+Int64s = NDArray[np.int64]
+
+_MARGIN_SAMPLES = 1 << 16  # of all lengths, evenly taken: enough to see a plan's composition
+
+_SEEN = (
+    "capacity",
+    "strategy",
+    "seed",
+    "on_long",
+    "margin",
+    "packing_ratio",
+    "shift",
+    "overflow_chance",
+    "align",
+    "pad_pack_to",
+    "schedule",
+    "global_batch",
+    "micro_steps",
+    "cost",
+    "memory_limit",
+    "aggregate",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewRow:
+    """The plan at one capacity.
+
+    Attributes:
+        capacity: tokens a pack may hold.
+        planned_capacity: those that are planned, after margin and padding of packs.
+        num_samples: samples that are packed, whole or cut.
+        num_tokens: their tokens that are packed.
+        num_packs: by best-fit-decreasing.
+        fill: num_tokens / (num_packs * capacity).
+        lower_bound: packs that every plan needs; `bound` names the bound.
+        gap: num_packs - lower_bound; `gap_percent` of the lower bound.
+        num_unusable: rows that are rejected or have no length, the same at every capacity.
+        num_dropped: samples that are too long, and their `dropped_tokens`.
+        num_refused: those of them for which ``--on-long error`` would stop the plan.
+        num_cut: samples that are split or truncated, and the `tokens_cut` off them.
+        num_cut_with_media: how many of them hold media: a plan drops those whose cut would fall
+            inside a medium, which lengths alone do not show.
+        steps: whole optimizer steps per epoch; None without a global batch.
+        batch: samples of a batch to compare with: as many as a pack holds on average, rounded.
+        padding: share of the positions of packs that hold no token: 1 - fill.
+        padding_longest: the same for batches of `batch` samples in random order, each padded to
+            the longest one in it.
+        padding_single: the same for one sample per sequence, each padded to the capacity.
+        saved: share of the positions of the batches padded to the longest that packs do without.
+    """
+
+    capacity: int
+    planned_capacity: int
+    num_samples: int
+    num_tokens: int
+    num_packs: int
+    fill: float
+    lower_bound: int
+    bound: str
+    gap: int
+    gap_percent: float
+    num_unusable: int
+    num_dropped: int
+    dropped_tokens: int
+    num_refused: int
+    num_cut: int
+    tokens_cut: int
+    num_cut_with_media: int
+    steps: int | None
+    batch: int
+    padding: float
+    padding_longest: float
+    padding_single: float
+    saved: float
+
+
+def preview(
+    lengths: str, capacities: Sequence[int], options: PlanOptions | None = None
+) -> list[PreviewRow]:
+    """One row per capacity, in the order given.
+
+    Args:
+        lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
+        capacities: tokens a pack may hold.
+        options: the other options of the plan; their capacity is not looked at. Those that `unseen`
+            names do not enter.
+
+    Raises:
+        OptionError: a capacity or an option has no meaning.
+        SourceError, FormatError, MismatchError: `lengths` is not usable.
+    """
+    if not capacities:
+        raise OptionError("capacity is missing: name one or more, such as 4096,8192")
+    options = options or PlanOptions(capacities[0])
+    asked = [replace(options, capacity=capacity) for capacity in capacities]
+    table = read_lengths(lengths)
+    counted = survey(table.files, "duckdb" if options.aggregate == "duckdb" else "polars")
+    if not counted.usable(options.shift).num_rows:
+        raise SourceError(
+            f"{lengths} holds no usable sample ({counted.num_samples} rows): nothing to pack"
+        )
+    rows = []
+    for one in asked:
+        margin = _margin(table, counted, one)
+        rows.append(_row(counted, one.resolve(counted.weakest_method, margin)))
+    return rows
+
+
+def unseen(options: PlanOptions) -> list[str]:
+    """The options, as the command line has them, that change the plan and not its preview."""
+    return [
+        "--" + one.name.replace("_", "-")
+        for one in fields(PlanOptions)
+        if one.name not in _SEEN and getattr(options, one.name) != one.default
+    ]
+
+
+def _row(counted: Survey, options: ResolvedOptions) -> PreviewRow:
+    usable = counted.usable(options.shift)
+    lengths = usable["length"].to_numpy() - int(options.shift)
+    counts = usable["count"].to_numpy()
+    long = lengths > options.longest
+    kept, kept_counts = _pieces(lengths, counts, options)
+    placed = _merged(options.padded(kept), kept_counts)
+    num_tokens = int(kept @ kept_counts)
+    num_packs = best_fit_decreasing(placed, options.planned_capacity).total_packs
+    bound, name = lower_bound(placed, options.planned_capacity)
+    cuts = options.on_long in ("split", "truncate")
+    num_long, long_tokens = int(counts[long].sum()), int(lengths[long] @ counts[long])
+    num_samples = int(counts.sum()) - (0 if cuts else num_long)
+    batch, longest = _padded_batches(placed, num_packs)
+    padded = placed.num_samples * longest
+    positions = num_packs * options.capacity
+    return PreviewRow(
+        capacity=options.capacity,
+        planned_capacity=options.planned_capacity,
+        num_samples=num_samples,
+        num_tokens=num_tokens,
+        num_packs=num_packs,
+        fill=_share(num_tokens, positions),
+        lower_bound=bound,
+        bound=name,
+        gap=num_packs - bound,
+        gap_percent=100 * _share(num_packs - bound, bound),
+        num_unusable=counted.num_samples - int(counts.sum()),
+        num_dropped=0 if cuts else num_long,
+        dropped_tokens=0 if cuts else long_tokens,
+        num_refused=num_long if options.on_long == "error" else 0,
+        num_cut=num_long if cuts else 0,
+        tokens_cut=int(lengths @ counts) - num_tokens if cuts else 0,
+        num_cut_with_media=int(usable["num_with_media"].to_numpy()[long].sum()) if cuts else 0,
+        steps=options.global_batch and num_packs // options.global_batch,
+        batch=batch,
+        padding=1 - _share(num_tokens, positions),
+        padding_longest=1 - _share(num_tokens, padded),
+        padding_single=1 - _share(num_tokens, placed.num_samples * options.capacity),
+        saved=1 - _share(positions, padded),
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _pieces(lengths: Int64s, counts: Int64s, options: ResolvedOptions) -> tuple[Int64s, Int64s]:
+    """The lengths that are placed and how many of each: what fits, and pieces of what does not."""
+    longest = options.longest
+    long = lengths > longest
+    whole, pieces = lengths[~long], lengths[long]
+    if options.on_long == "truncate":
+        firsts = np.full(len(pieces), longest)
+        return np.concatenate([whole, firsts]), np.concatenate([counts[~long], counts[long]])
+    if options.on_long != "split":
+        return whole, counts[~long]
+    ends = pieces % longest
+    return (
+        np.concatenate([whole, np.full(len(pieces), longest), ends[ends > 0]]),
+        np.concatenate([counts[~long], counts[long] * (pieces // longest), counts[long][ends > 0]]),
+    )
+
+
+def _merged(lengths: Int64s, counts: Int64s) -> Histogram:
+    values, number = np.unique(lengths, return_inverse=True)
+    sums = np.zeros(len(values), np.int64)
+    np.add.at(sums, number, counts)
+    return Histogram(values[::-1].astype(np.int64), sums[::-1].copy())
+
+
+def _padded_batches(placed: Histogram, num_packs: int) -> tuple[int, float]:
+    """Samples of a batch like the average pack, and the mean length of the longest one in it."""
+    if not num_packs:
+        return 1, 0.0
+    batch = max(1, (2 * placed.num_samples + num_packs) // (2 * num_packs))
+    return batch, expected_longest(placed, batch)
+
+
+def expected_longest(histogram: Histogram, batch: int) -> float:
+    """The mean, over all batches, of the longest of `batch` different samples, in tokens.
+
+    Of n samples, n(x) of them no longer than x, a batch of B is no longer than x with the chance
+    P(x) = C(n(x), B) / C(n, B), and the mean of the longest is the sum over x >= 1 of 1 - P(x - 1):
+    order statistics of a finite population, drawn without replacement as an epoch draws (Arnold,
+    Balakrishnan and Nagaraja, A First Course in Order Statistics, 1992, chapter 3).
+
+    Args:
+        histogram: not empty.
+        batch: 1 to the number of samples.
+    """
+    lengths = histogram.lengths[::-1]
+    upto = np.cumsum(histogram.counts[::-1])
+    every = _log_ways(int(upto[-1]), batch)
+    chances = np.exp([_log_ways(count, batch) - every for count in upto.tolist()])
+    return float(lengths @ np.diff(chances, prepend=0.0))
+
+
+def _log_ways(count: int, batch: int) -> float:
+    """Log of the number of ways to choose `batch` of `count`."""
+    if count < batch:
+        return -math.inf
+    return math.lgamma(count + 1) - math.lgamma(count - batch + 1) - math.lgamma(batch + 1)
+
+
+def _margin(table: Lengths, counted: Survey, asked: PlanOptions) -> Margin | None:
+    """The margin that the lengths' calibration asks for, on lengths taken evenly from the table."""
+    calibration = table.calibration
+    known = calibration is not None and calibration["num_samples"] > 0
+    chance = asked.chance(counted.weakest_method, known)
+    if chance is None or calibration is None:
+        return None
+    rows = counted.usable(asked.shift)
+    lengths, sources = _evenly(rows)
+    margin = calibrated_margin(calibration, lengths, sources, asked.capacity, chance, asked.shift)
+    default = math.floor(asked.ratio(counted.weakest_method) * asked.capacity)
+    for source in calibration["sources"]:  # of some nothing may be known
+        unknown = source["num_usable"] and not source["num_samples"]
+        if unknown and default < margin.planned_capacity:
+            margin = replace(margin, planned_capacity=default, source=source["name"])
+    return margin
+
+
+def _evenly(rows: pa.Table) -> tuple[Int64s, NDArray[np.object_]]:
+    """Lengths and sources of up to `_MARGIN_SAMPLES` samples, every so-manieth of all."""
+    ends = np.cumsum(rows["count"].to_numpy())
+    total = int(ends[-1])
+    number = min(total, _MARGIN_SAMPLES)
+    at = np.searchsorted(ends, np.arange(number) * total // number, side="right")
+    names = np.array(rows["source"].fill_null("").to_pylist(), object)
+    return rows["length"].to_numpy()[at].astype(np.int64), names[at]

@@ -1,0 +1,130 @@
+"""What the manifest says of a plan, added up window by window."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from packidx.plan.options import ResolvedOptions
+from packidx.plan.window import Variant, WindowPlan
+from packidx.plan.windows import Window
+
+
+class Tally:
+    """Sums over windows and epochs.
+
+    Args:
+        options: of the plan.
+        before: manifest of the snapshot whose windows the plan takes over.
+
+    Attributes:
+        num_packs, num_pieces: rows of the tables so far.
+    """
+
+    def __init__(self, options: ResolvedOptions, before: dict[str, Any] | None) -> None:
+        self._options = options
+        result = {} if before is None else before["result"]
+        self.num_packs = int(result.get("num_packs", 0))
+        self.num_pieces = int(result.get("num_pieces", 0))
+        self._samples = int(result.get("num_samples", 0))
+        self._tokens = int(result.get("num_tokens", 0))
+        self._tokens_cut = int(result.get("num_tokens_cut", 0))
+        self._dropped = Counter(result.get("dropped", {}))
+        self._strategies = Counter(result.get("strategies", {}))
+        self._bound = int(result.get("lower_bound", 0))
+        self._proofs = dict.fromkeys(result.get("bound", "").split(", ")) if result else {}
+        self._windows = [dict(one) for one in result.get("windows", [])]
+        self._ranges: list[list[list[int]]] = [
+            [list(one) for one in ranges] for ranges in result.get("epochs", [])
+        ] or [[] for _ in range(options.epochs)]
+        self._block = 0, 1
+        sources = [] if before is None else before["sources"]
+        self._seen = Counter({one["name"]: one["num_samples"] for one in sources})
+        self._lost = Counter({one["name"]: one["num_dropped"] for one in sources})
+
+    def begin_window(self, window: Window, plan: WindowPlan, dropped: pa.Table) -> None:
+        """Take the rows of a window and what is dropped of them."""
+        self._windows.append(
+            {
+                "first_row": window.start,
+                "num_rows": window.stop - window.start,
+                "first_pack": self.num_packs,
+            }
+        )
+        for one in dropped["reason"].value_counts().to_pylist():
+            self._dropped[one["values"]] += one["counts"]
+        for name, counted in ((self._seen, plan.items.rows), (self._lost, None)):
+            column = dropped["source"] if counted is None else _source(counted)
+            if column is not None:
+                for one in column.value_counts().to_pylist():
+                    name[one["values"]] += one["counts"]
+
+    def add(self, epoch: int, plan: WindowPlan, variant: Variant) -> None:
+        """Take the packs of one epoch."""
+        size = len(variant.packs)
+        ranges = self._ranges[epoch]
+        if ranges and sum(ranges[-1]) == self.num_packs:
+            ranges[-1][1] += size
+        else:
+            ranges.append([self.num_packs, size])
+        self.num_packs += size
+        self.num_pieces += len(variant.order)
+        self._tokens += int(variant.packs.sums["length"][0].sum())
+        for bound, name in plan.bounds():
+            self._bound += bound
+            self._proofs[name] = None
+
+    def end_window(self, plan: WindowPlan, blocks: tuple[int, int]) -> None:
+        """Take what holds for all epochs of a window."""
+        self._block = blocks
+        window = self._windows[-1]
+        window["num_packs"] = self.num_packs - window["first_pack"]
+        self._samples += plan.num_samples
+        self._tokens_cut += plan.items.tokens_cut
+        self._strategies.update(plan.strategies)
+
+    def result(self, digests: list[str]) -> dict[str, Any]:
+        """The manifest's `result`."""
+        for window, digest in zip(self._windows, digests, strict=True):
+            window["digest"] = digest
+        gap = self.num_packs - self._bound
+        block, chunk = self._block
+        result = {
+            "num_packs": self.num_packs,
+            "num_samples": self._samples,
+            "num_pieces": self.num_pieces,
+            "num_tokens": self._tokens,
+            "num_tokens_cut": self._tokens_cut,
+            "num_dropped": sum(self._dropped.values()),
+            "dropped": dict(sorted(self._dropped.items())),
+            "fill": self._tokens / (self.num_packs * self._options.capacity),
+            "strategies": dict(sorted(self._strategies.items())),
+            "lower_bound": self._bound,
+            "bound": ", ".join(self._proofs),
+            "gap": gap,
+            "gap_percent": 100 * gap / max(self._bound, 1),
+            "schedule": self._options.schedule,
+            "schedule_block": block,
+            "schedule_chunk": chunk,
+            "windows": self._windows,
+        }
+        if self._options.epochs > 1:
+            result["epochs"] = self._ranges
+        return result
+
+    def sources(self, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The sources in the order of the lengths table, with what became of their samples."""
+        found = [dict(one) for one in known]
+        if not found:
+            names = sorted(name for name in self._seen if name is not None)
+            found = [{"name": name, "media_root": None} for name in names]
+        for source in found:
+            source["num_samples"] = self._seen.get(source["name"], 0)
+            source["num_dropped"] = self._lost.get(source["name"], 0)
+        return found
+
+
+def _source(rows: Any) -> pa.Array | None:
+    return rows.arrow("source") if "source" in rows.frame.columns else None

@@ -1,0 +1,134 @@
+"""A run of a lengths table's rows in memory, its columns in the types that the schema gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packidx.errors import FormatError
+from packidx.schema import LENGTHS
+
+METHODS = ("exact", "precomputed", "heuristic")  # strongest first
+
+Int64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.integer]
+
+
+class Rows:
+    """Rows of a lengths table in ascending order of `sample_id`.
+
+    Attributes:
+        uri: of the table.
+        start: number of the first row in the table.
+        frame: the columns that are present and were asked for.
+    """
+
+    def __init__(self, uri: str, start: int, frame: pl.DataFrame) -> None:
+        self.uri = uri
+        self.start = start
+        self.frame = frame
+
+    @property
+    def num_rows(self) -> int:
+        return self.frame.height
+
+    @cached_property
+    def sample_id(self) -> Int64s:
+        """int64 [n]; the row number where the table has no ids of its own."""
+        if "sample_id" in self.frame.columns:
+            return self.frame.get_column("sample_id").to_numpy()
+        return np.arange(self.start, self.start + self.num_rows, dtype=np.int64)
+
+    @cached_property
+    def length(self) -> Int64s:
+        """int64 [n], tokens; 0 where the count is unknown or negative."""
+        values, _ = self.ints("length")
+        return np.maximum(values, 0)
+
+    def check_ids(self) -> None:
+        """Raise a FormatError unless every sample id is above the one before it."""
+        ids = self.sample_id
+        again = np.flatnonzero(ids[1:] <= ids[:-1])
+        if len(again):
+            raise FormatError(
+                f"{self.uri}: sample_id {ids[again[0]]} stands there more than once: make them unique"
+            )
+
+    def is_ok(self) -> Bools:
+        """bool [n]: the row was not rejected."""
+        if "status" not in self.frame.columns:
+            return np.ones(self.num_rows, bool)
+        return (self.frame.get_column("status") == "ok").fill_null(False).to_numpy()
+
+    def slice(self, start: int, stop: int, columns: Sequence[str]) -> Rows:
+        """Rows start .. stop - 1 of these rows and some of their columns."""
+        frame = self.frame.select(n for n in self.frame.columns if n in columns or n == "sample_id")
+        return Rows(self.uri, self.start + start, frame.slice(start, stop - start))
+
+    def ints(self, name: str, rows: Ints | None = None) -> tuple[Int64s, Bools | None]:
+        """Column `name`, all of it or at `rows`, as int64 with 0 for null.
+
+        Returns:
+            the values, and where they are null; None where none is.
+        """
+        size = self.num_rows if rows is None else len(rows)
+        if name not in self.frame.columns:
+            return np.zeros(size, np.int64), np.ones(size, bool)
+        column = self.frame.get_column(name)
+        null = column.is_null().to_numpy() if column.null_count() else None
+        values = column.cast(pl.Int64).fill_null(0).to_numpy()
+        if rows is None:
+            return values, null
+        return values[rows], None if null is None else null[rows]
+
+    def arrow(self, name: str) -> pa.Array:
+        """Column `name` as Arrow has it, one chunk."""
+        column = self.frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
+        kind = LENGTHS.field(name).type
+        return column if pa.types.is_integer(kind) else column.cast(kind)
+
+    def take(self, name: str, rows: Ints) -> pa.Array:
+        """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""
+        kind = LENGTHS.field(name).type
+        if name == "sample_id":
+            return pa.array(self.sample_id[rows])
+        if name not in self.frame.columns:
+            return pa.nulls(len(rows), kind)
+        taken = self.frame.get_column(name).gather(pl.Series(rows.astype(np.uint32, copy=False)))
+        return taken.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind)
+
+
+def typed(column: pl.Series, uri: str) -> pl.Series:
+    """`column` if it is what the schema says, else a FormatError that names it."""
+    want = LENGTHS.field(column.name).type
+    where = f"{uri}: column `{column.name}`"
+    if pa.types.is_integer(want):
+        if not (column.dtype.is_integer() or column.dtype == pl.Null):
+            raise FormatError(f"{where} is {column.dtype}, not integer: cast it first")
+        if column.dtype == (pl.Int32 if want.bit_width == 32 else pl.Int64):
+            return column
+        limit = 1 << (want.bit_width - 1)
+        low, high = column.min(), column.max()
+        for value in (low, high):
+            if isinstance(value, int) and not -limit <= value < limit:
+                raise FormatError(f"{where} holds {value}, which does not fit {want}: correct it")
+        return column.cast(pl.Int32 if want.bit_width == 32 else pl.Int64)
+    if pa.types.is_string(want):
+        if column.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+            raise FormatError(f"{where} is {column.dtype}, not text: cast it first")
+        return column.cast(pl.String)
+    if column.dtype == pl.Null:
+        return column
+    names = {field.name for field in want.value_type}
+    inner = column.dtype.inner if isinstance(column.dtype, pl.List) else None
+    if not isinstance(inner, pl.Struct) or {field.name for field in inner.fields} != names:
+        raise FormatError(
+            f"{where} is {column.dtype}, not a list of structs as FORMAT.md has it: leave it out"
+        )
+    return column

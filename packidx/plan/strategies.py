@@ -1,0 +1,172 @@
+"""Strategies behind one interface: sizes and limits in, places and a lower bound out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.errors import OptionError
+from packidx.mix import derive_key
+from packidx.plan.balanced import balanced
+from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.bounds import lower_bound
+from packidx.plan.capped import capped
+from packidx.plan.even import even_out
+from packidx.plan.histogram import Histogram
+from packidx.plan.in_order import first_fit, next_fit, window_fit, worst_fit
+from packidx.plan.joint import joint_bound
+from packidx.plan.place import Slots, expand, from_packs
+from packidx.plan.runs import Records
+from packidx.plan.worst_fit import worst_fit_decreasing
+
+Int64s = NDArray[np.int64]
+
+# Above this certified gap, in packs of the bound, `auto` spends the seconds that `lp` takes.
+LP_GAP = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Items that are planned as one.
+
+    Attributes:
+        lengths: int [n], tokens that each takes in its pack, 1..capacity.
+        capacity: tokens a pack may hold.
+        caps: name -> (int64 [n], what each item has of it; the most that a pack may have).
+        vision_cost: int64 [n], dealt evenly over packs by `balanced`; None where unknown or 0.
+    """
+
+    lengths: NDArray[np.integer]
+    capacity: int
+    caps: dict[str, tuple[Int64s, int]]
+    vision_cost: Int64s | None = None
+
+    def sizes(self) -> tuple[Int64s, Int64s, list[str]]:
+        """Sizes int64 [n, d], limits int64 [d] and names of all dimensions, tokens first."""
+        columns = [self.lengths.astype(np.int64), *(values for values, _ in self.caps.values())]
+        limits = [self.capacity, *(most for _, most in self.caps.values())]
+        return np.stack(columns, axis=1), np.array(limits, np.int64), ["tokens", *self.caps]
+
+    def select(self, items: NDArray[np.bool_]) -> Problem:
+        """The problem of some of its items."""
+        caps = {name: (values[items], most) for name, (values, most) in self.caps.items()}
+        cost = None if self.vision_cost is None else self.vision_cost[items]
+        return Problem(self.lengths[items], self.capacity, caps, cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """How one problem is packed.
+
+    Attributes:
+        strategy: the rule that was taken.
+        bound: packs that no plan can go below, and the name of the proof.
+        slots: key -> places of the items; another key is another composition of the same packs.
+    """
+
+    strategy: str
+    bound: tuple[int, str]
+    slots: Callable[[int], Slots]
+
+
+def solve(problem: Problem, strategy: str, seed: int) -> Solution:
+    """Pack `problem` by `strategy`, one of `options.STRATEGIES`.
+
+    Caps take a rule for several limits, whatever the strategy, but for those of other packers.
+    """
+    name, _, number = strategy.partition(":")
+    if name in ("first-fit", "next-fit", "window") or (problem.caps and name == "knapsack"):
+        return _item_by_item(problem, name, int(number or 0))
+    if problem.caps:
+        return _capped(problem, seed)
+    return _on_counts(problem, name)
+
+
+def bound_of(problem: Problem) -> tuple[int, str]:
+    """Packs that no plan of `problem` can go below, and the name of the proof."""
+    if problem.caps:
+        return joint_bound(*problem.sizes())
+    return lower_bound(Histogram.of(problem.lengths), problem.capacity)
+
+
+def _on_counts(problem: Problem, strategy: str) -> Solution:
+    histogram = Histogram.of(problem.lengths)
+    capacity = problem.capacity
+    bound = lower_bound(histogram, capacity)
+    name, records = strategy, None
+    if strategy == "knapsack":
+        records = worst_fit_decreasing(histogram, capacity)
+    elif strategy == "balanced":
+        records = balanced(histogram, capacity)
+    elif strategy == "lp":
+        records, bound = _linear(histogram, capacity, bound)
+    else:
+        name, records = "bfd", best_fit_decreasing(histogram, capacity)
+    if strategy == "auto" and records is not None:
+        name, records, bound = _better(histogram, capacity, records, bound)
+    if records is None:
+        raise OptionError(f"strategy {strategy} found no plan: use auto")
+    chosen = records
+
+    def slots(key: int) -> Slots:
+        found = expand(chosen, problem.lengths, key)
+        return _evened(problem, found, key) if name == "balanced" else found
+
+    return Solution(name, bound, slots)
+
+
+def _better(
+    histogram: Histogram, capacity: int, records: Records, bound: tuple[int, str]
+) -> tuple[str, Records, tuple[int, str]]:
+    """What `auto` takes instead of best fit."""
+    name = "bfd"
+    if records.total_packs - bound[0] > LP_GAP * bound[0]:
+        linear, bound = _linear(histogram, capacity, bound)
+        if linear.total_packs < records.total_packs:
+            name, records = "lp", linear
+    mixed = balanced(histogram, capacity, records.total_packs)
+    if mixed is not None and mixed.total_packs <= records.total_packs:
+        name, records = "balanced", mixed
+    return name, records, bound
+
+
+def _linear(
+    histogram: Histogram, capacity: int, bound: tuple[int, str]
+) -> tuple[Records, tuple[int, str]]:
+    from packidx.plan.linear import linear_plan
+
+    found = linear_plan(histogram, capacity)
+    return found.records, max(bound, (found.bound, "LP"), key=lambda one: one[0])
+
+
+def _capped(problem: Problem, seed: int) -> Solution:
+    sizes, limits, _ = problem.sizes()
+
+    def slots(key: int) -> Slots:
+        return from_packs(capped(sizes, limits, key), problem.lengths, key)
+
+    return Solution("capped", bound_of(problem), slots)
+
+
+def _item_by_item(problem: Problem, name: str, window: int) -> Solution:
+    sizes, limits, _ = problem.sizes()
+    if name == "window":
+        pack = window_fit(sizes, limits, window)
+    else:
+        rules = {"first-fit": first_fit, "next-fit": next_fit, "knapsack": worst_fit}
+        pack = rules[name](sizes, limits)
+    full = name if not window else f"{name}:{window}"
+    return Solution(full, bound_of(problem), lambda key: from_packs(pack, problem.lengths, key))
+
+
+def _evened(problem: Problem, slots: Slots, key: int) -> Slots:
+    """The same slots, items of equal length exchanged so that packs see equally costly media."""
+    if problem.vision_cost is None:
+        return slots
+    cost = problem.vision_cost[slots.item]
+    length = problem.lengths[slots.item].astype(np.int64)
+    order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
+    return Slots(slots.item[order], slots.pack, slots.position, slots.num_packs)

@@ -1,0 +1,279 @@
+"""One window: its items solved group by group, composed for every epoch, scheduled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packidx.errors import OptionError
+from packidx.mix import derive_key
+from packidx.plan.apart import keep_apart
+from packidx.plan.cost import CostModel
+from packidx.plan.eligible import Rules
+from packidx.plan.items import make_items
+from packidx.plan.options import ResolvedOptions
+from packidx.plan.place import Slots
+from packidx.plan.rows import Rows
+from packidx.plan.schedule import schedule
+from packidx.plan.strategies import Problem, Solution, bound_of, solve
+from packidx.plan.tables import Packs, sum_up
+from packidx.schema import DROPPED, conform
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+_SOURCES = 16  # the largest ones, whose shares the schedule looks at
+_MEDIA_TYPES = ("text", "image", "video", "image+video")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One epoch's packs of a window in their schedule's order.
+
+    Attributes:
+        packs: counters.
+        order: int32 [n], items by pack and position.
+    """
+
+    packs: Packs
+    order: Int32s
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Items of a window that may share packs: their numbers, and how they are packed."""
+
+    code: int
+    name: str
+    items: Int32s
+    problem: Problem
+    solution: Solution
+
+
+class WindowPlan:
+    """How the samples of one window are packed.
+
+    Attributes:
+        items: what is packed.
+        dropped: table of what is not.
+        groups: names of the groups; empty where all items are one.
+    """
+
+    def __init__(self, number: int, rows: Rows, options: ResolvedOptions, rules: Rules) -> None:
+        self.number = number
+        self._options = options
+        self.items, self.dropped = make_items(rows, options, rules)
+        self.groups: list[str] = []
+        self._kept: NDArray[np.bool_] | None = None
+        self._stayed = np.empty(0, np.int32)
+        self._parts = self._solve()
+
+    @property
+    def strategies(self) -> list[str]:
+        """The rules that were taken."""
+        return sorted({part.solution.strategy for part in self._parts})
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of which any item is packed."""
+        if self.items.copy is None and self.items.piece is None and self._kept is None:
+            return self.items.num_items
+        packed = np.zeros(self.items.rows.num_rows, bool)
+        packed[self.items.row if self._kept is None else self.items.row[self._stayed]] = True
+        return int(packed.sum())
+
+    def bounds(self) -> list[tuple[int, str]]:
+        """Lower bound of each group's packs in one epoch, and the name of its proof."""
+        found = []
+        for part in self._parts:
+            bound = part.solution.bound
+            if self._kept is not None:
+                stayed = np.isin(part.items, self._stayed)
+                bound = bound_of(part.problem.select(stayed)) if stayed.any() else (0, "volume")
+            if self.items.copy is not None:
+                most = int(np.bincount(self.items.row[part.items]).max())
+                bound = max(bound, (most, "copies"), key=lambda one: one[0])
+            found.append(bound)
+        return found
+
+    def variant(self, epoch: int, block: int, model: CostModel) -> Variant:
+        """Compose the packs of one epoch and put them in order.
+
+        Args:
+            epoch: number of the variant.
+            block: packs per optimizer step.
+            model: what a pack costs.
+        """
+        slots, group = self._compose(epoch)
+        packs = sum_up(self.items, slots, group, self._options.pad_pack_to)
+        sums = {name: values for name, (values, _) in packs.sums.items()}
+        llm, vit = model.of(sums)
+        stratified = self._options.schedule == "stratified"
+        order = schedule(
+            self._options.schedule,
+            llm,
+            vit,
+            global_batch=block,
+            micro_steps=self._options.micro_steps,
+            key=derive_key(self._options.seed, "packs", self.number, epoch),
+            shares=self._shares(slots, sums) if stratified else (),
+        )
+        packs = packs.select(order)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.cumsum(packs.sizes) - packs.sizes
+        items = np.empty(len(slots.item), np.int32)
+        items[place[slots.pack] + slots.position] = slots.item
+        return Variant(packs, items)
+
+    def keep(self, packs: NDArray[np.bool_]) -> pa.Table:
+        """Drop all packs but some, and return the dropped table with their samples.
+
+        Args:
+            packs: bool [n], which provisional packs stay; every epoch has these, in another order.
+        """
+        slots, _ = self._compose(0)
+        self._kept = packs
+        self._stayed = slots.item[packs[slots.pack]]
+        lost = np.unique(self.items.row[slots.item[~packs[slots.pack]]])
+        kept = np.unique(self.items.row[slots.item[packs[slots.pack]]])
+        rows = np.setdiff1d(lost, kept, assume_unique=True)
+        detail = f"not among the {self._options.max_packs} packs that were drawn"
+        return dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
+
+    def num_packs(self) -> int:
+        """Packs of one epoch."""
+        return self._compose(0)[0].num_packs
+
+    def _solve(self) -> list[_Group]:
+        parts = []
+        self.groups, codes = self._group_codes()
+        for code, name in enumerate(self.groups or [""]):
+            chosen = (
+                np.arange(self.items.num_items, dtype=np.int32)
+                if codes is None
+                else np.flatnonzero(codes == code).astype(np.int32)
+            )
+            if len(chosen):
+                problem = self._problem(chosen)
+                solution = solve(problem, self._options.strategy, self._options.seed)
+                parts.append(_Group(code, name, chosen, problem, solution))
+        return parts
+
+    def _problem(self, chosen: Int32s) -> Problem:
+        options, items = self._options, self.items
+        all_of_them = len(chosen) == items.num_items
+        caps = {}
+        for name, most in options.caps.items():
+            found = items.column(name)
+            if found is not None:
+                caps[name] = (found[0] if all_of_them else found[0][chosen], most)
+        cost = items.column("vision_cost")
+        values = None if cost is None or not cost[0].any() else cost[0]
+        return Problem(
+            items.padded if all_of_them else items.padded[chosen],
+            options.planned_capacity,
+            caps,
+            values if values is None or all_of_them else values[chosen],
+        )
+
+    def _compose(self, epoch: int) -> tuple[Slots, Int32s]:
+        """Every item's place, packs numbered group by group, and the group of each pack."""
+        found, groups, first = [], [], 0
+        for part in self._parts:
+            slots = self._separated(part, part.solution.slots(self._key(part, epoch)))
+            item = slots.item if len(self._parts) == 1 else part.items[slots.item]
+            found.append((item, slots.pack + first, slots.position))
+            groups.append(np.full(slots.num_packs, part.code, np.int32))
+            first += slots.num_packs
+        if len(found) == 1:
+            item, pack, position = found[0]
+        else:
+            item, pack, position = (np.concatenate(one) for one in zip(*found, strict=True))
+        slots, group = Slots(item, pack, position, first), np.concatenate(groups)
+        return (slots, group) if self._kept is None else self._drawn(slots, group)
+
+    def _drawn(self, slots: Slots, group: Int32s) -> tuple[Slots, Int32s]:
+        """The packs that `keep` leaves, numbered anew."""
+        kept = self._kept
+        assert kept is not None
+        chosen = kept[slots.pack]
+        numbers = np.cumsum(kept, dtype=np.int32) - 1
+        pack, position = numbers[slots.pack[chosen]], slots.position[chosen]
+        return Slots(slots.item[chosen], pack, position, int(kept.sum())), group[kept]
+
+    def _key(self, part: _Group, epoch: int) -> int:
+        epoch = 0 if self._kept is not None else epoch
+        return derive_key(self._options.seed, "samples", self.number, epoch, part.name)
+
+    def _shares(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:
+        """Tokens of each pack whose share of a step is to vary little: visual, and by source."""
+        known = [sums[name] for name in ("image_tokens", "video_tokens") if name in sums]
+        shares = [sum(known[1:], known[0])] if known and any(one.any() for one in known) else []
+        rows = self.items.rows
+        if "source" not in rows.frame.columns:
+            return shares
+        codes, names = _codes(rows, "source")
+        of_item = codes[self.items.row[slots.item]]
+        length = self.items.length[slots.item]
+        totals = np.bincount(of_item, length, len(names))
+        for code in np.argsort(-totals, kind="stable")[: _SOURCES if len(names) > 1 else 0]:
+            tokens = np.where(of_item == code, length, 0)
+            shares.append(np.bincount(slots.pack, tokens, slots.num_packs).astype(np.int64))
+        return shares
+
+    def _separated(self, part: _Group, slots: Slots) -> Slots:
+        """`slots` with copies of one sample in packs of their own."""
+        if self.items.copy is None:
+            return slots
+        sizes, limits, _ = part.problem.sizes()
+        sample = self.items.row[part.items].astype(np.int64)
+        copy = self.items.copy[part.items].astype(np.int64)
+        return keep_apart(slots, sample, copy, sizes, limits)
+
+    def _group_codes(self) -> tuple[list[str], Int32s | None]:
+        """Names of the groups, and the group of each item; none where all may share packs."""
+        kind = self._options.group_by
+        rows, items = self.items.rows, self.items.row
+        if kind is None or not len(items):
+            return [], None
+        if kind == "source":
+            _need(rows, "source", kind)
+            codes, names = _codes(rows, "source")
+            codes = codes[items]
+        else:
+            _need(rows, "num_images", kind)
+            names = list(_MEDIA_TYPES)
+            images, _ = rows.ints("num_images", items)
+            videos, _ = rows.ints("num_videos", items)
+            codes = (images > 0).astype(np.int32) + 2 * (videos > 0).astype(np.int32)
+        return names, codes.astype(np.int32)
+
+
+def _codes(rows: Rows, name: str) -> tuple[Int32s, list[str]]:
+    """A column of text as numbers into its sorted distinct values, int32 [n]; null is empty."""
+    column = rows.frame.get_column(name).fill_null("")
+    names = column.unique().sort().to_list()
+    return column.cast(pl.Enum(names)).to_physical().cast(pl.Int32).to_numpy(), names
+
+
+def _need(rows: Rows, column: str, kind: str) -> None:
+    if column not in rows.frame.columns:
+        raise OptionError(
+            f"group-by {kind} needs the column `{column}`, which {rows.uri} does not have: leave "
+            "it out, or estimate the lengths with packidx"
+        )
+
+
+def dropped_with(
+    dropped: pa.Table, rows: Rows, numbers: Int64s | Int32s, reason: str, detail: str
+) -> pa.Table:
+    """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
+    columns = {n: rows.take(n, numbers) for n in ("sample_id", "source", "key", "length")}
+    columns["reason"] = pa.array([reason] * len(numbers), pa.string())
+    columns["detail"] = pa.array([detail] * len(numbers), pa.string())
+    more = conform(pa.table(columns), DROPPED)
+    return pa.concat_tables([dropped, more]).sort_by("sample_id")

@@ -1,0 +1,233 @@
+"""Plans that deal to the emptiest pack, against the same rules item by item."""
+
+from __future__ import annotations
+
+import ast
+import heapq
+import logging
+import time
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, files
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packidx.plan.balanced import Deal, balanced, deal, length_correlation
+from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.histogram import Histogram
+from packidx.plan.runs import Records
+from packidx.plan.worst_fit import worst_fit_decreasing
+
+
+def problems() -> st.SearchStrategy[tuple[list[int], int]]:
+    return st.integers(1, 60).flatmap(
+        lambda capacity: st.tuples(
+            st.lists(st.integers(1, capacity), min_size=1, max_size=80), st.just(capacity)
+        )
+    )
+
+
+def packs_of(records: Records, histogram: Histogram) -> list[list[int]]:
+    """The lengths in each pack by position; fails unless every place is taken exactly once."""
+    dealt = np.repeat(histogram.lengths, histogram.counts).tolist()
+    packs: list[dict[int, int]] = [{} for _ in range(records.total_packs)]
+    at = 0
+    columns = (records.first_pack, records.num_packs, records.per_pack, records.position)
+    for first, count, each, position in zip(*(c.tolist() for c in columns), strict=True):
+        for pack in packs[first : first + count]:
+            for nth in range(each):
+                assert position + nth not in pack
+                pack[position + nth] = dealt[at]
+                at += 1
+    assert at == len(dealt)
+    for pack in packs:
+        assert sorted(pack) == list(range(len(pack)))
+    return [[pack[nth] for nth in sorted(pack)] for pack in packs]
+
+
+def emptiest_first(lengths: list[int], capacity: int) -> list[int]:
+    """Worst fit decreasing item by item: what each pack holds, sorted."""
+    heap: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        if heap and heap[0] + length <= capacity:
+            heapq.heapreplace(heap, heap[0] + length)
+        else:
+            heapq.heappush(heap, length)
+    return sorted(heap)
+
+
+def dealt_item_by_item(lengths: list[int], capacity: int, rule: Deal) -> list[int]:
+    """The rule of `deal` for one sample after another: what each used pack holds, sorted."""
+    rooms = [capacity] * rule.num_packs
+    for length in sorted(lengths, reverse=True):
+        enough = length - 1 if length >= rule.until else rule.times * length
+        if length < rule.until and length in rooms:
+            room = rooms.pop(rooms.index(length))
+        elif rooms and rooms[-1] > enough:
+            room = rooms.pop()
+        else:
+            at = bisect_left(rooms, length)
+            room = rooms.pop(at) if at < len(rooms) else capacity
+        insort(rooms, room - length)
+    return sorted(capacity - room for room in rooms if room < capacity)
+
+
+def correlation(packs: list[list[int]]) -> float | None:
+    """Pearson's, over all ordered pairs of different samples in one pack."""
+    pairs = np.array([pair for pack in packs for pair in permutations(pack, 2)], float)
+    if len(pairs) == 0 or (pairs[:, 0] == pairs[0, 0]).all():
+        return None
+    return float(np.corrcoef(pairs.T)[0, 1])
+
+
+def log_normal(count: int, median: int, sigma: float) -> np.ndarray:
+    drawn = np.random.default_rng(0).normal(np.log(median), sigma, count)
+    return np.clip(np.exp(drawn), 16, 8192).astype(np.int64)
+
+
+@given(problems())
+def test_worst_fit_holds_what_the_rule_item_by_item_does(problem: tuple[list[int], int]) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    packs = packs_of(worst_fit_decreasing(histogram, capacity), histogram)
+    assert sorted(map(sum, packs)) == emptiest_first(lengths, capacity)
+
+
+def nemo_knapsack() -> Callable[[list[int], int], list[list[int]]]:
+    """NeMo Automodel's function alone: its module imports torch and datasets."""
+    name = "nemo_automodel/components/datasets/llm/neat_packing.py"
+    try:
+        found = [path for path in files("nemo-automodel") or [] if str(path) == name]
+    except PackageNotFoundError:
+        found = []
+    if not found:
+        pytest.skip("nemo-automodel is not installed")
+    tree = ast.parse(found[0].read_text())
+    tree.body = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == "greedy_knapsack"
+    ]
+    space = {"heapq": heapq, "time": time, "logger": logging.getLogger(__name__)}
+    exec(compile(tree, name, "exec"), space)
+    return space["greedy_knapsack"]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("median", [30, 300, 3000])
+def test_worst_fit_is_nemo_automodels_knapsack(median: int) -> None:
+    theirs = nemo_knapsack()
+    lengths = log_normal(5000, median, 1.0)
+    histogram = Histogram.of(lengths)
+    ours = packs_of(worst_fit_decreasing(histogram, 8192), histogram)
+    expected = theirs(lengths.tolist(), 8192)
+    assert len(ours) == len(expected)
+    assert sorted(map(sum, ours)) == sorted(int(lengths[pack].sum()) for pack in expected)
+
+
+@given(problems(), st.integers(1, 20), st.integers(1, 61), st.integers(2, 8))
+def test_a_deal_fills_packs_as_the_rule_item_by_item_does(
+    problem: tuple[list[int], int], num_packs: int, until: int, times: int
+) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    rule = Deal(num_packs, until, times)
+    plan = deal(histogram, capacity, rule, len(lengths) + num_packs)
+    assert plan is not None
+    packs = packs_of(plan, histogram)
+    assert all(packs)
+    assert sorted(map(sum, packs)) == dealt_item_by_item(lengths, capacity, rule)
+
+
+@pytest.mark.parametrize("times", [3, 6])
+def test_a_deal_fills_packs_as_the_rule_item_by_item_does_at_scale(times: int) -> None:
+    lengths = log_normal(10_000, 300, 0.8)
+    histogram = Histogram.of(lengths)
+    rule = Deal(600, 700, times)
+    plan = deal(histogram, 8192, rule, 10_000)
+    assert plan is not None
+    expected = dealt_item_by_item(lengths.tolist(), 8192, rule)
+    assert sorted(map(sum, packs_of(plan, histogram))) == expected
+
+
+@given(problems(), st.integers(-2, 2))
+def test_balanced_keeps_to_its_packs(problem: tuple[list[int], int], more: int) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    plain = best_fit_decreasing(histogram, capacity)
+    at_most = plain.total_packs + more
+    plan = balanced(histogram, capacity, at_most)
+    if plan is None:
+        assert more < 0
+        return
+    packs = packs_of(plan, histogram)
+    assert all(packs)
+    assert len(packs) <= at_most
+    assert max(map(sum, packs)) <= capacity
+    if more >= 0:
+        mixed = length_correlation(plan, histogram)
+        assert mixed is None or mixed <= (length_correlation(plain, histogram) or 0.0)
+
+
+@given(problems())
+def test_balanced_never_needs_more_packs_than_best_fit(problem: tuple[list[int], int]) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    plan = balanced(histogram, capacity)
+    assert plan is not None
+    assert plan.total_packs <= best_fit_decreasing(histogram, capacity).total_packs
+    assert sorted(sum(packs_of(plan, histogram), [])) == sorted(lengths)
+
+
+@pytest.mark.parametrize(("median", "sigma"), [(800, 1.0), (300, 0.8)])
+def test_balanced_mixes_lengths_at_no_more_packs(median: int, sigma: float) -> None:
+    histogram = Histogram.of(log_normal(100_000, median, sigma))
+    plain = best_fit_decreasing(histogram, 8192)
+    mixed = balanced(histogram, 8192, plain.total_packs)
+    assert mixed is not None
+    assert mixed.total_packs <= plain.total_packs
+    before, after = (length_correlation(plan, histogram) for plan in (plain, mixed))
+    assert before is not None
+    assert after is not None
+    assert before > 0.7
+    assert after < 0.3
+
+
+@given(problems())
+def test_the_correlation_of_records_is_that_of_their_pairs(
+    problem: tuple[list[int], int],
+) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    plan = best_fit_decreasing(histogram, capacity)
+    expected = correlation(packs_of(plan, histogram))
+    found = length_correlation(plan, histogram)
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-9))
+
+
+def test_fewer_packs_than_the_tokens_need_are_no_plan() -> None:
+    assert balanced(Histogram.of(np.array([6, 6, 6, 2])), 10, 1) is None
+
+
+def test_no_samples_need_no_packs() -> None:
+    nothing = Histogram.of(np.array([], np.int64))
+    for plan in (
+        balanced(nothing, 10),
+        balanced(nothing, 10, 0),
+        worst_fit_decreasing(nothing, 10),
+    ):
+        assert plan is not None
+        assert plan.total_packs == 0
+
+
+@pytest.mark.parametrize("plan", [balanced, worst_fit_decreasing])
+@pytest.mark.parametrize("lengths", [[11], [0, 3], [-1]])
+def test_lengths_outside_the_capacity_are_refused(
+    plan: Callable[[Histogram, int], Records], lengths: list[int]
+) -> None:
+    values, counts = np.unique(lengths, return_counts=True)
+    with pytest.raises(ValueError, match="capacity"):
+        plan(Histogram(values[::-1].astype(np.int64), counts), 10)

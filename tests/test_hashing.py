@@ -1,0 +1,117 @@
+"""Hashes of strings and integers against their definition, word by word."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packidx import hashing
+from packidx.hashing import NULL_HASH, hash_ints, hash_strings
+from packidx.mix import splitmix64
+
+TEXTS = st.lists(st.none() | st.text(max_size=40), max_size=30)
+MASK = (1 << 64) - 1
+
+
+def by_definition(text: str | None) -> int:
+    """The hash as FORMAT.md states it."""
+    if text is None:
+        return NULL_HASH
+    data = text.encode()
+    words = [len(data)]
+    words += [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
+    return splitmix64(sum(splitmix64(word ^ splitmix64(j)) for j, word in enumerate(words)) & MASK)
+
+
+@settings(deadline=None)
+@given(TEXTS, st.integers(0, 5), st.sampled_from([pa.string(), pa.large_string()]))
+def test_strings_hash_as_defined_whatever_their_array(
+    texts: list[str | None], cut: int, kind: pa.DataType
+) -> None:
+    want = [by_definition(text) for text in texts]
+    array = pa.array(texts, kind)
+    assert hash_strings(array).tolist() == want
+    assert hash_strings(array[cut:]).tolist() == want[cut:]
+    assert hash_strings(array[cut:-1]).tolist() == want[cut:-1]
+    assert hash_strings(pa.chunked_array([array[:cut], array[cut:]], kind)).tolist() == want
+    assert hash_strings(array.dictionary_encode()[cut:]).tolist() == want[cut:]
+    assert hash_strings(pa.array(texts, pa.string_view())).tolist() == want
+
+
+def test_blocks_of_any_size_hash_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["", "a" * 1000, None, "b", "", "c" * 17, "ü" * 9, "d" * 8, "e" * 16, ""]
+    want = [by_definition(text) for text in texts]
+    for block in (1, 2, 3, 7, 100, 10_000):
+        monkeypatch.setattr(hashing, "_BLOCK", block)
+        assert hash_strings(pa.array(texts)).tolist() == want
+        assert hash_ints(np.arange(20), 3).tolist() == [splitmix64(n ^ 3) for n in range(20)]
+
+
+def test_what_lies_under_a_null_and_behind_the_last_byte_does_not_matter() -> None:
+    offsets = pa.py_buffer(np.array([0, 3, 6, 9], np.int32).tobytes())
+    array = pa.StringArray.from_buffers(3, offsets, pa.py_buffer(b"onetwosix"), pa.py_buffer(b"\5"))
+    assert array.to_pylist() == ["one", None, "six"]
+    assert hash_strings(array).tolist() == [by_definition(t) for t in ("one", None, "six")]
+
+
+def test_hashes_are_part_of_the_format() -> None:
+    texts = ["", "a", "12345678", "123456789", "Grüße.jpg", None]
+    assert hash_strings(pa.array(texts)).tolist() == [
+        2558736989570252433,
+        4453608089714624102,
+        5156274954570471879,
+        838613136775419173,
+        8567491382153474722,
+        0,
+    ]
+    assert hash_ints(np.array([0, 1, -1]), 7).tolist() == [
+        splitmix64(7),
+        splitmix64(6),
+        9870940514099297810,
+    ]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=20), st.integers(0, MASK))
+def test_integers_hash_as_defined(values: list[int], key: int) -> None:
+    want = [splitmix64(value & MASK ^ key) for value in values]
+    assert hash_ints(np.array(values, np.int64), key).tolist() == want
+
+
+def test_nothing_to_hash() -> None:
+    assert hash_strings(pa.array([], pa.string())).tolist() == []
+    assert hash_strings(pa.chunked_array([], pa.string())).tolist() == []
+    assert hash_strings(pa.nulls(2)).tolist() == [NULL_HASH] * 2
+    assert hash_ints(np.array([], np.int64), 1).tolist() == []
+
+
+def test_only_strings_are_hashed_as_strings() -> None:
+    with pytest.raises(TypeError, match="an array of int64"):
+        hash_strings(pa.array([1]))
+
+
+def test_every_bit_changes_half_of_the_bits() -> None:
+    for size in (1, 7, 8, 9, 30):
+        base = np.random.default_rng(size).integers(0, 128, size, np.uint8)
+        flips = []
+        for bit in range(7 * size):  # the high bit of a byte would leave ASCII
+            changed = base.copy()
+            changed[bit // 7] ^= 1 << bit % 7
+            flips.append(bytes(changed).decode())
+        hashes = hash_strings(pa.array([bytes(base).decode(), *flips]))
+        changed_bits = np.bitwise_count(hashes[1:] ^ hashes[0])
+        assert changed_bits.min() >= 10 and changed_bits.max() <= 54
+        assert abs(changed_bits.mean() - 32) < 4 / np.sqrt(7 * size) * 4
+
+
+@pytest.mark.parametrize("form", ["{}", "web/0001.jsonl#{}", "{}/image.jpg"])
+def test_numbered_keys_spread_evenly(form: str) -> None:
+    hashes = hash_strings(pa.array([form.format(number) for number in range(1 << 16)]))
+    assert len(np.unique(hashes)) == 1 << 16
+    for shift in (0, 28, 56):  # 256 buckets by low, middle and high bits
+        counts = np.bincount(((hashes >> np.uint64(shift)) & np.uint64(255)).astype(int))
+        chi_square = ((counts - 256) ** 2 / 256).sum()  # mean 255, deviation 22.6
+        assert 140 < chi_square < 370

@@ -1,0 +1,185 @@
+"""Weights of sources: what is asked for, and the copies that come of it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packidx.errors import FormatError, OptionError
+from packidx.hashing import hash_ints
+from packidx.plan.exact import below, number_text, read_number
+from packidx.plan.mixture import MAX_REPEATS, UNITS, Mixture, copies, sample_ratios
+from packidx.plan.survey import SourceTotals
+
+WEB = SourceTotals(num_samples=100, num_tokens=5000, label_tokens=2500)
+CODE = SourceTotals(num_samples=50, num_tokens=20000, label_tokens=1000)
+TABLE: dict[str | None, SourceTotals] = {"code": CODE, "web": WEB}
+NUMBERS = st.fractions(0, 300, max_denominator=10_000)
+
+
+def test_by_repeats_a_weight_is_how_often_a_sample_is_seen() -> None:
+    mixture = Mixture.parse(["web=2.5"])
+    assert mixture.resolve(TABLE, {}) == {"code": 1, "web": Fraction(5, 2)}
+    ratios = {"web": Fraction(9), "code": Fraction(1, 10)}
+    assert mixture.resolve(TABLE, ratios) == {"code": Fraction(1, 10), "web": Fraction(5, 2)}
+    assert Mixture.parse([]).resolve(TABLE, ratios) == ratios
+    assert Mixture.parse(["web=0"]).resolve(TABLE | {None: WEB}, {})["web"] == 0
+    assert Mixture.parse(["web=0"]).resolve(TABLE | {None: WEB}, {})[None] == 1
+
+
+@pytest.mark.parametrize("by", UNITS[1:])
+@settings(deadline=None)
+@given(st.lists(NUMBERS, min_size=2, max_size=2).filter(any))
+def test_shares_make_an_epoch_as_large_as_without_a_mix(by: str, shares: list[Fraction]) -> None:
+    weights = [f"{name}={share}" for name, share in zip(("code", "web"), shares, strict=True)]
+    ratios = {"web": Fraction(1, 2)}
+    resolved = Mixture.parse(weights, by).resolve(TABLE, ratios)
+    unit = {"samples": "num_samples", "tokens": "num_tokens"}.get(by, by)
+    units = [getattr(CODE, unit), getattr(WEB, unit)]
+    got = [resolved[name] * amount for name, amount in zip(("code", "web"), units, strict=True)]
+    total = units[0] + Fraction(units[1], 2)
+    for amount, share, unit_count in zip(got, shares, units, strict=True):
+        exact = total * share / sum(shares)
+        assert abs(amount - exact) <= Fraction(unit_count, 2 * 10**9)  # nine decimals of a weight
+        assert bool(amount) == bool(share) or exact < unit_count / 10**9
+
+
+def test_shares_in_tokens_are_not_shares_in_samples() -> None:
+    half = ["web=1", "code=1"]
+    assert Mixture.parse(half, "samples").resolve(TABLE, {}) == {
+        "web": Fraction(3, 4),
+        "code": Fraction(3, 2),
+    }
+    assert Mixture.parse(half, "tokens").resolve(TABLE, {}) == {
+        "web": Fraction(5, 2),
+        "code": Fraction(5, 8),
+    }
+    assert Mixture.parse(half, "label_tokens").resolve(TABLE, {}) == {
+        "web": Fraction(7, 10),
+        "code": Fraction(7, 4),
+    }
+    # A source without usable samples needs no weight; one with weight 0 is dropped.
+    table = TABLE | {"empty": SourceTotals()}
+    resolved = Mixture.parse(["web=1e-3", "code=0"], "samples").resolve(table, {})
+    assert resolved == {"code": 0, "web": Fraction(3, 2), "empty": 0}
+
+
+def test_a_mixture_is_stated_exactly() -> None:
+    mixture = Mixture.parse(["b=1/3", "a=x=0.10", "c=2e1"])
+    assert mixture.weights == {"a=x": Fraction(1, 10), "b": Fraction(1, 3), "c": Fraction(20)}
+    assert mixture.to_json() == {"by": "repeats", "weights": {"a=x": "0.1", "b": "1/3", "c": "20"}}
+    assert list(mixture.weights) == ["a=x", "b", "c"]
+
+
+@settings(deadline=None)
+@given(st.fractions(0, 10**6))
+def test_numbers_survive_their_text(number: Fraction) -> None:
+    text = number_text(number)
+    assert read_number(text) == number or len(text) > 40
+    assert number_text(Fraction(12345, 1000)) == "12.345" and number_text(Fraction(0)) == "0"
+
+
+MALFORMED = [
+    (["web"], "mix has 'web': write source=weight, such as web=2"),
+    (["=2"], "mix has '=2': write source=weight"),
+    (["web=many"], "mix gives source 'web' weight 'many', which is no number: write one such as"),
+    (["web="], "weight '', which is no number"),
+    (["web=nan"], "weight 'nan', which is no number"),
+    (["web=inf"], "weight 'inf', which is no number"),
+    (["web=1/0"], "weight '1/0', which is no number"),
+    (["web=1e999999999"], "weight '1e999999999', which is no number"),
+    (["web=-0.5"], "mix gives source 'web' weight -0.5: it must be 0 or more"),
+    (["web=1", "web=2"], "mix names source 'web' twice: give it one weight"),
+    (["web=70000"], f"mix repeats source 'web' 70000 times: {MAX_REPEATS} are the most"),
+]
+
+
+@pytest.mark.parametrize(("texts", "words"), MALFORMED)
+def test_malformed_weights_are_refused(texts: list[str], words: str) -> None:
+    with pytest.raises(OptionError) as error:
+        Mixture.parse(texts)
+    assert words in str(error.value)
+
+
+UNLABELLED = TABLE | {"code": SourceTotals(50, 20000, 900, num_unlabelled=3)}
+IMPOSSIBLE: list[tuple[list[str], str, dict[Any, SourceTotals], str]] = [
+    (["cod=1"], "repeats", TABLE, "no such source: choose from code, web"),
+    (["web=0", "code=0"], "repeats", TABLE, "mix gives every source weight 0: keep one"),
+    (["web=1"], "repeats", {None: WEB}, "names its source: add a column `source`"),
+    (["web=1"], "tokens", TABLE, "leaves out source 'code': give every source a weight (code, web"),
+    (["web=1"], "samples", {None: CODE, "web": WEB}, "leaves out samples without a source"),
+    (["web=1", "code=1"], "label_tokens", UNLABELLED, "3 samples of source 'code' do not say"),
+    (["web=1", "code=1"], "tokens", {"web": WEB, "code": SourceTotals()}, "which has none"),
+    (["web=1", "code=99"], "tokens", {"web": SourceTotals(9, 10**9), "code": SourceTotals(1, 1)},
+     "mix repeats source 'code' 9.9e+08 times"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("texts", "by", "totals", "words"), IMPOSSIBLE)
+def test_impossible_mixtures_are_refused(
+    texts: list[str], by: str, totals: dict[str | None, SourceTotals], words: str
+) -> None:
+    mixture = Mixture.parse(texts, by)
+    with pytest.raises(OptionError) as error:
+        mixture.resolve(totals, {})
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_units_and_sums_are_checked() -> None:
+    with pytest.raises(OptionError, match="mix-by is 'bytes': choose one of repeats, samples"):
+        Mixture.parse([], "bytes")
+    with pytest.raises(OptionError, match="mix shares out no tokens"):
+        Mixture.parse(["web=0", "code=0.0"], "tokens")
+
+
+def test_sample_ratios_come_from_the_lengths() -> None:
+    sources: list[dict[str, Any]] = [
+        {"name": "a", "layout": {"sample_ratio": 0.1}},
+        {"name": "b", "layout": {"tags": {}}},
+        {"name": "c"},
+        {"name": "d", "layout": {"sample_ratio": 2}},
+    ]
+    assert sample_ratios({"sources": sources}) == {"a": Fraction(1, 10), "d": 2}
+    assert sample_ratios(None) == {}
+    for bad in (-1, float("nan"), "2", True, 1e9):
+        with pytest.raises(FormatError, match="'a' has sample_ratio"):
+            sample_ratios({"sources": [{"name": "a", "layout": {"sample_ratio": bad}}]})
+
+
+@settings(deadline=None)
+@given(NUMBERS, st.lists(st.integers(0, (1 << 64) - 1), max_size=20))
+def test_copies_are_the_weight_and_one_more_below_its_fraction(
+    weight: Fraction, hashes: list[int]
+) -> None:
+    whole = weight.numerator // weight.denominator
+    want = [whole + (Fraction(one, 1 << 64) < weight - whole) for one in hashes]
+    assert copies(weight, np.array(hashes, np.uint64)).tolist() == want
+
+
+def test_a_threshold_is_exact_to_the_last_bit() -> None:
+    top = (1 << 64) - 1
+    hashes = np.array([0, 1, top - 1, top], np.uint64)
+    assert below(hashes, Fraction(0)).tolist() == [False] * 4
+    assert below(hashes, Fraction(1)).tolist() == [True] * 4
+    assert below(hashes, Fraction(1, 1 << 64)).tolist() == [True, False, False, False]
+    assert below(hashes, Fraction(3, 1 << 65)).tolist() == [True, True, False, False]
+    assert below(hashes, Fraction(top, 1 << 64)).tolist() == [True, True, True, False]
+    assert below(hashes, Fraction(2 * top + 1, 1 << 65)).tolist() == [True] * 4
+
+
+def test_copies_come_to_the_weight_and_grow_with_it() -> None:
+    hashes = hash_ints(np.arange(100_000), 5)
+    before = np.zeros(100_000, np.int64)
+    for weight in ("0", "0.001", "0.3", "1", "1.7", "2", "9.99"):
+        number = copies(Fraction(weight), hashes)
+        assert abs(number.sum() - 100_000 * float(weight)) < 5 * 100_000**0.5 / 2
+        assert (number >= before).all()
+        before = number
+    other = copies(Fraction("0.3"), hash_ints(np.arange(100_000), 6))
+    agree = (other == copies(Fraction("0.3"), hashes)).mean()
+    assert abs(agree - 0.58) < 0.01  # independent draws: 0.3 * 0.3 + 0.7 * 0.7

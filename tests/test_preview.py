@@ -1,0 +1,274 @@
+"""A dry run against the plans it predicts, and its padded batches against all batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packidx_cli.preview import show
+
+from packidx.errors import OptionError, SourceError
+from packidx.plan import PlanOptions, plan_packs
+from packidx.plan.histogram import Histogram
+from packidx.plan.preview import PreviewRow, expected_longest, preview, unseen
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a lengths table and returns its path."""
+
+    def write(**columns: Any) -> str:
+        path = tmp_path / "lengths.parquet"
+        pq.write_table(pa.table(columns), path)
+        return str(path)
+
+    return write
+
+
+def some_lengths(count: int = 2000) -> list[int]:
+    return np.random.default_rng(3).lognormal(4, 1, count).astype(int).tolist()
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"on_long": "split"},
+    {"on_long": "truncate"},
+    {"shift": True, "on_long": "split"},
+    {"margin": 0.07},
+    {"packing_ratio": 0.9, "align": 8, "on_long": "split"},
+    {"align": 16},
+    {"align": 16, "shift": True, "on_long": "truncate"},
+    {"pad_pack_to": 48, "on_long": "split"},
+]
+
+
+@pytest.mark.parametrize("changes", OPTIONS, ids=str)
+@pytest.mark.parametrize("aggregate", ["duckdb", "polars"])
+def test_a_preview_is_the_plan(
+    write: Write, tmp_path: Path, changes: dict[str, Any], aggregate: str
+) -> None:
+    uri = write(length=[*some_lengths(), 0, 1, None, -3])
+    options = PlanOptions(1 << 20, strategy="bfd", aggregate=aggregate, **changes)
+    rows = preview(uri, [300, 131], options)
+    assert [row.capacity for row in rows] == [300, 131]
+    for row in rows:
+        plan = plan_packs(uri, tmp_path / "index", options, capacity=row.capacity).manifest
+        result, dropped = plan["result"], plan["result"]["dropped"]
+        assert row.planned_capacity == plan["options"]["planned_capacity"]
+        assert row.num_packs == result["num_packs"]
+        assert row.num_tokens == result["num_tokens"]
+        assert row.num_samples == result["num_samples"]
+        assert row.num_dropped == dropped.get("too_long", 0)
+        assert row.num_unusable == result["num_dropped"] - row.num_dropped
+        assert row.tokens_cut == result["num_tokens_cut"]
+        assert row.fill == result["fill"]
+        assert row.lower_bound <= result["lower_bound"] <= row.num_packs
+        assert row.gap == row.num_packs - row.lower_bound
+        assert row.lower_bound > 0 and row.num_refused == 0
+
+
+def test_every_token_is_packed_cut_or_dropped(write: Write) -> None:
+    lengths = some_lengths()
+    uri = write(length=lengths)
+    for how in ("drop", "split", "truncate", "error"):
+        (row,) = preview(uri, [100], PlanOptions(100, on_long=how))
+        long = [length for length in lengths if length > 100]
+        lost = row.dropped_tokens + row.tokens_cut
+        assert row.num_tokens + lost == sum(lengths)
+        assert row.num_samples + row.num_dropped == sum(length > 0 for length in lengths)
+        assert row.num_cut == (len(long) if how in ("split", "truncate") else 0)
+        assert row.num_dropped == len(long) - row.num_cut
+        assert row.dropped_tokens == (0 if row.num_cut else sum(long))
+        assert row.tokens_cut == (sum(long) - 100 * len(long) if how == "truncate" else 0)
+        assert row.num_refused == (len(long) if how == "error" else 0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.data())
+def test_the_expected_longest_is_the_mean_over_all_batches(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    batch = data.draw(st.integers(1, len(lengths)))
+    longest = [max(chosen) for chosen in combinations(lengths, batch)]
+    found = expected_longest(Histogram.of(np.array(lengths)), batch)
+    assert found == pytest.approx(sum(longest) / len(longest), rel=1e-9)
+
+
+def test_the_expected_longest_holds_for_many_samples() -> None:
+    histogram = Histogram(np.array([100, 10]), np.array([10**7, 9 * 10**7]))
+    want = 100 - 90 * 0.9**64  # so many samples that drawing with replacement is the same
+    assert expected_longest(histogram, 64) == pytest.approx(want, rel=1e-5)
+    assert expected_longest(histogram, 1) == pytest.approx(19, rel=1e-5)
+    assert expected_longest(histogram, 10**8) == pytest.approx(100)
+
+
+def test_padding_is_compared_with_batches_as_users_make_them(write: Write) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 200, 3000)
+    (row,) = preview(write(length=lengths), [1000])
+    batch = round(3000 / row.num_packs)
+    assert row.batch == batch > 1
+    positions = 0
+    for _ in range(30):  # epochs in random order, each batch padded to its longest
+        order = rng.permutation(lengths)[: 3000 // batch * batch]
+        positions += order.reshape(-1, batch).max(axis=1).sum() * batch
+    positions *= 3000 / (3000 // batch * batch) / 30
+    assert row.padding_longest == pytest.approx(1 - lengths.sum() / positions, abs=0.002)
+    assert row.padding_single == pytest.approx(1 - lengths.mean() / 1000)
+    assert row.padding == pytest.approx(1 - row.fill)
+    assert row.saved == pytest.approx(1 - row.num_packs * 1000 / positions, abs=0.002)
+
+
+def test_equal_samples_leave_nothing_to_save(write: Write) -> None:
+    (row,) = preview(write(length=[64] * 640), [640], PlanOptions(640))
+    assert (row.num_packs, row.batch, row.padding, row.padding_longest) == (64, 10, 0, 0)
+    assert row.saved == pytest.approx(0) and row.padding_single == pytest.approx(0.9)
+
+
+def test_steps_are_whole_global_batches(write: Write) -> None:
+    uri = write(length=[10] * 100)
+    for batch, steps in ((8, 12), (16, 6), (104, 0)):
+        (row,) = preview(uri, [10], PlanOptions(10, global_batch=batch))
+        assert (row.num_packs, row.steps) == (100, steps)
+    assert preview(uri, [10])[0].steps is None
+
+
+def test_a_capacity_that_nothing_fits_is_shown_as_such(write: Write) -> None:
+    fits, not_one = preview(write(length=[50, 60]), [64, 32])
+    assert (fits.num_packs, fits.num_dropped) == (2, 0)
+    assert (not_one.num_packs, not_one.num_dropped, not_one.dropped_tokens) == (0, 2, 110)
+    assert not_one.fill == not_one.num_samples == not_one.gap_percent == 0
+
+
+def test_inexact_lengths_keep_their_margin(write: Write) -> None:
+    uri = write(length=[100] * 10, method=["exact"] * 9 + ["heuristic"])
+    assert preview(uri, [1000])[0].planned_capacity == 900
+    assert preview(uri, [1000], PlanOptions(1, margin=0))[0].planned_capacity == 1000
+
+
+def calibrated(folder: Path, columns: dict[str, Any], source: dict[str, Any]) -> str:
+    folder.mkdir()
+    path = folder / "part-00000.parquet"
+    pq.write_table(pa.table(columns), path)
+    manifest = {
+        "format": "packidx-lengths",
+        "version": 1,
+        "fingerprint": "0",
+        "num_samples": len(columns["length"]),
+        "files": [{"path": path.name, "bytes": path.stat().st_size}],
+        "calibration": {"num_samples": source["num_samples"], "sources": [source]},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return str(folder)
+
+
+def test_a_calibration_asks_for_its_margin(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(1).integers(50, 200, 2000)
+    columns = {"length": lengths, "source": ["a"] * 2000, "method": ["heuristic"] * 2000}
+    drawn = lengths[:300]
+    source = {"name": "a", "num_usable": 2000, "num_samples": 300}
+    source |= {"estimated": drawn.tolist(), "actual": (drawn + 4).tolist()}
+    uri = calibrated(tmp_path / "lengths", columns, source)
+    options = PlanOptions(2048, strategy="bfd")
+    plan = plan_packs(uri, tmp_path / "index", options).manifest["options"]
+    (row,) = preview(uri, [2048], options)
+    # Packs of about 17 samples, 4 tokens more each. Which of equal samples go together is drawn.
+    assert 1900 < row.planned_capacity < 2048 - 4 * 14
+    assert abs(row.planned_capacity - plan["planned_capacity"]) <= 16
+
+
+def test_media_in_what_is_cut_is_told(write: Write) -> None:
+    uri = write(length=[30, 80, 90, 95], image_tokens=[20, 20, 0, None], video_tokens=[0, 0, 0, 7])
+    (row,) = preview(uri, [64], PlanOptions(64, on_long="split"))
+    assert (row.num_cut, row.num_cut_with_media) == (3, 2)
+    assert preview(uri, [64])[0].num_cut_with_media == 0
+
+
+def test_impossible_previews_are_refused(write: Write) -> None:
+    uri = write(length=[0, None])
+    with pytest.raises(SourceError, match=r"holds no usable sample \(2 rows\): nothing to pack"):
+        preview(uri, [10])
+    with pytest.raises(OptionError, match="capacity is missing: name one or more"):
+        preview(uri, [])
+    with pytest.raises(OptionError, match="capacity is 0"):
+        preview(uri, [10, 0])
+    with pytest.raises(SourceError, match="does not exist"):
+        preview(uri + "x", [10])
+
+
+def test_options_that_a_preview_does_not_see_are_named() -> None:
+    assert unseen(PlanOptions(10, seed=4, margin=0.1, align=2, on_long="split")) == []
+    given = PlanOptions(10, mix=("a=2",), max_images=3, holdout="0.1", window_shards=2)
+    assert unseen(given) == ["--max-images", "--mix", "--holdout", "--window-shards"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60))
+def test_any_lengths_have_a_preview(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], capacity: int
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "a.parquet"
+    pq.write_table(pa.table({"length": lengths}), path)
+    for how in ("drop", "split", "truncate"):
+        (row,) = preview(str(path), [capacity], PlanOptions(1, on_long=how))
+        assert row.num_tokens <= row.num_packs * capacity
+        assert row.num_tokens + row.dropped_tokens + row.tokens_cut == sum(lengths)
+        shares = (row.fill, row.padding, row.padding_longest, row.padding_single)
+        assert all(-1e-9 <= share <= 1 for share in shares) and row.saved <= 1
+
+
+def shown(rows: list[PreviewRow], as_json: bool, notes: list[str]) -> tuple[str, str]:
+    @click.command()
+    def command() -> None:
+        show(rows, as_json, notes)
+
+    result = CliRunner().invoke(command, catch_exceptions=False)
+    return result.stdout, result.stderr
+
+
+def test_the_table_has_a_line_per_capacity(write: Write) -> None:
+    uri = write(length=[*some_lengths(), None])
+    options = PlanOptions(1, global_batch=8, on_long="error")
+    rows = preview(uri, [64, 100_000], options)
+    stdout, stderr = shown(rows, False, ["--mix"])
+    head, line, small, large, *legend = stdout.splitlines()
+    assert head.split()[:5] == ["capacity", "packs", "fill", "gap", "steps"]
+    assert set(line.strip()) == {"─"}
+    assert small.split()[:2] == ["64", f"{rows[0].num_packs:,}"]
+    assert f"{rows[0].num_dropped:,}   {rows[0].dropped_tokens:,}".split() == small.split()[8:10]
+    assert large.split()[:2] == ["100,000", f"{rows[1].num_packs:,}"]
+    text = "\n".join(legend)
+    assert "with --on-long error no plan is made at 64\n" in text + "\n"
+    assert f"unusable: {rows[0].num_unusable:,} rows" in text
+    assert stderr == "note: a dry run does not look at --mix\n"
+
+
+def test_the_table_tells_what_is_cut_and_planned(write: Write) -> None:
+    uri = write(length=[30, 80], image_tokens=[0, 50])
+    rows = preview(uri, [64], PlanOptions(1, on_long="split", margin=0.25))
+    stdout, stderr = shown(rows, False, [])
+    assert "1 cut" in stdout and "steps" not in stdout and not stderr
+    assert "up to 1 of the samples that are cut hold media" in stdout
+    assert "margin: packs of at most 48 tokens are planned" in stdout
+
+
+def test_json_has_every_field(write: Write) -> None:
+    rows = preview(write(length=some_lengths()), [64, 128])
+    stdout, _ = shown(rows, True, [])
+    found = json.loads(stdout)
+    assert [list(one) for one in found] == [[field.name for field in fields(PreviewRow)]] * 2
+    assert [one["num_packs"] for one in found] == [row.num_packs for row in rows]

@@ -1,0 +1,237 @@
+"""A lengths table as counts: the same from both engines, whatever its files are like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from packidx.errors import FormatError, OptionError, SourceError
+from packidx.plan.survey import ENGINES, Engine, SourceTotals, survey
+
+KEYS = ("source", "ok", "method", "length")
+SUMS = ("count", "label_tokens", "num_unlabelled", "image_tokens", "video_tokens", "num_with_media")
+
+
+def some_rows(count: int = 3000, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows of a lengths table with everything that is possible in its columns."""
+    rng = np.random.default_rng(seed)
+
+    def pick(values: list[Any]) -> list[Any]:
+        return [values[number] for number in rng.integers(0, len(values), count)]
+
+    columns = {
+        "sample_id": list(range(count)),
+        "source": pick(["web", "code", "Ä", "", None]),
+        "image_tokens": pick([0, 0, 7, 2**31 - 1, None]),
+        "video_tokens": pick([0, 5, None]),
+        "audio_tokens": pick([0, 0, 0, 2]),
+        "length": pick([1, 2, 3, 500, 8192, 2**31 - 1, 0, -4, None]),
+        "label_tokens": pick([0, 1, 2**31 - 1, None]),
+        "method": pick(["exact", "heuristic", None]),
+        "status": pick(["ok", "ok", "ok", "rejected", None]),
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def table_of(rows: list[dict[str, Any]]) -> pa.Table:
+    integers = dict.fromkeys(("length", "label_tokens", "image_tokens", "video_tokens"), pa.int32())
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return pa.table(
+        {name: pa.array(values, integers.get(name)) for name, values in columns.items()}
+    )
+
+
+def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a survey of the rows has to say, by plain Python."""
+    sums: dict[tuple[Any, ...], Counter[str]] = {}
+    for row in rows:
+        key = (row["source"], row["status"] == "ok", row["method"], row["length"])
+        one = sums.setdefault(key, Counter())
+        one["count"] += 1
+        one["num_unlabelled"] += row["label_tokens"] is None
+        for name in ("label_tokens", "image_tokens", "video_tokens"):
+            one[name] += row[name] or 0
+        media = [row[f"{kind}_tokens"] or 0 for kind in ("image", "video", "audio")]
+        one["num_with_media"] += sum(media) > 0
+    ordered = sorted(sums, key=lambda key: [(v is not None, _comparable(v)) for v in key])
+    return [
+        dict(zip(KEYS, key, strict=True)) | {name: sums[key][name] for name in SUMS}
+        for key in ordered
+    ]
+
+
+def _comparable(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else 0 if value is None else value
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One table in parts of other sizes, row groups, types, encodings and names."""
+    folder = tmp_path_factory.mktemp("source=disk") / "len[1]*"
+    folder.mkdir()
+    table = table_of(some_rows())
+    pieces = [table[:1000], table[1000:1001], table[1001:]]
+    pieces[0] = pieces[0].set_column(
+        1, "source", pieces[0]["source"].dictionary_encode().combine_chunks()
+    )
+    pieces[1] = pieces[1].set_column(5, "length", pieces[1]["length"].cast(pa.int64()))
+    paths = [folder / f"part-{number}?.parquet" for number in range(len(pieces))]
+    for path, piece in zip(paths, pieces, strict=True):
+        pq.write_table(piece, path, row_group_size=300)
+    # As a pattern the first name would take this file in as well.
+    pq.write_table(table, folder / "part-0x.parquet")
+    return paths
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_survey_counts_every_row(parts: list[Path], engine: Engine) -> None:
+    found = survey(parts, engine)
+    assert found.table.to_pylist() == counted(some_rows())
+    assert found.table.column_names == [*KEYS, *SUMS]
+    assert found.num_samples == 3000 and found.present == ("source",)
+
+
+def test_engines_threads_and_order_of_parts_give_the_same(parts: list[Path]) -> None:
+    wanted = survey(parts, "duckdb", threads=1)
+    for files in (parts, parts[::-1], [parts[1], parts[2], parts[0]]):
+        for engine in ENGINES:
+            for threads in (1, 2):
+                assert survey(files, engine, threads=threads).table.equals(wanted.table)
+
+
+def test_polars_gives_the_same_on_one_thread(parts: list[Path]) -> None:
+    program = (
+        "import sys, polars; from packidx.plan.survey import survey\n"
+        "assert polars.thread_pool_size() == 1\n"
+        "print(survey(sys.argv[1:], 'polars').table.to_pylist())"
+    )
+    command = [sys.executable, "-c", program, *map(str, parts)]
+    environment = os.environ | {"POLARS_MAX_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(survey(parts, "polars").table.to_pylist())
+
+
+def by_hand(longest: int, shift: int) -> dict[str | None, SourceTotals]:
+    found: dict[str | None, Counter[str]] = {}
+    for row in some_rows():
+        sums = found.setdefault(row["source"], Counter())
+        tokens = (row["length"] or 0) - shift
+        if row["status"] == "ok" and 0 < tokens <= longest:
+            sums["num_samples"] += 1
+            sums["num_tokens"] += tokens
+            sums["num_unlabelled"] += row["label_tokens"] is None
+            for name in ("label_tokens", "image_tokens", "video_tokens"):
+                sums[name] += row[name] or 0
+    return {name: SourceTotals(**sums) for name, sums in found.items()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_totals_add_up_what_a_plan_may_use(parts: list[Path], engine: Engine) -> None:
+    found = survey(parts, engine)
+    assert found.totals() == by_hand(1 << 31, 0)
+    assert found.totals(shift=True, longest=499) == by_hand(499, 1)
+    assert found.totals(longest=1)["web"].num_tokens == found.totals(longest=1)["web"].num_samples
+    nothing = survey(parts, engine, by=()).usable(longest=0)
+    assert nothing.num_rows == 0
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_the_histogram_is_of_usable_samples(parts: list[Path], shift: bool) -> None:
+    lengths = [row["length"] or 0 for row in some_rows() if row["status"] == "ok"]
+    want = Counter(length - shift for length in lengths if length > shift)
+    found = survey(parts, "duckdb").histogram(shift)
+    assert found.lengths.tolist() == sorted(want, reverse=True)
+    assert found.counts.tolist() == [want[length] for length in sorted(want, reverse=True)]
+
+
+def test_methods_are_counted_among_rows_that_are_not_rejected(parts: list[Path]) -> None:
+    want = Counter(row["method"] for row in some_rows() if row["status"] == "ok" and row["method"])
+    found = survey(parts, "polars")
+    assert found.methods == dict(want) and list(found.methods) == ["exact", "heuristic"]
+    assert found.weakest_method == "heuristic"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_length_alone_is_a_table(tmp_path: Path, engine: Engine) -> None:
+    path = tmp_path / "source=x" / "bare.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"length": pa.array([5, 3, 5, None], pa.uint16())}), path)
+    found = survey([path], engine)
+    assert [(row["length"], row["count"]) for row in found.table.to_pylist()] == [
+        (None, 1),
+        (3, 1),
+        (5, 2),
+    ]
+    assert found.present == () and found.methods == {} and found.weakest_method == "exact"
+    assert found.totals() == {None: SourceTotals(3, 13, 0, 3, 0, 0)}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_columns_may_be_in_some_parts_only(tmp_path: Path, engine: Engine) -> None:
+    tables = [
+        pa.table({"length": [4], "source": ["a"], "label_tokens": pa.nulls(1)}),
+        pa.table({"label_tokens": [3], "other": [b"x"], "length": [9]}),
+        pa.table({"length": pa.nulls(2), "method": ["exact", "exact"]}),
+    ]
+    paths = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for path, table in zip(paths, tables, strict=True):
+        pq.write_table(table, path)
+    found = survey(paths, engine)
+    assert found.totals() == {None: SourceTotals(1, 9, 3, 0), "a": SourceTotals(1, 4, 0, 1)}
+    assert found.methods == {"exact": 2} and found.num_samples == 4
+    assert survey(paths[2:], engine).histogram().num_samples == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_are_told_apart_by_other_columns(tmp_path: Path, engine: Engine) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"length": [1, 1, 1], "shard": [2, 0, 2], "source": ["a"] * 3}), path)
+    found = survey([path], engine, by=("shard", "source"))
+    assert [(row["shard"], row["count"]) for row in found.table.to_pylist()] == [(0, 1), (2, 2)]
+    with pytest.raises(ValueError, match="totals are by one column"):
+        found.totals()
+
+
+BAD = [
+    ({"tokens": [1]}, FormatError, "there is no column `length`"),
+    ({"length": [1.0]}, FormatError, "column `length` is double, not integer: cast it first"),
+    ({"length": [1], "source": [1]}, FormatError, "column `source` is int64, not text"),
+    ({"length": [1, 1 << 31]}, FormatError, "correct the value or leave the column out"),
+    ({"length": [1], "label_tokens": [-1 << 40]}, FormatError, "correct the value"),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("columns", "kind", "words"), BAD)
+def test_bad_tables_are_refused(
+    tmp_path: Path, engine: Engine, columns: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    path = tmp_path / "bad.parquet"
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(kind, match=words) as error:
+        survey([path], engine)
+    assert "bad.parquet" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_bad_questions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 no")
+    with pytest.raises(SourceError, match=r"a\.parquet cannot be read as Parquet"):
+        survey([path])
+    with pytest.raises(OptionError, match="engine is 'spark': choose one of duckdb, polars"):
+        survey([path], "spark")  # type: ignore[arg-type]
+    for name in ("colour", "media", "length"):
+        with pytest.raises(OptionError, match=f"a survey by '{name}' is not possible"):
+            survey([path], by=(name,))
+    pq.write_table(pa.table({"length": [1], "method": ["guess"]}), path)
+    with pytest.raises(FormatError, match="method is 'guess', not one of"):
+        _ = survey([path]).methods
