@@ -1,113 +1,74 @@
-"""`make bench`: what packidx promises about speed, as ratios measured side by side in one run.
+"""`make bench`: what packidx promises of its planner, as ratios measured side by side in one run.
 
-A ratio survives a slow or noisy machine, a number of seconds does not; each pair is timed in turns
-and the best of each side counts.
+A ratio survives a slow or noisy machine, a number of seconds does not; where it matters each pair
+is timed in turns and the best of each side counts. A line whose promise is not kept ends in MISSED.
+The exit status says nothing of promises: it is 0 unless something broke.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import argparse
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from bench_large import bench_large
+from bench_plan import (
+    REPEATS,
+    bench_command,
+    bench_distributions,
+    bench_help,
+    bench_memory,
+    bench_ten_million,
+    bench_windows,
+)
+from bench_schedule import bench_caps, bench_schedule, write_mix
+from bench_tools import MILLION
 
-NUM_SAMPLES = 1_000_000
-CAPACITY = 8192
-REPEATS = 5
-
-
-def log_normal(count: int) -> np.ndarray:
-    """Lengths of a usual mix: log-normal, median 800, sigma 1, within [16, capacity]."""
-    rng = np.random.default_rng(0)
-    lengths = np.exp(rng.normal(np.log(800), 1, count))
-    return np.clip(lengths, 16, CAPACITY).astype(np.int32)
-
-
-def best_of(first: Callable[[], None], second: Callable[[], None]) -> tuple[float, float]:
-    """The shortest wall times of both, in seconds, run alternately."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(REPEATS):
-        for run, taken in zip((first, second), times, strict=True):
-            begin = time.perf_counter()
-            run()
-            taken.append(time.perf_counter() - begin)
-    return min(times[0]), min(times[1])
-
-
-def python(*args: str) -> None:
-    subprocess.run([sys.executable, *args], check=True, stdout=subprocess.DEVNULL)
-
-
-def bench_help() -> None:
-    """`packidx --help` against the import it cannot do without; promised: at most 4 times."""
-    ours, click = best_of(
-        lambda: python("-m", "packidx_cli", "--help"), lambda: python("-c", "import click")
-    )
-    print(
-        f"packidx --help / import click        {ours:6.3f} s / {click:.3f} s = {ours / click:5.2f}"
-    )
-
-
-def bench_plan(folder: Path) -> None:
-    """The whole command against one item-by-item best fit decreasing in the same interpreter."""
-    from bisect import bisect_left, insort
-
-    lengths = log_normal(NUM_SAMPLES)
-    pq.write_table(pa.table({"length": lengths}), folder / "lengths.parquet")
-    packs = 0
-
-    def command() -> None:
-        import shutil
-
-        shutil.rmtree(folder / "index", ignore_errors=True)
-        source, index = str(folder / "lengths.parquet"), str(folder / "index")
-        python("-m", "packidx_cli", "plan", source, "-o", index, "--capacity", str(CAPACITY))
-
-    def item_by_item() -> None:
-        nonlocal packs
-        rooms: list[int] = []
-        packs = 0
-        for length in np.sort(lengths)[::-1].tolist():
-            at = bisect_left(rooms, length)
-            if at == len(rooms):
-                packs += 1
-                room = CAPACITY
-            else:
-                room = rooms.pop(at)
-            if room - length >= 16:
-                insort(rooms, room - length)
-
-    ours, loop = best_of(command, item_by_item)
-    found = pq.read_metadata(next((folder / "index").glob("snapshots/*/packs-*.parquet"))).num_rows
-    print(f"item-level loop / packidx plan (1M)  {loop:6.2f} s / {ours:.2f} s = {loop / ours:5.2f}")
-    print(f"packs, packidx plan / item-level     {found} / {packs} = {found / packs:.6f}")
-
-
-def bench_memory(folder: Path) -> None:
-    """Peak memory of the command above; promised: at most 600 MB."""
-    script = (
-        "import resource, sys; from packidx_cli.main import main; main(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    )
-    args = ["plan", str(folder / "lengths.parquet"), "-o", str(folder / "index"), "--capacity"]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *args, "8000"], check=True, capture_output=True, text=True
-    )
-    peak = int(done.stdout.splitlines()[-1]) / 1024
-    print(f"peak memory of that command / 600    {peak:6.0f} MB / 600 MB = {peak / 600:5.2f}")
+PARTS = ("start", "distributions", "speed", "memory", "windows", "caps", "schedule", "large")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--large", action="store_true", help="a hundred million lengths, too")
+    parser.add_argument("--only", help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--scale", type=float, default=1.0, help="of all numbers of samples")
+    args = parser.parse_args()
+    chosen = args.only.split(",") if args.only else [one for one in PARTS if one != "large"]
+    chosen += ["large"] if args.large and "large" not in chosen else []
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory() as folder:
-        bench_help()
-        bench_plan(Path(folder))
-        bench_memory(Path(folder))
+        parts = _parts(Path(folder), args.scale)
+        for name in PARTS:
+            if name in chosen:
+                parts[name]()
+
+
+def _parts(folder: Path, scale: float) -> dict[str, Callable[[], None]]:
+    many = int(MILLION * scale) // 1000 * 1000  # whole shards
+
+    def speed() -> None:
+        before = bench_command(folder, many, REPEATS, at_least=2)
+        bench_ten_million(folder, 10 * many, before)
+
+    def of_mix(part: Callable[..., None], count: int) -> Callable[[], None]:
+        def run() -> None:
+            table = folder / "mix.parquet"
+            part(folder, table, write_mix(table, count))
+
+        return run
+
+    return {
+        "start": bench_help,
+        "distributions": lambda: bench_distributions(folder, many),
+        "speed": speed,
+        "memory": lambda: bench_memory(folder, many),
+        "windows": lambda: bench_windows(folder, many),
+        "caps": of_mix(bench_caps, many // 2),
+        "schedule": of_mix(bench_schedule, many),
+        "large": lambda: bench_large(folder, 100 * many),
+    }
 
 
 if __name__ == "__main__":

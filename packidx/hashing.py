@@ -33,7 +33,11 @@ _LITTLE = np.dtype("<u8")
 
 
 def mix64(values: Uint64s) -> Uint64s:
-    """splitmix64 of each value, uint64, same shape."""
+    """splitmix64 of each value, uint64 [n]."""
+    return hash_ints(values.view(np.int64), 0)
+
+
+def _mix(values: Uint64s) -> Uint64s:
     x = values + np.uint64(0x9E3779B97F4A7C15)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -53,7 +57,7 @@ def hash_ints(values: NDArray[np.integer], key: int) -> Uint64s:
     out = np.empty(len(values), np.uint64)
     for first in range(0, len(values), _BLOCK):
         block = values[first : first + _BLOCK].astype(np.int64).view(np.uint64)
-        out[first : first + _BLOCK] = mix64(block ^ np.uint64(key))
+        out[first : first + _BLOCK] = _mix(block ^ np.uint64(key))
     return out
 
 
@@ -130,8 +134,8 @@ def _hash_block(data: NDArray[np.uint8], offsets: Int64s) -> Uint64s:
     has_tail = sizes % 8 != 0
     tail_bits = (8 * (sizes[has_tail] % 8)).astype(np.uint64)
     words[ends[has_tail] - 1] &= (np.uint64(1) << tail_bits) - np.uint64(1)
-    mixed = mix64(words ^ mix64((number + 1).astype(np.uint64)))
+    mixed = _mix(words ^ _mix((number + 1).astype(np.uint64)))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
     total = sums[ends] - sums[ends - num_words]
-    total += mix64(sizes.astype(np.uint64) ^ np.uint64(splitmix64(0)))
-    return mix64(total)
+    total += _mix(sizes.astype(np.uint64) ^ np.uint64(splitmix64(0)))
+    return _mix(total)

@@ -7,6 +7,8 @@ in MurmurHash3's finaliser (Appleby, 2011), keyed by splitmix64 (Steele et al., 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,10 +79,21 @@ class BijectiveMix:
 
 def permutation(count: int, key: int) -> NDArray[np.int64]:
     """A seeded permutation of ``arange(count)``: the inputs in the order of their mixed values."""
+    return _permutation(count, key, np.empty(count, np.int64))
+
+
+def small_permutation(count: int, key: int) -> NDArray[np.int32]:
+    """`permutation` of at most 2^31 numbers in half the memory, int32."""
+    return _permutation(count, key, np.empty(count, np.int32))
+
+
+def _permutation(count: int, key: int, out: Any) -> Any:
     bits = max(1, (count - 1).bit_length())
     mix = BijectiveMix(bits, key)
-    parts = []
+    done = 0
     for start in range(0, 1 << bits, _CHUNK):  # in the processor's cache it is five times faster
         inputs = mix.inverse(np.arange(start, min(start + _CHUNK, 1 << bits), dtype=np.uint64))
-        parts.append(inputs[inputs < np.uint64(count)].astype(np.int64))
-    return np.concatenate(parts)
+        inputs = inputs[inputs < np.uint64(count)]
+        out[done : done + len(inputs)] = inputs
+        done += len(inputs)
+    return out

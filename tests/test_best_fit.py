@@ -1,4 +1,4 @@
-"""The strategy on counts against the same rule item by item, and its lower bounds."""
+"""The strategy on counts against the same rule item by item."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.bounds import lower_bound, martello_toth_l2, volume_bound
 from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 
@@ -48,23 +47,6 @@ def rooms_of(records: Records, histogram: Histogram, capacity: int) -> list[int]
     return sorted(rooms.tolist())
 
 
-def optimum(lengths: list[int], capacity: int) -> int:
-    """The fewest packs, by dynamic programming over subsets (at most 9 samples)."""
-    full = (1 << len(lengths)) - 1
-    fits = [
-        sum(length for bit, length in enumerate(lengths) if mask >> bit & 1) <= capacity
-        for mask in range(full + 1)
-    ]
-    best = [0] + [len(lengths)] * full
-    for mask in range(1, full + 1):
-        part = mask
-        while part:
-            if fits[part]:
-                best[mask] = min(best[mask], best[mask ^ part] + 1)
-            part = (part - 1) & mask
-    return best[full]
-
-
 @given(problems())
 def test_counts_fill_packs_exactly_as_items_do(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
@@ -99,40 +81,6 @@ def test_records_place_every_sample_within_capacity(problem: tuple[list[int], in
             at += each
     assert at == len(lengths)
     assert used.max() <= capacity
-
-
-@given(
-    st.integers(1, 20).flatmap(
-        lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=9), st.just(c))
-    )
-)
-def test_bounds_never_exceed_the_optimum(problem: tuple[list[int], int]) -> None:
-    lengths, capacity = problem
-    histogram = Histogram.of(np.array(lengths))
-    best = optimum(lengths, capacity)
-    assert volume_bound(histogram, capacity) <= best
-    assert martello_toth_l2(histogram, capacity) <= best
-
-
-@given(problems())
-def test_l2_is_the_maximum_over_all_thresholds(problem: tuple[list[int], int]) -> None:
-    """Against the definition, threshold by threshold."""
-    lengths, capacity = problem
-    values = []
-    for a in range(capacity // 2 + 1):
-        large = [x for x in lengths if x > capacity - a]
-        medium = [x for x in lengths if capacity / 2 < x <= capacity - a]
-        small = [x for x in lengths if a <= x <= capacity / 2]
-        overflow = sum(small) - (len(medium) * capacity - sum(medium))
-        values.append(len(large) + len(medium) + max(0, -(-overflow // capacity)))
-    assert martello_toth_l2(Histogram.of(np.array(lengths)), capacity) == max(values)
-
-
-def test_l2_proves_what_the_volume_cannot() -> None:
-    histogram = Histogram.of(np.array([6, 6, 6, 5, 5]))
-    assert volume_bound(histogram, 10) == 3
-    assert lower_bound(histogram, 10) == (4, "L2")  # 6 6 6 alone, 5 + 5
-    assert best_fit_decreasing(histogram, 10).total_packs == 4
 
 
 @pytest.mark.parametrize("lengths", [[11], [0, 3], [-1]])

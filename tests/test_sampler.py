@@ -18,6 +18,8 @@ from torch_packs import bare_index, make_index, record
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
+from packidx.index.order import EpochOrder, consumed_packs
+from packidx.plan.schedule import schedule
 from packidx.torch import PackSampler
 from packidx.torch import sampler as sampler_module
 
@@ -27,9 +29,13 @@ relaxed = settings(deadline=None, max_examples=50)
 class StandIn(Index):
     """An index of any number of packs that needs no files: Hypothesis tries thousands."""
 
-    def __init__(self, num_packs: int, block: int = 1024) -> None:
+    def __init__(
+        self, num_packs: int, block: int = 1024, chunk: int = 1, epochs: Any = None
+    ) -> None:
         self.path, self.id, self.roots = "index", "0123abcd", {}
-        self.manifest = {"result": {"num_packs": num_packs, "schedule_block": block}}
+        result = {"num_packs": num_packs, "schedule_block": block, "schedule_chunk": chunk}
+        result |= {"epochs": epochs} if epochs else {}
+        self.manifest = {"snapshot_id": self.id, "result": result}
 
     def packs(self, columns: Any = None) -> pa.Table:
         return pa.table({"label_tokens": np.arange(self.num_packs) * 10})
@@ -198,14 +204,13 @@ def test_a_finished_epoch_has_nothing_left() -> None:
 
 def test_iteration_is_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    order = sampler_module.EpochOrder
+    packs = EpochOrder.packs
 
-    class Counting(order):  # type: ignore[valid-type, misc]
-        def packs(self, positions: Any) -> Any:
-            sizes.append(len(positions))
-            return super().packs(positions)
+    def counting(self: EpochOrder, positions: Any) -> Any:
+        sizes.append(len(positions))
+        return packs(self, positions)
 
-    monkeypatch.setattr(sampler_module, "EpochOrder", Counting)
+    monkeypatch.setattr(EpochOrder, "packs", counting)
     sampler = PackSampler(StandIn(10**9), world_size=4, global_batch=8)
     sampler.load_state_dict(sampler.state_at(10**8))
     assert len(list(itertools.islice(sampler, 5000))) == 5000
@@ -247,7 +252,10 @@ BAD_STATES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"global_batch": 4}, MismatchError, "global_batch 4, this sampler 2.*accumulation"),
     ({"version": 2}, FormatError, "version 2; this packidx knows 1"),
     ({"position": 21}, FormatError, r"position 21, outside \[0, 20\]"),
-    ({"position": "3"}, FormatError, "position '3'"),
+    ({"position": "3"}, FormatError, "position '3', no whole number from 0"),
+    ({"position": -1}, FormatError, "position -1, no whole number from 0"),
+    ({"epoch": True}, FormatError, "epoch True"),
+    ({"epoch": 1 << 63}, FormatError, "epoch 9223372036854775808"),
 ]
 
 
@@ -320,4 +328,139 @@ def test_a_block_that_is_none_of_ours() -> None:
     index = StandIn(10)
     index.manifest["result"]["schedule_block"] = -3
     with pytest.raises(FormatError, match="schedule_block is -3"):
+        PackSampler(index)
+
+
+CHUNKED = {"block": 24, "chunk": 4}
+
+
+@pytest.mark.parametrize("num_packs", [240, 243, 257])
+def test_planned_micro_steps_stay_together(num_packs: int) -> None:
+    """A step is a block of the plan, its micro-steps are the plan's; one step at most is mended."""
+    index = StandIn(num_packs, **CHUNKED)
+    seen = set()
+    for epoch in range(5):
+        samplers = ranks(index, 4, global_batch=24, epoch=epoch)
+        mended = 0
+        for step in range(samplers[0].num_steps):
+            packs = np.array(samplers[0].packs_of_step(step))
+            blocks, chunks = packs // 24, packs.reshape(6, 4) // 4
+            mended += len(set(blocks.tolist())) > 1
+            whole = (chunks == chunks[:, :1]).all(axis=1)
+            assert whole.sum() >= 5  # a rest of fewer packs than a chunk spoils one micro-step
+            seen.add(tuple(packs.tolist()))
+        assert mended <= bool(num_packs % 24)
+        # The four ranks of a micro-step have one chunk.
+        micro = np.array([list(sampler) for sampler in samplers]).T // 4
+        assert (micro == micro[:, :1]).all(axis=1).mean() > 0.95
+    assert len(seen) > 4 * (num_packs // 24)
+
+
+def test_equal_costs_stay_equal_in_both_phases() -> None:
+    """What the schedule saves, every epoch saves: ranks wait as little as in the plan's order."""
+    rng = np.random.default_rng(0)
+    llm, vit = rng.random(6400) * 9 + 100, rng.random(6400) * 40
+    order = schedule("stratified", llm, vit, global_batch=64, micro_steps=8, key=3)
+    llm, vit = llm[order], vit[order]
+
+    def useful(packs: Any) -> float:
+        micro = np.asarray(packs).reshape(-1, 8)
+        worst = llm[micro].max(axis=1) + vit[micro].max(axis=1)
+        return float((llm + vit)[micro].sum() / 8 / worst.sum())
+
+    sampler = PackSampler(StandIn(6400, 64, 8), global_batch=64)
+    planned = useful(np.arange(6400))
+    shuffled = useful(PackSampler(StandIn(6400, 64, 1), global_batch=64).packs_of_step(0))
+    assert planned > 0.97 > shuffled + 0.05
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        steps = [sampler.packs_of_step(step) for step in range(sampler.num_steps)]
+        assert useful(steps) == pytest.approx(planned)
+
+
+def test_every_pack_is_left_out_alike_often() -> None:
+    counts = np.zeros(70)
+    sampler = PackSampler(StandIn(70, 16, 4), global_batch=16)
+    for epoch in range(1200):
+        sampler.set_epoch(epoch)
+        counts[sampler.left_out] += 1
+    expected = 1200 * 6 / 70
+    assert counts.min() > 0.6 * expected and counts.max() < 1.4 * expected
+
+
+def test_epochs_take_turns_with_their_variants() -> None:
+    epochs = [[[0, 50], [101, 10]], [[50, 51], [111, 9]]]
+    index = StandIn(120, 8, 4, epochs)
+    sampler = PackSampler(index, global_batch=6)
+    for epoch in range(6):
+        sampler.set_epoch(epoch)
+        mine = [pack for first, count in epochs[epoch % 2] for pack in range(first, first + count)]
+        assert sampler.num_steps == 10 and len(sampler) == 60
+        assert sorted(list(sampler) + sampler.left_out) == mine
+        restored = PackSampler(index, global_batch=6)
+        restored.load_state_dict(sampler.state_at(7))
+        assert list(restored) == list(sampler)[42:]
+    uneven = PackSampler(StandIn(9, 2, 1, [[[0, 4]], [[4, 5]]]), global_batch=4)
+    assert uneven.num_steps == 1 and uneven.left_out == []
+    uneven.set_epoch(1)
+    assert uneven.num_steps == 1 and len(uneven.left_out) == 1
+    with pytest.raises(OptionError, match="global_batch 5 exceeds the 4 packs of an epoch"):
+        PackSampler(StandIn(9, 2, 1, [[[0, 4]], [[4, 5]]]), global_batch=5)
+    with pytest.raises(FormatError, match=r"position 5, outside \[0, 4\]"):
+        uneven.load_state_dict(uneven.state_at(1) | {"position": 5})
+
+
+@relaxed
+@given(layouts(), st.integers(0, 5), st.integers(0, 3), st.data())
+def test_consumed_packs_are_those_that_were_dealt(
+    layout: tuple[Index, int, int], seed: int, epoch: int, data: st.DataObject
+) -> None:
+    index, world_size, batch = layout
+    samplers = ranks(index, world_size, global_batch=batch, seed=seed, epoch=epoch)
+    count = data.draw(st.integers(0, len(samplers[0])))
+    given = [list(itertools.islice(sampler, count)) for sampler in samplers]
+    state = json.loads(json.dumps(samplers[0].state_dict()))
+    consumed = consumed_packs(index.manifest, state)
+    assert consumed.dtype == np.int64
+    assert consumed.tolist() == [pack for micro in zip(*given, strict=True) for pack in micro]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"snapshot_id": "ffff"}, MismatchError, "snapshot_id ffff, this index 0123abcd.*INDEX@ID"),
+        ({"position": 21}, FormatError, r"position 21, outside \[0, 20\]"),
+        ({"global_batch": 0}, FormatError, "global_batch 0, no whole number from 1"),
+        ({"version": 2}, FormatError, "version 2; this packidx knows 1"),
+    ],
+)
+def test_consumed_packs_of_bad_states(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    index = StandIn(20)
+    state = PackSampler(index, global_batch=2).state_at(4) | change
+    with pytest.raises(error, match=message):
+        consumed_packs(index.manifest, state)
+    with pytest.raises(FormatError, match="list, not what state_dict"):
+        consumed_packs(index.manifest, [])
+
+
+BAD_RESULTS: list[tuple[dict[str, Any], str]] = [
+    ({"schedule_chunk": 3}, "schedule_block is 1024, no multiple of schedule_chunk 3"),
+    ({"schedule_chunk": 0}, "schedule_chunk is 0, not a positive"),
+    ({"schedule_block": 1.5}, "schedule_block is 1.5, not a positive"),
+    ({"epochs": []}, r"epochs is \[\], not a list of epochs"),
+    ({"epochs": [[0, 5]]}, r"epochs has \[0, 5\], not a list of \[first pack"),
+    ({"epochs": [[[0, 5], [4, 2]]]}, r"epochs has \[4, 2\], which cannot be"),
+    ({"epochs": [[[0, -1]]]}, r"epochs has \[0, -1\], which cannot be"),
+    ({"epochs": [[[0, "5"]]]}, "which cannot be"),
+    ({"epochs": [[[3, 8]]]}, "epochs reaches pack 10 of 10 packs"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_RESULTS)
+def test_results_that_cannot_be(change: dict[str, Any], message: str) -> None:
+    index = StandIn(10)
+    index.manifest["result"] |= change
+    with pytest.raises(FormatError, match=message):
         PackSampler(index)

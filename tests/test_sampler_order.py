@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packidx.index.order import EpochOrder, order_key, permute
+from packidx.index.order import EpochOrder, Epochs, order_key, permute
 
 SIZES = [*range(1, 70), 127, 128, 129, 1000, 1023, 1024, 4097, 50_000]
 
@@ -21,60 +21,107 @@ def keys(count: int) -> np.ndarray:
     return np.array([order_key("snapshot", seed, 0) for seed in range(count)], np.uint64)
 
 
-@pytest.mark.parametrize("block", [1, 2, 7, 64, 10**9])
-def test_every_order_is_a_permutation(block: int) -> None:
+def one_range(size: int, block: int, key: int, chunk: int = 1) -> EpochOrder:
+    return EpochOrder([(0, size)], block, chunk, key)
+
+
+@pytest.mark.parametrize(
+    ("block", "chunk"), [(1, 1), (2, 1), (6, 3), (64, 8), (64, 64), (10**9, 1)]
+)
+def test_every_order_is_a_permutation(block: int, chunk: int) -> None:
     for size in SIZES:
-        packs = EpochOrder(size, block, order_key("snapshot", size, 3)).packs(np.arange(size))
-        assert np.array_equal(np.sort(packs), np.arange(size)), (size, block)
+        order = one_range(size, block, order_key("snapshot", size, 3), chunk)
+        assert np.array_equal(np.sort(order.packs(np.arange(size))), np.arange(size)), (size, block)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> tuple[EpochOrder, np.ndarray]:
+    """An order and the packs of its ranges, sorted."""
+    chunk = draw(st.integers(1, 12))
+    counts = draw(st.lists(st.integers(0, 600), min_size=1, max_size=5))
+    ranges, first = [], 0
+    for count in counts:
+        first += draw(st.integers(0, 50))
+        ranges.append((first, count))
+        first += count
+    block, key = chunk * draw(st.integers(1, 9)), draw(st.integers(0, 2**64 - 1))
+    packs = np.concatenate([np.arange(first, first + count) for first, count in ranges])
+    return EpochOrder(draw(st.permutations(ranges)), block, chunk, key), packs
 
 
 @settings(deadline=None)
-@given(st.integers(1, 5000), st.integers(1, 300), st.integers(0, 2**64 - 1), st.data())
-def test_any_part_can_be_had_alone(size: int, block: int, key: int, data: st.DataObject) -> None:
-    order = EpochOrder(size, block, key)
+@given(orders(), st.data())
+def test_any_part_can_be_had_alone(
+    given: tuple[EpochOrder, np.ndarray], data: st.DataObject
+) -> None:
+    order, packs = given
+    size = order.num_packs
     whole = order.packs(np.arange(size))
-    assert np.array_equal(np.sort(whole), np.arange(size))
-    some = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), np.int64)
+    assert np.array_equal(np.sort(whole), packs)
+    drawn = data.draw(st.lists(st.sampled_from(range(size)), max_size=20)) if size else []
+    some = np.array(drawn, int)
     assert np.array_equal(order.packs(some), whole[some])
 
 
 @settings(deadline=None)
-@given(st.integers(1, 2000), st.integers(1, 100), st.integers(0, 2**64 - 1))
-def test_packs_stay_in_their_block(size: int, block: int, key: int) -> None:
-    """Runs of the order are whole blocks of the file; the partial one stands where the key says."""
-    order = EpochOrder(size, block, key)
-    numbers = order.packs(np.arange(size)) // order.block
-    runs = [(number, len(list(run))) for number, run in itertools.groupby(numbers.tolist())]
-    full, tail = divmod(size, order.block)
-    assert Counter(dict(runs)) == Counter(
-        dict.fromkeys(range(full), order.block) | ({full: tail} if tail else {})
-    )
-    assert len(runs) == full + bool(tail)
+@given(orders())
+def test_blocks_and_chunks_stay_together(given: tuple[EpochOrder, np.ndarray]) -> None:
+    """Each block's worth of positions is a block of the plan, but one that takes in the rest."""
+    order, packs = given
+    parts = zip(order._first, np.diff(order._starts), strict=True)
+    planned = [pack for first, count in parts for pack in range(first, first + count)]
+    assert sorted(planned) == packs.tolist()
+    rank = {pack: place for place, pack in enumerate(planned)}
+    whole = order.full * order.block
+    found = np.array([rank[pack] for pack in order.packs(np.arange(whole)).tolist()], int)
+    blocks = found.reshape(-1, order.block) // order.block
+    kept = (blocks == blocks[:, :1]).all(axis=1)
+    assert kept.sum() >= order.full - bool(order.tail)
+    assert len(set(blocks[kept, 0].tolist())) == kept.sum()
+    chunks = found.reshape(-1, order.chunk) // order.chunk
+    together = (chunks == chunks[:, :1]).all(axis=1)
+    assert len(together) - together.sum() <= bool(order.tail % order.chunk)
+
+
+def test_ranges_keep_their_own_blocks() -> None:
+    """Packs appended later are in blocks of their own; what fills none comes last."""
+    order = EpochOrder([(0, 23), (100, 19)], 8, 4, order_key("snapshot", 0, 0))
+    epochs = Epochs((((0, 23), (100, 19)),), 8, 4)
+    planned = epochs.scheduled(0).tolist()
+    whole = [*range(16), *range(100, 116)]
+    assert planned == [*whole, *range(16, 20), *range(20, 23), *range(116, 119)]
+    packs = order.packs(np.arange(42)).reshape(-1, 2)[:20].reshape(5, 8)
+    pure = [
+        row
+        for row in np.sort(packs, axis=1).tolist()
+        if row[0] in (0, 8, 100, 108) and row == list(range(row[0], row[0] + 8))
+    ]
+    assert len(pure) >= 3
 
 
 def test_the_order_never_changes() -> None:
     """Persisted states point into this order: other numbers here would break every resume."""
-    order = EpochOrder(1000, 64, order_key("0123456789abcdef", 7, 2))
+    order = EpochOrder([(0, 700), (900, 300)], 64, 8, order_key("0123456789abcdef", 7, 2))
     packs = order.packs(np.arange(1000))
     assert packs.dtype == np.int64
     assert packs[:8].tolist() == GOLDEN
     assert hashlib.sha256(packs.astype("<i8").tobytes()).hexdigest()[:16] == GOLDEN_DIGEST
 
 
-GOLDEN = [82, 119, 123, 116, 98, 96, 68, 71]
-GOLDEN_DIGEST = "ad61eb29e14b01f5"
+GOLDEN = [1061, 1067, 1066, 1065, 1062, 1060, 1063, 1064]
+GOLDEN_DIGEST = "5df6038a5ba62b52"
 
 
 def test_large_epochs_need_no_memory() -> None:
-    order = EpochOrder(10**12, 1000, order_key("x", 0, 0))
+    order = one_range(10**12, 1000, order_key("x", 0, 0))
     packs = order.packs(np.arange(10**12 - 5000, 10**12))
     assert len(set(packs.tolist())) == 5000 and packs.min() >= 0 and packs.max() < 10**12
 
 
 @pytest.mark.parametrize("change", [("other", 0, 0), ("snapshot", 1, 0), ("snapshot", 0, 1)])
 def test_snapshot_seed_and_epoch_each_give_another_order(change: tuple[str, int, int]) -> None:
-    mine = EpochOrder(2000, 1, order_key("snapshot", 0, 0)).packs(np.arange(2000))
-    other = EpochOrder(2000, 1, order_key(*change)).packs(np.arange(2000))
+    mine = one_range(2000, 1, order_key("snapshot", 0, 0)).packs(np.arange(2000))
+    other = one_range(2000, 1, order_key(*change)).packs(np.arange(2000))
     assert (mine == other).sum() < 12  # 1 expected of two random permutations
 
 
@@ -113,7 +160,7 @@ def test_positions_and_neighbours_look_random(size: int) -> None:
 def test_one_order_looks_random() -> None:
     """Within one permutation: no correlation with the file's order, nor of neighbours."""
     size = 20_000
-    packs = EpochOrder(size, 1, order_key("snapshot", 0, 0)).packs(np.arange(size)).astype(float)
+    packs = one_range(size, 1, order_key("snapshot", 0, 0)).packs(np.arange(size)).astype(float)
     bound = 5 / math.sqrt(size)
     assert abs(np.corrcoef(packs, np.arange(size))[0, 1]) < bound
     for lag in (1, 2, 3, 64, 128, 1024):
@@ -122,14 +169,18 @@ def test_one_order_looks_random() -> None:
     assert (np.abs(np.diff(packs)) == 1).sum() < 12
 
 
-def test_blocks_and_the_partial_block_move() -> None:
-    firsts, tails, insides = set(), set(), set()
-    for epoch in range(40):
-        packs = EpochOrder(35, 8, order_key("snapshot", 0, epoch)).packs(np.arange(35))
+def test_blocks_chunks_and_the_rest_move() -> None:
+    firsts, tails, insides, chunks = set(), set(), set(), set()
+    for epoch in range(60):
+        packs = one_range(35, 8, order_key("snapshot", 0, epoch), 2).packs(np.arange(35))
         firsts.add(packs[0] // 8)
-        tails.add(int(np.flatnonzero(packs == 32)[0]) // 8)
-        insides.add(tuple(packs[packs // 8 == 1] % 8))
-    assert firsts == {0, 1, 2, 3, 4} and tails == {0, 1, 2, 3, 4} and len(insides) > 35
-    # two blocks of one epoch are permuted differently
-    packs = EpochOrder(32, 16, order_key("snapshot", 0, 0)).packs(np.arange(32))
-    assert not np.array_equal(packs[:16] % 16, packs[16:] % 16)
+        tails.add(int(np.flatnonzero(packs == 34)[0]) // 8)
+        inside = packs[packs // 8 == 1] % 8
+        insides.add(tuple(inside))
+        chunks.add(tuple(dict.fromkeys((inside // 2).tolist())))
+    assert firsts >= {0, 1, 2, 3} and tails == {0, 1, 2, 3, 4}
+    assert len(insides) > 50 and len(chunks) > 15
+    # two blocks of one epoch are permuted differently, and so are two chunks of one block
+    packs = one_range(64, 32, order_key("snapshot", 0, 0), 16).packs(np.arange(64))
+    assert not np.array_equal(packs[:32] % 32, packs[32:] % 32)
+    assert not np.array_equal(packs[:16] % 16, packs[16:32] % 16)

@@ -88,7 +88,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for path, piece in zip(paths, pieces, strict=True):
         pq.write_table(piece, path, row_group_size=300)
     # As a pattern the first name would take this file in as well.
-    pq.write_table(table, folder / "part-0x.parquet")
+    (folder.parent / "len1x").mkdir()
+    pq.write_table(table, folder.parent / "len1x" / "part-0x.parquet")
     return paths
 
 

@@ -188,5 +188,5 @@ def bare_index(folder: Path, num_packs: int, block: int | None = None) -> Index:
     index = open_index(folder / "index")
     assert index.num_packs == num_packs
     if block is not None:
-        index.manifest["result"]["schedule_block"] = block
+        index.manifest["result"] |= {"schedule_block": block, "schedule_chunk": 1}
     return index

@@ -227,6 +227,11 @@ class Epochs:
         """Packs of `epoch`."""
         return sum(count for _, count in self.variants[epoch % len(self.variants)])
 
+    def scheduled(self, epoch: int) -> Int64s:
+        """Pack numbers of `epoch` as they were planned: each range's blocks, then what is left."""
+        parts = _blocks_first(self.variants[epoch % len(self.variants)], self.block, self.chunk)
+        return np.concatenate([np.arange(0), *(np.arange(f, f + n) for f, n in parts)])
+
     def order(self, snapshot_id: str, seed: int, epoch: int) -> EpochOrder:
         """The order in which `epoch` trains on its packs."""
         ranges = self.variants[epoch % len(self.variants)]

@@ -149,7 +149,7 @@ class _Job:
             continues = lineage(*resume)
         self.options = replace(
             self.options,
-            weights=_weights(table, asked),
+            weights=_weights(table, asked, self.options),
             cost_model=parse_cost(asked.cost or DEFAULT_PRESET).to_json(),
             excluded=self.rules.exclude.fingerprint if self.rules.exclude else None,
             continues=continues,
@@ -277,18 +277,14 @@ def _block(plan: WindowPlan, num_windows: int, options: ResolvedOptions) -> int:
     return max(steps, min(512, fitting) // steps * steps)
 
 
-def _weights(table: Lengths, asked: PlanOptions) -> dict[str, str]:
+def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> dict[str, str]:
     """How often samples of each source are seen per epoch, for those that are not seen once."""
     mixture = Mixture.parse(asked.mix, asked.mix_by)
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:
         return {}
     found = survey(table.files, "duckdb" if asked.aggregate == "duckdb" else "polars")
-    if "source" not in found.present:
-        raise OptionError(
-            f"mix {' '.join(asked.mix)}: {table.uri} has no column `source`: leave the mix out"
-        )
-    longest = None if asked.on_long != "drop" else asked.capacity
+    longest = None if options.on_long in ("split", "truncate") else options.longest
     resolved = mixture.resolve(found.totals(asked.shift, longest), ratios)
     return {
         name: number_text(weight)
@@ -305,7 +301,7 @@ def _may_append(table: Lengths, options: ResolvedOptions, append: Index) -> list
     """
     windows = taken_windows(append.manifest["result"])
     mine, theirs = options.to_json(), append.manifest["options"]
-    for name in mine.keys() | theirs.keys():
+    for name in [*mine, *(theirs.keys() - mine.keys())]:
         if name != "appends_to" and mine.get(name) != theirs.get(name):
             raise OptionError(
                 f"append: {name} is {mine.get(name)!r}, in {append.path}@{append.id[:12]} it is "

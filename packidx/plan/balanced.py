@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.best_fit import best_fit_decreasing, fill
 from packidx.plan.bounds import volume_bound
-from packidx.plan.composition import LengthPairs
+from packidx.index.composition import LengthPairs
 from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 from packidx.plan.worst_fit import (
@@ -31,7 +31,6 @@ from packidx.plan.worst_fit import (
     Row,
     check_lengths,
     deal_round,
-    fill_packs,
     to_records,
 )
 
@@ -130,7 +129,7 @@ def deal(histogram: Histogram, capacity: int, rule: Deal, limit: int) -> Records
                 total += needed
                 if total > limit:
                     return None
-            left -= fill_packs(packs, out, taken, length, left)
+            left -= fill(packs, out, taken, length, left)
     return to_records(out, max((first + num for first, num, _, _ in out), default=0))
 
 

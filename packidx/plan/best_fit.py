@@ -17,18 +17,18 @@ from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 
 # A run of packs with equal content: (first pack, number of packs, samples in each).
-_Run = tuple[int, int, int]
+Run = tuple[int, int, int]
 
 
-class _OpenPacks:
+class OpenPacks:
     """Runs of packs by room, with the smallest sufficient room found by bisection."""
 
     def __init__(self, shortest: int) -> None:
         self._rooms: list[int] = []
-        self._runs: dict[int, list[_Run]] = {}
+        self._runs: dict[int, list[Run]] = {}
         self._shortest = shortest
 
-    def add(self, room: int, run: _Run) -> None:
+    def add(self, room: int, run: Run) -> None:
         if room < self._shortest or run[1] == 0:  # nothing that is left to place fits
             return
         if room in self._runs:
@@ -37,7 +37,7 @@ class _OpenPacks:
             insort(self._rooms, room)
             self._runs[room] = [run]
 
-    def take(self, length: int) -> tuple[int, _Run] | None:
+    def take(self, length: int) -> tuple[int, Run] | None:
         """Remove and return a run of the smallest room >= length."""
         at = bisect_left(self._rooms, length)
         if at == len(self._rooms):
@@ -62,7 +62,7 @@ def best_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
     ):
         raise ValueError("every length must lie in 1..capacity")
     shortest = int(histogram.lengths[-1]) if len(histogram.lengths) else 1
-    open_packs = _OpenPacks(shortest)
+    open_packs = OpenPacks(shortest)
     out: list[tuple[int, int, int, int]] = []
     total = 0
     for length, count in zip(histogram.lengths.tolist(), histogram.counts.tolist(), strict=True):
@@ -73,15 +73,15 @@ def best_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
                 needed = -(-left // (capacity // length))
                 taken = capacity, (total, needed, 0)
                 total += needed
-            left -= _fill(open_packs, out, taken, length, left)
+            left -= fill(open_packs, out, taken, length, left)
     columns = np.array(out, np.int64).reshape(-1, 4).T
     return Records(columns[0], columns[1], columns[2], columns[3], total)
 
 
-def _fill(
-    open_packs: _OpenPacks,
+def fill(
+    open_packs: OpenPacks,
     out: list[tuple[int, int, int, int]],
-    taken: tuple[int, _Run],
+    taken: tuple[int, Run],
     length: int,
     left: int,
 ) -> int:

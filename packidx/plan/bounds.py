@@ -47,9 +47,9 @@ def dual_feasible(histogram: Histogram, capacity: int) -> int:
 
     - u^(k) of Fekete and Schepers (2001): with k + 1 equal parts of the capacity, a length of more
       than i parts counts as i / k; one of exactly i parts as i / (k + 1).
-    - f_CCM of Carlier, Clautiaux and Moukrim (2007), its parameter s one cell: a length x below half
-      the capacity counts as 2⌊x / s⌋, above half as what it leaves, 2(⌊C / s⌋ − ⌊(C − x) / s⌋), and
-      just half as ⌊C / s⌋.
+    - f_CCM of Carlier, Clautiaux and Moukrim (2007), its parameter s one cell: a length x below
+      half the capacity counts as 2⌊x / s⌋, above half as what it leaves, 2(⌊C / s⌋ −
+      ⌊(C − x) / s⌋), and just half as ⌊C / s⌋.
     """
     lengths, counts = histogram.lengths, histogram.counts
     if len(lengths) == 0:

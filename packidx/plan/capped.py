@@ -3,11 +3,14 @@
 Where the plan for tokens alone happens to keep the other limits, it is the plan. Elsewhere there
 are alternatives, and the one with the fewest packs is taken:
 
-- *repair*: the plan for tokens alone, whose packs over a limit give their largest items away;
+- *repair*: the plan for tokens alone, whose packs over a limit exchange items for others as long,
+  and give away what is still too much. The best where a limit hardly binds;
 - *deal*: as many empty packs as no plan can do without, filled by `packidx.plan.rooms.deal` in all
-  dimensions at once, largest items first, by the weighted sum of their sizes or by the
-  largest of them (the two item orders of Panigrahy, Talwar, Uyeda and Wieder, 2011, "Heuristics
-  for vector bin packing", section 3). What fits nowhere is dealt to further packs.
+  dimensions at once, the largest weighted sum of sizes first (Panigrahy, Talwar, Uyeda and Wieder,
+  2011, "Heuristics for vector bin packing"). What fits nowhere is dealt to further packs. The
+  best where packs hold many items;
+- *best-fit*: the same order, each item where it leaves the least weighted room. The best where
+  packs hold few items or one limit alone decides.
 """
 
 from __future__ import annotations
@@ -22,11 +25,18 @@ from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.histogram import Histogram
 from packidx.plan.joint import volume_packs
 from packidx.plan.rooms import Rooms, best_fit_in_all, deal, scarcity
+from packidx.plan.swaps import swap_equals, too_many
 
 Int64s = NDArray[np.int64]
 
-# So few items are placed one by one, looking at every pack.
-_FEW = 2048
+# Best fit looks at every pack: of so many items only.
+_CHUNK = 4096
+# Repairing is for plans of which no more than this share of the packs breaks a limit, and for
+# those of which so many still do when equally long items have been exchanged.
+_SWAPPED = 0.5
+_BROKEN = 0.1
+# A plan this near the simplest bound is not worth another try.
+_NEAR = 0.005
 
 
 def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None) -> Int64s:
@@ -50,11 +60,9 @@ def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None)
     bound = volume_packs(sizes, limits)
     plans = alternatives(sizes, limits, key, start)
     _, best = next(plans)
-    for _, pack in plans:
-        if pack.max() < best.max():  # the first, simpler one wins a tie
-            best = pack
-        if best.max() + 1 == bound:
-            break
+    while (best.max() + 1 - bound) > _NEAR * bound and (more := next(plans, None)):
+        if more[1].max() < best.max():  # the first one wins a tie
+            best = more[1]
     return best
 
 
@@ -63,22 +71,29 @@ def alternatives(
 ) -> Iterator[tuple[str, Int64s]]:
     """The plans that `capped` chooses among, by name, each made when it is asked for.
 
-    ``'tokens'`` alone if the plan for tokens keeps all limits, else ``'repair'``, ``'deal-sum'``,
-    ``'deal-max'``. Arguments and errors as for `capped`.
+    ``'tokens'`` alone if the plan for tokens keeps all limits, else ``'repair'`` if not too
+    many packs break one, ``'deal'`` and ``'best-fit'``. Arguments and errors as for `capped`.
     """
     if (sizes[:, 0] <= 0).any() or (sizes < 0).any() or (sizes > limits).any():
         raise ValueError("every item needs tokens, and sizes must lie in 0..limit")
     tokens = _by_tokens(sizes[:, 0], int(limits[0]), key) if start is None else start
     rooms = Rooms(int(tokens.max()) + 1, limits)
     rooms.take(sizes, tokens)
-    if (rooms.rooms >= 0).all():
+    broken = float((rooms.rooms < 0).any(0).mean())
+    if not broken:
         yield "tokens", _dense(tokens)
         return
-    share = sizes / np.maximum(limits, 1)
-    weighted = share @ scarcity(sizes, limits)
-    yield "repair", _dense(_repaired(sizes, rooms, tokens, _descending(weighted, key), key))
-    yield "deal-sum", _dense(_dealt(sizes, limits, _descending(weighted, key), key))
-    yield "deal-max", _dense(_dealt(sizes, limits, _descending(share.max(1), key), key))
+    order = _descending(sizes @ scarcity(sizes, limits), key)
+    if broken <= _SWAPPED:
+        repaired = _repaired(sizes, rooms, tokens, order, key)
+        if repaired is not None:
+            yield "repair", _dense(repaired)
+    pack = np.empty(len(sizes), np.int64)
+    pack[order] = _placed(sizes[order], Rooms(volume_packs(sizes, limits), limits), key)
+    yield "deal", _dense(pack)
+    pack = np.empty(len(sizes), np.int64)
+    pack[order] = _best_fit(sizes[order], limits)
+    yield "best-fit", _dense(pack)
 
 
 def _by_tokens(lengths: Int64s, capacity: int, key: int) -> Int64s:
@@ -98,37 +113,18 @@ def _descending(values: NDArray[np.integer] | NDArray[np.floating], key: int) ->
     return mixed[np.argsort(-values[mixed], kind="stable")]
 
 
-def _repaired(sizes: Int64s, rooms: Rooms, start: Int64s, order: Int64s, key: int) -> Int64s:
-    """`start`, with items moved out of the packs of negative room; `rooms` follows."""
-    broken = rooms.rooms < 0  # [d, packs]
-    suspects = order[np.any(broken, axis=0)[start[order]]]
-    share = sizes[suspects] / np.maximum(rooms.limits, 1)
-    guilt = np.where(broken[:, start[suspects]].T, share, 0).max(1)
-    # Within a pack the least guilty stay, as many as all limits allow: so the fewest move.
-    ranked = suspects[np.lexsort((guilt, start[suspects]))]
-    moved = ranked[~_stays(sizes[ranked], start[ranked], rooms.limits)]
-    rooms.take(-sizes[moved], start[moved])
+def _repaired(sizes: Int64s, rooms: Rooms, start: Int64s, order: Int64s, key: int) -> Int64s | None:
+    """`start` with limits kept, or None where too much had to be moved; `rooms` follows."""
+    pack = start.copy()
+    swap_equals(sizes, rooms, pack, order, derive_key(key, "swaps"))
+    if (rooms.rooms < 0).any(0).mean() > _BROKEN:
+        return None
+    moved = too_many(sizes, rooms, pack, order)
+    rooms.take(-sizes[moved], pack[moved])
     is_moved = np.zeros(len(sizes), bool)
     is_moved[moved] = True
-    pack = start.copy()
     items = order[is_moved[order]]
     pack[items] = _placed(sizes[items], rooms, key)
-    return pack
-
-
-def _stays(sizes: Int64s, pack: Int64s, limits: Int64s) -> NDArray[np.bool_]:
-    """bool [n]: whether the items of a pack up to this one keep all limits; sorted by pack."""
-    begin = np.flatnonzero(np.diff(pack, prepend=-1))
-    counts = np.diff(begin, append=len(pack))
-    total = np.cumsum(sizes, axis=0)
-    before = np.repeat(total[begin] - sizes[begin], counts, axis=0)
-    return np.all(total - before <= limits, axis=1)
-
-
-def _dealt(sizes: Int64s, limits: Int64s, order: Int64s, key: int) -> Int64s:
-    """All items into the fewest packs that can do, and into more where these do not."""
-    pack = np.empty(len(sizes), np.int64)
-    pack[order] = _placed(sizes[order], Rooms(volume_packs(sizes, limits), limits), key)
     return pack
 
 
@@ -138,13 +134,27 @@ def _placed(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
     total, turn = rooms.num_packs, 0
     while len(left := np.flatnonzero(pack < 0)):
         turn += 1
-        if len(left) <= _FEW:
-            pack[left] = total + best_fit_in_all(sizes[left], rooms.limits)
+        if len(left) <= _CHUNK:
+            pack[left] = total + best_fit_in_all(sizes[left], rooms.limits, 1)
             break
         further = Rooms(volume_packs(sizes[left], rooms.limits), rooms.limits)
         dealt = deal(sizes[left], further, derive_key(key, turn))
         pack[left] = np.where(dealt < 0, -1, total + dealt)
         total += further.num_packs
+    return pack
+
+
+def _best_fit(sizes: Int64s, limits: Int64s) -> Int64s:
+    """Best fit in chunks, then once more of what stands in packs that a chunk left emptier."""
+    chunks = -(-len(sizes) // _CHUNK)
+    pack = best_fit_in_all(sizes, limits, chunks)
+    if chunks > 1:
+        weighted = sizes @ scarcity(sizes, limits)
+        full = np.bincount(pack, weighted >> 20)  # exact: far below 2^53
+        again = np.flatnonzero((full < 0.9 * full.max())[pack])
+        if len(again) < len(sizes) // 2:
+            rest = best_fit_in_all(sizes[again], limits, -(-len(again) // _CHUNK))
+            pack[again] = rest + len(full)
     return pack
 
 

@@ -71,11 +71,13 @@ class Section:
         """The same, as a whole number.
 
         Raises:
-            OptionError: none is there and there is no default, or it is no whole number.
+            OptionError: none is there and there is no default, or it is no whole number, above 0
+                where there is no default.
         """
         value = self.get(*names, default=default)
         value = value[0] if isinstance(value, list | tuple) and value else value
-        if value is None or isinstance(value, bool | str) or value != int(value):
+        whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+        if not whole or value < (default is None):
             raise OptionError(
                 f"the model's {self.name} has {names[0]} {value!r}: give a config.json with every "
                 "value (transformers leaves defaults out), a preset, or the weights themselves"
@@ -102,6 +104,8 @@ def weights_of(config: Config, frozen: tuple[str, ...] = ()) -> dict[str, float]
         config = config["thinker_config"]
     text = next((config[k] for k in ("text_config", "llm_config") if config.get(k)), config)
     vision = config.get("vision_config")
+    if not isinstance(text, Mapping) or not isinstance(vision or {}, Mapping):
+        raise OptionError("text_config and vision_config must be JSON objects: check config.json")
     if set(FROZEN) == set(frozen) or ("language" in frozen and not vision):
         raise OptionError("every part of the model is frozen: there is nothing to train")
     language = Section("text_config", text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.plan.best_fit import _fill, _OpenPacks
+from packidx.plan.best_fit import fill, OpenPacks
 from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 
@@ -105,7 +105,7 @@ def _best_fit(
     capacity: int,
 ) -> tuple[list[_Piece], int]:
     """Best-fit-decreasing of the rest into rooms and new packs; returns all pieces, all packs."""
-    open_packs = _OpenPacks(rest[-1] if rest else 1)
+    open_packs = OpenPacks(rest[-1] if rest else 1)
     for room, first, packs in rooms:
         open_packs.add(room, (first, packs, 0))
     out: list[tuple[int, int, int, int]] = []
@@ -117,7 +117,7 @@ def _best_fit(
                 needed = -(-left // (capacity // length))
                 taken = capacity, (total, needed, 0)
                 total += needed
-            left -= _fill(open_packs, out, taken, length, left)
+            left -= fill(open_packs, out, taken, length, left)
         pieces.extend((length, first, packs, each) for first, packs, each, _ in out)
         out.clear()
     return pieces, total

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packidx.hashing import hash_ints
 from packidx.mix import derive_key
 from packidx.plan.exclusion import Exclusion
-from packidx.plan.holdout import holdout
+from packidx.plan.holdout import holdout, parse_share
 from packidx.plan.mixture import copies as copies_of
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.pieces import Stretch
@@ -138,7 +138,7 @@ class Copies:
 
 
 def judge(
-    rows: Rows, weight: Int64s, options: ResolvedOptions, rules: Rules
+    rows: Rows, weight: Int32s, options: ResolvedOptions, rules: Rules
 ) -> tuple[Verdicts, Copies]:
     """What is dropped before lengths and caps are looked at, and the copies of the rest.
 
@@ -162,7 +162,7 @@ def judge(
     if options.holdout is not None:
         source = rows.arrow("source") if "source" in rows.frame.columns else None
         key = rows.arrow("key") if "key" in rows.frame.columns else None
-        out = holdout(source, key, rows.sample_id, Fraction(str(options.holdout)))
+        out = holdout(source, key, rows.sample_id, parse_share(str(options.holdout)))
         verdicts.set(
             out if options.side == "train" else ~out,
             "holdout" if options.side == "train" else "train",

@@ -52,10 +52,13 @@ def holdout(
         share: of the samples of each source, 0 <= share <= 1. Samples with the same source and key
             are on the same side.
     """
-    hashes = hash_ints(sample_id, _NUMBERED)
-    if key is not None:
-        known = np.asarray(key.is_valid())
-        hashes[known] = (hash_strings(key) ^ np.uint64(_KEYED))[known]
+    if key is None:
+        hashes = hash_ints(sample_id, _NUMBERED)
+    else:
+        hashes = hash_strings(key) ^ np.uint64(_KEYED)
+        if key.null_count:
+            unnamed = np.flatnonzero(np.asarray(key.is_null()))
+            hashes[unnamed] = hash_ints(sample_id[unnamed], _NUMBERED)
     if source is not None:
         hashes ^= mix64(hash_strings(_encoded(source)))
     return below(mix64(hashes), share)

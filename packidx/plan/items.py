@@ -98,8 +98,10 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
     weight = rows.length - 1 if options.shift else rows.length
     verdicts, copies = judge(rows, weight, options, rules)
     usable = verdicts.usable()
-    long = usable & (options.padded(weight) > options.planned_capacity)
-    whole = np.flatnonzero(usable & ~long & ~copies.is_partial).astype(np.int32)
+    long = usable & (weight > options.longest)
+    fits = usable & ~long & ~copies.is_partial
+    whole = np.arange(len(fits), dtype=np.int32)
+    whole = whole if fits.all() else whole[fits]
     items = _whole(rows, whole, weight, options, copies)
     unplaced = np.flatnonzero(long)
     if len(unplaced) and options.on_long == "error":
@@ -113,21 +115,20 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
 
 
 def _whole(
-    rows: Rows, chosen: Int32s, weight: Int64s, options: ResolvedOptions, copies: Copies
+    rows: Rows, chosen: Int32s, weight: Int32s, options: ResolvedOptions, copies: Copies
 ) -> Items:
     """Every copy of the chosen rows."""
     numbers = None
     if copies.number is not None:
         chosen, numbers = copies.of(chosen)
-    length = weight[chosen].astype(np.int32, copy=False)
+    length = weight if len(chosen) == len(weight) and numbers is None else weight[chosen]
     padded = options.padded(length)
-    zeros = np.zeros(len(chosen), np.int32)
     copy = None if numbers is None else numbers.astype(np.int32)
-    return Items(rows, chosen, length, padded, copy, None, None, len(zeros))
+    return Items(rows, chosen, length, padded, copy, None, None, len(chosen))
 
 
 def _with_pieces(
-    items: Items, chosen: Int64s, weight: Int64s, options: ResolvedOptions, copies: Copies
+    items: Items, chosen: Int64s, weight: Int32s, options: ResolvedOptions, copies: Copies
 ) -> tuple[Items, Int64s]:
     """`items` and the pieces of the chosen rows; returns the rows that cannot be cut, too."""
     stretches: list[Stretch] = []
@@ -205,7 +206,7 @@ def _within_caps(items: Items, options: ResolvedOptions, verdicts: Verdicts) -> 
     return items if keep.all() else items.select(keep)
 
 
-def _complain(rows: Rows, long: Int64s, weight: Int64s, options: ResolvedOptions) -> None:
+def _complain(rows: Rows, long: Int64s, weight: Int32s, options: ResolvedOptions) -> None:
     worst = int(long[np.argmax(weight[long])])
     key = rows.take("key", np.array([worst]))[0].as_py()
     name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
@@ -215,7 +216,7 @@ def _complain(rows: Rows, long: Int64s, weight: Int64s, options: ResolvedOptions
     )
 
 
-def _dropped(rows: Rows, verdicts: Verdicts, weight: Int64s, options: ResolvedOptions) -> pa.Table:
+def _dropped(rows: Rows, verdicts: Verdicts, weight: Int32s, options: ResolvedOptions) -> pa.Table:
     """What is in no pack, in order of sample_id (schema `DROPPED`)."""
     numbers = verdicts.dropped()
     if not len(numbers):
@@ -230,7 +231,7 @@ def _dropped(rows: Rows, verdicts: Verdicts, weight: Int64s, options: ResolvedOp
 
 
 def _details(
-    rows: Rows, numbers: Int64s, reasons: Sequence[str], weight: Int64s, options: ResolvedOptions
+    rows: Rows, numbers: Int64s, reasons: Sequence[str], weight: Int32s, options: ResolvedOptions
 ) -> list[str | None]:
     """What exactly is wrong, where the reason does not say it all."""
     detail = np.full(len(numbers), None, object)

@@ -20,7 +20,7 @@ class Knapsack:
     """The solved program.
 
     Attributes:
-        lengths: int64 [n], distinct, positive, descending.
+        lengths: int64 [n], positive, descending; equal ones may differ in value.
         values: int64 [n], what one sample of a length is worth; it may be negative.
         best: int64 [capacity + 1], the most that samples of at most half the capacity are worth
             in a room of c tokens.
@@ -38,7 +38,9 @@ class Knapsack:
         ascending, worth = lengths[::-1], values[::-1]
         shorter_worth = np.concatenate([[0], np.maximum.accumulate(worth)[:-1]])
         useful = (worth > np.maximum(shorter_worth, 0)) & (2 * ascending <= capacity)
-        for length, value in zip(ascending[useful].tolist(), worth[useful].tolist(), strict=True):
+        ascending, worth = ascending[useful], worth[useful]
+        last = np.diff(ascending, append=capacity + 1) > 0  # of equal lengths the most valuable
+        for length, value in zip(ascending[last].tolist(), worth[last].tolist(), strict=True):
             copies = 1  # 1, 2, 4 … more of the same: every number of copies is a sum of these
             while copies * length <= capacity:
                 rooms = capacity + 1 - copies * length
@@ -48,7 +50,10 @@ class Knapsack:
         return cls(lengths, values, best)
 
     def best_with(self) -> _Ints:
-        """int64 [n]: the value of the best pack that holds each length at least once."""
+        """int64 [n]: for each length, the value of the best pack of it and samples up to half.
+
+        The largest of these, or `best[-1]` if that is more, is the most that any pack is worth.
+        """
         return self.values + self.best[len(self.best) - 1 - self.lengths]
 
     def packs_with(self, starts: _Ints) -> _Ints:

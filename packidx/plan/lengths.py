@@ -113,10 +113,9 @@ class Lengths:
         if self.manifest is not None or rows.start != self._digested:
             return
         for name in self.columns:
-            column = rows.arrow(name)
-            # int64 for every integer: a table stays the same when its writer narrows a type.
-            kind = pa.int64() if pa.types.is_integer(LENGTHS.field(name).type) else column.type
-            self._digests.setdefault(name, ColumnDigest(str(kind))).update(column.cast(kind))
+            column = rows.arrow(name)  # in the schema's type, whatever its writer chose
+            digest = self._digests.setdefault(name, ColumnDigest(str(column.type)))
+            digest.update(column)
         self._digested += rows.num_rows
 
     @cached_property

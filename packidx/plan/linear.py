@@ -9,11 +9,11 @@ are solved, both small enough for seconds:
   hence a lower bound; the knapsack runs over the real lengths, and by its exact integer
   optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
 - The **plan**: lengths rounded up to the borders of classes, so that every pattern fits; amounts
-  rounded down, the slots dealt to real samples, the rest by best fit (`packidx.plan.dealing`).
+  rounded, the slots dealt to real samples, the rest by best fit (`packidx.plan.dealing`).
 
 Short samples are sand: any room holds them, so one price per token does, and best fit places them.
 All arithmetic is integer or elementwise IEEE float64 (`packidx.plan.simplex`): the same plan
-on any machine. Effort is limited in pivots and rounds, never in seconds.
+on any machine. Effort is limited by counting operations, never seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CLASSES = (128, 512)  # of the plan's lengths: few samples and many
 _ROUND_UP = (0.8, 0.7, 0.6)  # a pattern's amount is rounded up from this fraction on
 _TOLERANCE = 1e-4  # how far above a pack's price a pattern may stay
 _MAX_ROUNDS = 100
-_MAX_WORK = 4_000_000_000  # about a nanosecond each: what pivots may cost in one relaxation
+_MAX_WORK = 4_000_000_000  # about a nanosecond each: what one relaxation may cost
 
 
 @dataclass(frozen=True, slots=True)

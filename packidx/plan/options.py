@@ -10,15 +10,16 @@ from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.plan.holdout import parse_share
 from packidx.plan.margin import DEFAULT_CHANCE, Margin
+from packidx.plan.mixture import UNITS
+from packidx.plan.survey import ENGINES
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 ON_LONG = ("drop", "split", "truncate", "error")
 GROUP_BY = ("media_type", "source")
 SCHEDULES = ("stratified", "cost", "random")
-MIX_BY = ("repeats", "samples", "tokens", "label_tokens")
 SIDES = ("train", "holdout")
-AGGREGATES = ("polars", "duckdb")
 MAX_CAPACITY = 1 << 30
 DEFAULT_MEMORY = "4GB"
 
@@ -74,7 +75,7 @@ class PlanOptions:
         window_samples: the same in samples, of whole shards where there are any.
         memory_limit: what planning may take, ``'4GB'``: larger plans are made in windows. It
             enters the plan only as the windows that it makes.
-        aggregate: ``'polars'`` or ``'duckdb'`` sums the lengths up; the plan is the same.
+        aggregate: ``'duckdb'`` or ``'polars'`` sums the lengths up; the plan is the same.
     """
 
     capacity: int
@@ -105,7 +106,7 @@ class PlanOptions:
     window_shards: int | None = None
     window_samples: int | None = None
     memory_limit: str = DEFAULT_MEMORY
-    aggregate: str = "polars"
+    aggregate: str = "duckdb"
 
     def __post_init__(self) -> None:
         _within(
@@ -116,9 +117,9 @@ class PlanOptions:
             _one_of("strategy", self.strategy, STRATEGIES, self.strategy != "window:N")
         _one_of("on-long", self.on_long, ON_LONG)
         _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("mix-by", self.mix_by, MIX_BY)
+        _one_of("mix-by", self.mix_by, UNITS)
         _one_of("side", self.side, SIDES)
-        _one_of("aggregate", self.aggregate, AGGREGATES)
+        _one_of("aggregate", self.aggregate, ENGINES)
         if self.group_by is not None:
             _one_of("group-by", self.group_by, GROUP_BY)
         for name in _COUNTS:
@@ -141,8 +142,8 @@ class PlanOptions:
             )
         if self.side == "holdout" and self.holdout is None:
             raise OptionError("side holdout needs --holdout SHARE: how much was held out")
-        if self.holdout is not None and not 0 < _fraction("holdout", self.holdout) < 1:
-            raise OptionError(f"holdout is {self.holdout}: it must be above 0 and below 1")
+        if self.holdout is not None:
+            parse_share(str(self.holdout))
         self.memory_bytes()
 
     def _check_ratio(self) -> None:
@@ -355,9 +356,3 @@ def _within(name: str, value: int, low: int, high: int, what: str = "it must be"
         joint = "" if what == "it must be" else ","
         raise OptionError(f"{name} is {value}: {what}{joint} {low} to {high}")
 
-
-def _fraction(name: str, value: float | str) -> Fraction:
-    try:
-        return Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        raise OptionError(f"{name} is {value!r}: give a number") from None

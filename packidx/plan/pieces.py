@@ -35,7 +35,10 @@ Span = dict[str, int]
 
 
 class Stretch(NamedTuple):
-    """Tokens ``start .. stop - 1`` of one copy of a sample, to be cut into pieces."""
+    """Tokens ``start .. stop - 1`` of one copy of a sample, to be cut into pieces.
+
+    `first_piece` is the lowest piece number of that copy that is free.
+    """
 
     row: int
     copy: int
@@ -75,6 +78,7 @@ def cut(
     found: list[tuple[int, int, int, int, int]] = []
     sums: list[dict[str, int | None]] = []
     failed: list[int] = []
+    numbers: dict[tuple[int, int], int] = {}  # of the next piece of each copy
     for one in stretches:
         ends = list(range(one.start + longest, one.stop, longest)) + [one.stop]
         ends = ends[:1] if only_first else ends
@@ -84,7 +88,10 @@ def cut(
             failed.append(one.row)
             continue
         begin = one.start
-        for number, end in enumerate(ends, one.first_piece):
+        name = one.row, one.copy
+        first = numbers.get(name, one.first_piece)
+        numbers[name] = first + len(ends)
+        for number, end in enumerate(ends, first):
             found.append((one.row, one.copy, number, begin, end - begin))
             sums.append(_sums_between(media, begin, end))
             begin = end

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import permutation
+from packidx.mix import small_permutation
 from packidx.plan.runs import Records
 
 Int32s = NDArray[np.int32]
@@ -25,12 +25,15 @@ class Slots:
         pack: int32 [n], provisional pack number.
         position: int32 [n], place in the pack.
         num_packs: packs.
+        sums: of the packs by length alone, where these are known without looking at the items:
+            int64 [num_packs] items, Σ length and Σ length².
     """
 
     item: Int32s
     pack: Int32s
     position: Int32s
     num_packs: int
+    sums: tuple[Int64s, Int64s, Int64s] | None = None
 
 
 def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
@@ -38,10 +41,12 @@ def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
 
     The items are shuffled, then sorted by length with a stable radix sort, 16 bits at a time.
     """
-    order = permutation(len(lengths), key).astype(np.int32)
-    rank = np.uint32(lengths.max(initial=0)) - lengths.astype(np.uint32)
-    for shift in range(0, max(1, int(rank.max(initial=0)).bit_length()), 16):
-        digit = (rank[order] >> np.uint32(shift)).astype(np.uint16)
+    order = small_permutation(len(lengths), key)
+    longest = int(lengths.max(initial=0))
+    kind = np.uint32 if longest >> 16 else np.uint16
+    rank = kind(longest) - lengths.astype(kind)
+    for shift in range(0, 32 if longest >> 16 else 16, 16):
+        digit = (rank[order] >> kind(shift)).astype(np.uint16)
         order = order[np.argsort(digit, kind="stable")]
     return order
 
@@ -67,7 +72,43 @@ def expand(records: Records, lengths: NDArray[np.integer], key: int) -> Slots:
         pack[begin:stop] = np.repeat(records.first_pack[part], repeats) + nth
         position[begin:stop] = np.repeat(records.position[part], repeats) + within
         first = last
-    return Slots(deal_order(lengths, key), pack, position, records.total_packs)
+    item = deal_order(lengths, key)
+    sums = _sums(records, lengths[item[ends - counts]].astype(np.int64))
+    return Slots(item, pack, position, records.total_packs, sums)
+
+
+def joined(parts: list[Slots]) -> Slots:
+    """Slots of several groups of items as one; the packs of each follow those before it."""
+    if not parts:
+        none = np.empty(0, np.int32)
+        return Slots(none, none, none, 0)
+    firsts = np.cumsum([0, *(part.num_packs for part in parts)])
+    sums = None
+    if all(part.sums is not None for part in parts):
+        columns = zip(*(part.sums for part in parts if part.sums is not None), strict=True)
+        sizes, lengths, squares = (np.concatenate(one) for one in columns)
+        sums = sizes, lengths, squares
+    return Slots(
+        np.concatenate([part.item for part in parts]),
+        np.concatenate(
+            [part.pack + np.int32(first) for part, first in zip(parts, firsts[:-1], strict=True)]
+        ),
+        np.concatenate([part.position for part in parts]),
+        int(firsts[-1]),
+        sums,
+    )
+
+
+def _sums(records: Records, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """What the packs of `records` hold, each record's items being of one of `lengths`."""
+    ends = records.first_pack + records.num_packs
+    found = []
+    for amount in (np.ones_like(lengths), lengths, lengths * lengths):
+        steps = np.zeros(records.total_packs + 1, np.int64)
+        np.add.at(steps, records.first_pack, amount * records.per_pack)
+        np.subtract.at(steps, ends, amount * records.per_pack)
+        found.append(np.cumsum(steps)[:-1])
+    return found[0], found[1], found[2]
 
 
 def from_packs(pack: Int64s, lengths: NDArray[np.integer], key: int) -> Slots:

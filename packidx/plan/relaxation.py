@@ -7,6 +7,7 @@ lowers its optimum, so a bound is still a bound, and close: good prices are near
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,9 @@ _Floats = NDArray[np.float64]
 _SAND = 32  # a sample of at most capacity / _SAND is sand
 _PLAN_SAND = 8  # in plans one of up to capacity / _PLAN_SAND, as long as
 _SAND_SHARE = 8  # … sand is at most 1 / _SAND_SHARE of all tokens
-_MAX_KNAPSACK = 1 << 26  # lengths * capacity of one knapsack program: beyond it, larger units
+_MAX_KNAPSACK = 1 << 26  # lengths * capacity of one knapsack program, both counted in units
+_MAX_ROOM = 1 << 18  # units of a capacity
+_MOST_PER_PACK = 256  # samples; a pattern names each of them
 _HARMONIC = 6  # good prices jump where one sample more fits: at capacity / 2, / 3, …
 
 
@@ -54,17 +57,18 @@ class Relaxation:
 
     def work_per_round(self) -> int:
         """What one knapsack program costs, in about a nanosecond: each length's doublings."""
-        copies = np.maximum(self.room // np.maximum(self.units, 1), 1)
-        return int(np.ceil(np.log2(copies + 1)).sum()) * self.room
+        copies = np.maximum(self.room // np.maximum(np.unique(self.units), 1), 1)
+        doublings: int = sum(number.bit_length() for number in copies.tolist())
+        return doublings * self.room
 
 
 def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation | None:
     """Prices linear between about `num_knots` quantiles, their complements and capacity / 2, / 3 …
 
-    All lengths are knots, and none is sand, if there are no more of them than `num_knots`. None is
-    returned where all is sand. Any solution's dual prices prove a lower bound.
+    All lengths are knots, and none is sand, if they are few and not too short. None is returned
+    where all is sand. Any solution's dual prices prove a lower bound.
     """
-    exact = len(histogram.lengths) <= num_knots
+    exact = _is_small(histogram, capacity, num_knots)
     long, sand = _split(histogram, 0 if exact else capacity // _SAND)
     if len(long.lengths) == 0:
         return None
@@ -77,7 +81,7 @@ def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation 
     needed = np.unique(rows[weights > 0])[::-1]  # the other knots have no sample near them
     row_of = np.zeros(len(knots), np.int64)
     row_of[needed] = np.arange(len(needed))
-    unit = -(-len(long.lengths) * capacity // _MAX_KNAPSACK)
+    unit = _unit(long, capacity)
     return Relaxation(
         lengths=long.lengths,
         units=long.lengths // unit,
@@ -95,16 +99,15 @@ def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation 
 def by_classes(histogram: Histogram, capacity: int, num_classes: int) -> Relaxation | None:
     """Lengths rounded up to the borders of at most `num_classes` classes: patterns of them fit.
 
-    All lengths are borders, and none is sand, if there are no more of them than `num_classes`.
-    None is returned where all is sand.
+    All lengths are borders, and none is sand, if they are few and not too short. None is returned
+    where all is sand.
     """
-    exact = len(histogram.lengths) <= num_classes
+    exact = _is_small(histogram, capacity, num_classes)
     long, sand = _split(histogram, 0 if exact else _plan_sand(histogram, capacity))
     if len(long.lengths) == 0:
         return None
-    unit = -(-len(long.lengths) * capacity // _MAX_KNAPSACK) if exact else 1
     first, units, borders, room = (
-        (np.arange(len(long.lengths)), -(-long.lengths // unit), long.lengths, capacity // unit)
+        (np.arange(len(long.lengths)), long.lengths, long.lengths, capacity)
         if exact
         else _grid_classes(long, capacity, num_classes)
     )
@@ -123,11 +126,26 @@ def by_classes(histogram: Histogram, capacity: int, num_classes: int) -> Relaxat
     )
 
 
+def _is_small(histogram: Histogram, capacity: int, most: int) -> bool:
+    """Whether every length can have a row, and every sample a place in a pattern."""
+    return len(histogram.lengths) == 0 or (
+        len(histogram.lengths) <= most
+        and int(histogram.lengths[-1]) * _MOST_PER_PACK >= capacity
+        and _unit(histogram, capacity) == 1
+    )
+
+
 def _split(histogram: Histogram, longest_sand: int) -> tuple[Histogram, int]:
     """The samples above `longest_sand`, and the tokens of the others."""
     num = int(np.searchsorted(-histogram.lengths, -longest_sand, side="left"))
     sand = int(histogram.lengths[num:] @ histogram.counts[num:])
     return Histogram(histogram.lengths[:num], histogram.counts[:num]), sand
+
+
+def _unit(long: Histogram, capacity: int) -> int:
+    """Tokens in a unit of the knapsack: 1, unless that makes the program too large."""
+    most = max(_MAX_KNAPSACK // max(len(long.lengths), 1), math.isqrt(_MAX_KNAPSACK))
+    return -(-capacity // min(most, _MAX_ROOM))
 
 
 def _plan_sand(histogram: Histogram, capacity: int) -> int:
@@ -150,7 +168,8 @@ def _knots(long: Histogram, capacity: int, num_knots: int) -> _Ints:
     harmonic = capacity // np.arange(2, _HARMONIC + 1)
     ends = long.lengths[[0, -1]]
     knots = np.unique(np.concatenate([picked, capacity - picked, harmonic, harmonic + 1, ends]))
-    return knots[(knots >= ends[1]) & (knots <= ends[0])]
+    inside: _Ints = knots[(knots >= ends[1]) & (knots <= ends[0])]
+    return inside
 
 
 def _grid_classes(
@@ -163,7 +182,7 @@ def _grid_classes(
 
     Returns the index of each class's longest length, its border in cells and in tokens, and `room`.
     """
-    for room in (fifths << shift for shift in range(20, -1, -1) for fifths in (7, 6, 5, 4)):
+    for room in (fifths << shift for shift in range(15, -1, -1) for fifths in (7, 6, 5, 4)):
         if room >= 2 * capacity:
             continue
         room = min(room, capacity)

@@ -39,6 +39,8 @@ class Tally:
         self._ranges: list[list[list[int]]] = [
             [list(one) for one in ranges] for ranges in result.get("epochs", [])
         ] or [[] for _ in range(options.epochs)]
+        if before is not None and "epochs" not in result:
+            self._ranges = [[[0, self.num_packs]]]
         self._block = 0, 1
         sources = [] if before is None else before["sources"]
         self._seen = Counter({one["name"]: one["num_samples"] for one in sources})
@@ -64,11 +66,7 @@ class Tally:
     def add(self, epoch: int, plan: WindowPlan, variant: Variant) -> None:
         """Take the packs of one epoch."""
         size = len(variant.packs)
-        ranges = self._ranges[epoch]
-        if ranges and sum(ranges[-1]) == self.num_packs:
-            ranges[-1][1] += size
-        else:
-            ranges.append([self.num_packs, size])
+        self._ranges[epoch].append([self.num_packs, size])  # each window keeps its own blocks
         self.num_packs += size
         self.num_pieces += len(variant.order)
         self._tokens += int(variant.packs.sums["length"][0].sum())
@@ -110,7 +108,7 @@ class Tally:
             "schedule_chunk": chunk,
             "windows": self._windows,
         }
-        if self._options.epochs > 1:
+        if len(self._windows) > 1 or self._options.epochs > 1:
             result["epochs"] = self._ranges
         return result
 

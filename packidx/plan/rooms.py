@@ -22,6 +22,10 @@ Int64s = NDArray[np.int64]
 # few, which makes large rounds, then as many as it takes to find the few packs that still fit.
 _LOOKS = (64, 64, 256, 1024)
 
+# Weighted sizes are integers, so that sums of them are the same on every machine.
+_FULL = 1 << 40
+_TOO_MUCH = np.iinfo(np.int64).max
+
 
 class Rooms:
     """What `count` packs have room for.
@@ -71,7 +75,7 @@ def _attempt(sizes: Int64s, items: Int64s, rooms: Rooms, pack: Int64s, look: int
     """One try for each of `items`; writes `pack` and `rooms`."""
     # Nothing that is left to deal is smaller than this, per dimension.
     smallest = np.minimum.accumulate(sizes[items[::-1]], axis=0)[::-1]
-    weights = scarcity(sizes, rooms.limits) / np.maximum(rooms.limits, 1)
+    weights = scarcity(sizes, rooms.limits) / _FULL
     open_packs = np.arange(rooms.num_packs)
     at = turn = 0
     while at < len(items):
@@ -117,35 +121,50 @@ def _choose(
     return np.where(fits[each, best], candidates[each, best], -1)
 
 
-def best_fit_in_all(sizes: Int64s, limits: Int64s) -> Int64s:
-    """Pack items one by one, in the order given, each where the least room in sum would remain.
+def best_fit_in_all(sizes: Int64s, limits: Int64s, chunks: int) -> Int64s:
+    """Pack items one by one, in the order given, each where the least weighted room remains.
 
-    Looks at every pack for every item: for a few thousand items.
+    Every open pack is looked at for every item, which is quadratic. So the items are dealt into
+    `chunks`, which do not see each other's packs, and take one item each in every step.
 
     Args:
-        sizes: int64 [n, d].
+        sizes: int64 [n, d], usually the largest first; every item has some tokens.
         limits: int64 [d].
+        chunks: 1 or more.
 
     Returns:
-        int64 [n], each item's pack, numbered in order of opening.
+        int64 [n], each item's pack; not all numbers are used.
     """
-    pack = np.empty(len(sizes), np.int64)
-    rooms = np.repeat(limits[:, None], len(sizes), axis=1)
-    weights = scarcity(sizes, limits) / np.maximum(limits, 1)
-    total = np.full(len(sizes), float(weights @ limits))  # weighted sum of a pack's room
-    opened = 0
-    for item, size in enumerate(sizes):
-        fits = np.flatnonzero((rooms[:, :opened] >= size[:, None]).all(0))
-        at = int(fits[total[fits].argmin()]) if len(fits) else opened
-        opened = max(opened, at + 1)
-        rooms[:, at] -= size
-        total[at] -= float(weights @ size)
-        pack[item] = at
-    return pack
+    weights = scarcity(sizes, limits)
+    weighted = sizes @ weights
+    opened = np.zeros(chunks, np.int64)
+    pack = np.empty((len(sizes), 2), np.int64)  # chunk, number in it
+    rooms = np.repeat(limits, chunks).reshape(len(limits), chunks, 1)
+    total = np.full((chunks, 1), weights @ limits)  # weighted room
+    for begin in range(0, len(sizes), chunks):
+        if opened.max() == total.shape[1]:  # every chunk needs an empty pack
+            empty = np.repeat(limits, total.size).reshape(rooms.shape)
+            rooms = np.concatenate([rooms, empty], axis=2)
+            total = np.concatenate([total, np.full(total.shape, weights @ limits)], axis=1)
+        size = sizes[begin : begin + chunks]
+        each, seen = np.arange(len(size)), int(opened.max()) + 1
+        score = total[: len(size), :seen].copy()
+        for room, part in zip(rooms, size.T, strict=True):
+            score[room[: len(size), :seen] < part[:, None]] = _TOO_MUCH
+        at = score.argmin(1)  # an empty pack fits, but has the most room of all
+        rooms[:, each, at] -= size.T
+        total[each, at] -= weighted[begin : begin + chunks]
+        opened[: len(size)] = np.maximum(opened[: len(size)], at + 1)
+        pack[begin : begin + chunks] = np.stack([each, at], axis=1)
+    return (np.cumsum(opened) - opened)[pack[:, 0]] + pack[:, 1]
 
 
-def scarcity(sizes: Int64s, limits: Int64s) -> NDArray[np.float64]:
-    """How much of each limit all items need, relative to the scarcest: float64 [d], in 0..1."""
-    need: NDArray[np.float64] = sizes.sum(0) / np.maximum(limits, 1)
-    most = float(need.max(initial=0))
-    return need / most if most else need
+def scarcity(sizes: Int64s, limits: Int64s) -> Int64s:
+    """Weights of the dimensions, int64 [d]: what all items need of a limit, per unit of it.
+
+    A pack that is full of the scarcest has a weighted size of about 2^40.
+    """
+    needs = list(zip(sizes.sum(0).tolist(), limits.tolist(), strict=True))
+    total, limit = max(needs, key=lambda need: need[0] / max(1, need[1]))
+    unit = max(1, total * _FULL // max(1, limit))
+    return np.array([(t * _FULL * _FULL) // (unit * max(1, m) ** 2) for t, m in needs], np.int64)

@@ -17,6 +17,7 @@ METHODS = ("exact", "precomputed", "heuristic")  # strongest first
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Int32s = NDArray[np.int32]
 Ints = NDArray[np.integer]
 
 
@@ -46,10 +47,11 @@ class Rows:
         return np.arange(self.start, self.start + self.num_rows, dtype=np.int64)
 
     @cached_property
-    def length(self) -> Int64s:
-        """int64 [n], tokens; 0 where the count is unknown or negative."""
-        values, _ = self.ints("length")
-        return np.maximum(values, 0)
+    def length(self) -> Int32s:
+        """int32 [n], tokens; 0 where the count is unknown or negative."""
+        column = self.frame.get_column("length")
+        values: Int32s = column.cast(pl.Int32).fill_null(0).to_numpy()
+        return values if values.min(initial=0) >= 0 else np.maximum(values, 0)
 
     def check_ids(self) -> None:
         """Raise a FormatError unless every sample id is above the one before it."""
@@ -97,6 +99,8 @@ class Rows:
         """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""
         kind = LENGTHS.field(name).type
         if name == "sample_id":
+            if name not in self.frame.columns:
+                return pa.array(np.add(rows, self.start, dtype=np.int64))
             return pa.array(self.sample_id[rows])
         if name not in self.frame.columns:
             return pa.nulls(len(rows), kind)

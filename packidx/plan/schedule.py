@@ -121,6 +121,8 @@ def _cells(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:
 
     Within a micro-step packs are sorted by the sum of their costs.
     """
+    if not len(packs) or not np.ptp(vit[packs]):  # one cost alone: cells are its intervals
+        return _sorted(llm, packs, float(llm.max(initial=0))).reshape(-1, chunk)
     smallest = -(-len(packs) // chunk // _MAX_CELLS)
     slabs = max(1, len(packs) // _SLAB)
     if slabs > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,11 +65,13 @@ class Solution:
         strategy: the rule that was taken.
         bound: packs that no plan can go below, and the name of the proof.
         slots: key -> places of the items; another key is another composition of the same packs.
+        num_packs: packs, where they are known before the items are placed.
     """
 
     strategy: str
     bound: tuple[int, str]
     slots: Callable[[int], Slots]
+    num_packs: int | None = None
 
 
 def solve(problem: Problem, strategy: str, seed: int) -> Solution:
@@ -115,7 +117,7 @@ def _on_counts(problem: Problem, strategy: str) -> Solution:
         found = expand(chosen, problem.lengths, key)
         return _evened(problem, found, key) if name == "balanced" else found
 
-    return Solution(name, bound, slots)
+    return Solution(name, bound, slots, chosen.total_packs)
 
 
 def _better(
@@ -124,7 +126,7 @@ def _better(
     """What `auto` takes instead of best fit."""
     name = "bfd"
     if records.total_packs - bound[0] > LP_GAP * bound[0]:
-        linear, bound = _linear(histogram, capacity, bound)
+        linear, bound = _linear(histogram, capacity, bound, records.total_packs)
         if linear.total_packs < records.total_packs:
             name, records = "lp", linear
     mixed = balanced(histogram, capacity, records.total_packs)
@@ -134,11 +136,11 @@ def _better(
 
 
 def _linear(
-    histogram: Histogram, capacity: int, bound: tuple[int, str]
+    histogram: Histogram, capacity: int, bound: tuple[int, str], target: int | None = None
 ) -> tuple[Records, tuple[int, str]]:
     from packidx.plan.linear import linear_plan
 
-    found = linear_plan(histogram, capacity)
+    found = linear_plan(histogram, capacity, target=target)
     return found.records, max(bound, (found.bound, "LP"), key=lambda one: one[0])
 
 
@@ -169,4 +171,4 @@ def _evened(problem: Problem, slots: Slots, key: int) -> Slots:
     cost = problem.vision_cost[slots.item]
     length = problem.lengths[slots.item].astype(np.int64)
     order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
-    return Slots(slots.item[order], slots.pack, slots.position, slots.num_packs)
+    return replace(slots, item=slots.item[order])

@@ -19,7 +19,7 @@ Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_CHUNK = 1 << 18  # rows of the samples table made at a time
+_CHUNK = 1 << 17  # rows of the samples table made at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,17 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
         # Sums below 2^53 are exact in the doubles that bincount adds.
         return np.bincount(pack, values, slots.num_packs).astype(np.int64)
 
-    length = items.length[item]
-    squares = length.astype(np.float64) ** 2
+    if slots.sums is not None and items.padded is items.length:
+        sizes, tokens, squares = slots.sums
+    else:
+        length = items.length[item]
+        sizes = np.bincount(pack, minlength=slots.num_packs).astype(np.int64)
+        tokens, squares = total(length), total(length.astype(np.float64) ** 2)
     sums: dict[str, tuple[Int64s, Bools | None]] = {
-        "length": (total(length), None),
-        "attention_cost": (total(squares), None),
+        "length": (tokens, None),
+        "attention_cost": (squares, None),
     }
-    padded = sums["length"][0] if items.padded is items.length else total(items.padded[item])
+    padded = tokens if items.padded is items.length else total(items.padded[item])
     sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
     for name in SUMMED:
         found = items.column(name)
@@ -73,7 +77,6 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
         if null is not None and null.any():
             unknown = np.bincount(pack[null[item]], minlength=slots.num_packs) > 0
         sums[name] = (total(values[item]), unknown)
-    sizes = np.bincount(pack, minlength=slots.num_packs).astype(np.int64)
     return Packs(sizes, sums, group)
 
 
@@ -136,7 +139,8 @@ def _chunk(
 
     columns = {
         "pack_id": np.repeat(np.arange(first_pack, first_pack + len(sizes)), sizes),
-        "position": (np.arange(len(order)) - np.repeat(starts, sizes)).astype(np.int32),
+        "position": np.arange(len(order), dtype=np.int32)
+        - np.repeat(starts.astype(np.int32), sizes),
         "copy": part(items.copy),
         "piece": part(items.piece),
         "token_start": part(items.token_start),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from packidx.plan.cost import CostModel
 from packidx.plan.eligible import Rules
 from packidx.plan.items import make_items
 from packidx.plan.options import ResolvedOptions
-from packidx.plan.place import Slots
+from packidx.plan.place import Slots, joined
 from packidx.plan.rows import Rows
 from packidx.plan.schedule import schedule
 from packidx.plan.strategies import Problem, Solution, bound_of, solve
@@ -90,12 +90,13 @@ class WindowPlan:
         """Lower bound of each group's packs in one epoch, and the name of its proof."""
         found = []
         for part in self._parts:
-            bound = part.solution.bound
+            bound, items = part.solution.bound, part.items
             if self._kept is not None:
-                stayed = np.isin(part.items, self._stayed)
+                stayed = np.isin(items, self._stayed)
+                items = items[stayed]
                 bound = bound_of(part.problem.select(stayed)) if stayed.any() else (0, "volume")
-            if self.items.copy is not None:
-                most = int(np.bincount(self.items.row[part.items]).max())
+            if self.items.copy is not None and len(items):
+                most = int(np.bincount(self.items.row[items]).max())
                 bound = max(bound, (most, "copies"), key=lambda one: one[0])
             found.append(bound)
         return found
@@ -123,7 +124,7 @@ class WindowPlan:
             shares=self._shares(slots, sums) if stratified else (),
         )
         packs = packs.select(order)
-        place = np.empty(len(order), np.int64)
+        place = np.empty(len(order), np.int32)
         place[order] = np.cumsum(packs.sizes) - packs.sizes
         items = np.empty(len(slots.item), np.int32)
         items[place[slots.pack] + slots.position] = slots.item
@@ -146,7 +147,10 @@ class WindowPlan:
 
     def num_packs(self) -> int:
         """Packs of one epoch."""
-        return self._compose(0)[0].num_packs
+        known = [part.solution.num_packs for part in self._parts]
+        if self.items.copy is not None or self._kept is not None or None in known:
+            return self._compose(0)[0].num_packs
+        return sum(one for one in known if one is not None)
 
     def _solve(self) -> list[_Group]:
         parts = []
@@ -182,18 +186,15 @@ class WindowPlan:
 
     def _compose(self, epoch: int) -> tuple[Slots, Int32s]:
         """Every item's place, packs numbered group by group, and the group of each pack."""
-        found, groups, first = [], [], 0
+        found, groups = [], []
         for part in self._parts:
             slots = self._separated(part, part.solution.slots(self._key(part, epoch)))
-            item = slots.item if len(self._parts) == 1 else part.items[slots.item]
-            found.append((item, slots.pack + first, slots.position))
+            if len(self._parts) > 1:
+                slots = replace(slots, item=part.items[slots.item])
+            found.append(slots)
             groups.append(np.full(slots.num_packs, part.code, np.int32))
-            first += slots.num_packs
-        if len(found) == 1:
-            item, pack, position = found[0]
-        else:
-            item, pack, position = (np.concatenate(one) for one in zip(*found, strict=True))
-        slots, group = Slots(item, pack, position, first), np.concatenate(groups)
+        slots = found[0] if len(found) == 1 else joined(found)
+        group = np.concatenate([*groups, np.empty(0, np.int32)])
         return (slots, group) if self._kept is None else self._drawn(slots, group)
 
     def _drawn(self, slots: Slots, group: Int32s) -> tuple[Slots, Int32s]:

@@ -10,30 +10,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from packidx.plan.best_fit import _fill, _OpenPacks, _Run
+from packidx.plan.best_fit import fill, OpenPacks, Run
 from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 
 Row = tuple[int, int, int, int]  # a record: first pack, number of packs, samples each, position
 
 
-class PacksByRoom(_OpenPacks):
+class PacksByRoom(OpenPacks):
     """Runs of packs by room, from both ends; an empty pack's run must be the last of the packs."""
 
     def emptiest(self) -> int:
         """The largest room, 0 without packs."""
         return self._rooms[-1] if self._rooms else 0
 
-    def take_emptiest(self) -> tuple[int, _Run]:
+    def take_emptiest(self) -> tuple[int, Run]:
         """Remove and return a run of the largest room."""
         room = self._rooms[-1]
         return room, self._take_from(room)
 
-    def take_exact(self, length: int) -> tuple[int, _Run] | None:
+    def take_exact(self, length: int) -> tuple[int, Run] | None:
         """Remove and return a run of packs that one sample of `length` fills."""
         return (length, self._take_from(length)) if length in self._runs else None
 
-    def _take_from(self, room: int) -> _Run:
+    def _take_from(self, room: int) -> Run:
         runs = self._runs[room]
         if len(runs) > 1:
             return runs.pop()
@@ -43,15 +43,8 @@ class PacksByRoom(_OpenPacks):
         return taken[1]
 
 
-def fill_packs(
-    packs: PacksByRoom, out: list[Row], taken: tuple[int, _Run], length: int, left: int
-) -> int:
-    """Deal up to `left` samples to a run, each pack full before the next; returns how many."""
-    return _fill(packs, out, taken, length, left)
-
-
 def deal_round(
-    packs: PacksByRoom, out: list[Row], taken: tuple[int, _Run], length: int, left: int
+    packs: PacksByRoom, out: list[Row], taken: tuple[int, Run], length: int, left: int
 ) -> int:
     """Deal up to `left` samples to a run, one to each pack; returns how many were placed."""
     room, (first, num_packs, position) = taken
@@ -91,6 +84,6 @@ def worst_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
             left -= deal_round(packs, out, packs.take_emptiest(), length, left)
         if left:  # no room >= length is left, so a new pack stays the emptiest until it is full
             needed = -(-left // (capacity // length))
-            fill_packs(packs, out, (capacity, (total, needed, 0)), length, left)
+            fill(packs, out, (capacity, (total, needed, 0)), length, left)
             total += needed
     return to_records(out, total)

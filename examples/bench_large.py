@@ -1,0 +1,87 @@
+"""A hundred million lengths: the memory of the command, and its time against copying the result.
+
+Nobody can plan without reading the lengths and writing the table. So the time that the command
+takes is compared with just that: reading the lengths, and writing the very samples table that
+it made, from arrays that lie ready in memory, with the same writer, row groups and files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench_tools import CAPACITY, SHORTEST, Int64s, heading, line, plan, ratio, write_lengths
+from packidx.files import fsync_path
+from packidx.index import open_index
+from packidx.index.snapshot import ROW_GROUP
+from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.histogram import Histogram
+from packidx.schema import SAMPLES, open_writer
+
+
+def bench_large(folder: Path, count: int) -> None:
+    heading(f"{count:,} log-normal lengths: packidx plan, in windows, as --memory-limit has it")
+    table, index = folder / "lengths.parquet", folder / "index"
+    counts = write_lengths(table, count)
+    try:
+        taken = plan(table, index)
+        line("packidx plan", f"{taken.wall:.1f} s, {taken.cpu:.1f} CPU-s")
+        ratio("peak memory / 4 GB", taken.peak / 1000, 4, "GB", at_most=1)
+        _show_result(index, counts)
+        reading = _reading(table)
+        writing = _writing(open_index(index).files("samples"), folder / "copy.parquet")
+        line("    reading / writing arrays that lie ready", f"{reading:.1f} / {writing:.1f} CPU-s")
+        label = "packidx plan / reading and writing alone"
+        ratio(label, taken.cpu, reading + writing, "CPU-s", at_most=2)
+    finally:
+        table.unlink()
+        shutil.rmtree(index, ignore_errors=True)
+
+
+def _show_result(index: Path, counts: Int64s) -> None:
+    result = open_index(index).manifest["result"]
+    packs, bound = result["num_packs"], result["lower_bound"]
+    size = sum(one.stat().st_size for one in index.rglob("*") if one.is_file())
+    found = f"{packs:,} in {len(result['windows'])} windows, {size / 1e9:.2f} GB on disk"
+    line("packs", f"{found}, gap {100 * (packs / bound - 1):.4f} % ({result['bound']})")
+    present = np.flatnonzero(counts)[::-1]
+    histogram = Histogram(present.astype(np.int64), counts[present])
+    at_once = best_fit_decreasing(histogram, CAPACITY).total_packs
+    tokens = int(present @ counts[present])
+    assert result["num_tokens"] == tokens and present.min() >= SHORTEST
+    fills = [100 * tokens / (one * CAPACITY) for one in (packs, at_once)]
+    loss = fills[1] - fills[0]
+    found = f"{fills[0]:.4f} % / {fills[1]:.4f} %, loss {loss:.4f} %"
+    line("    fill, windows / one plan of all", found, "<= 0.1 %", loss <= 0.1)
+
+
+def _reading(table: Path) -> float:
+    """CPU seconds of reading the lengths."""
+    begin = time.process_time()
+    lengths = pq.read_table(table, columns=["length"])
+    taken = time.process_time() - begin
+    del lengths
+    return taken
+
+
+def _writing(files: list[Path], copy: Path) -> float:
+    """CPU seconds of writing tables, one file after another, that were read before the clock."""
+    taken = 0.0
+    for path in files:
+        rows = pq.read_table(path).combine_chunks()
+        begin = time.process_time()
+        with open_writer(str(copy), SAMPLES) as writer:
+            writer.write_table(rows, row_group_size=ROW_GROUP["samples"])
+        fsync_path(copy)
+        taken += time.process_time() - begin
+        if copy.stat().st_size != path.stat().st_size:
+            raise RuntimeError(f"{path} is not what its rows make again")
+        copy.unlink()
+        del rows
+        pa.default_memory_pool().release_unused()
+    return taken

@@ -1,0 +1,156 @@
+"""A mix of text, images and video: caps that hold together, and what a schedule is worth."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench_tools import CAPACITY, Int64s, heading, line, ratio
+from packidx.index import open_index
+from packidx.index.cost import COLUMNS, pack_cost
+from packidx.index.idle import ScheduledPacks, ranks_stats
+from packidx.mix import derive_key
+from packidx.plan import plan_packs
+from packidx.plan.capped import alternatives
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from vlm_mix import MAX_IMAGES, MAX_VISION_PATCHES, SOURCES, vlm_mix
+
+RANKS = 64
+MICRO_STEPS = 8
+
+Mix = dict[str, Int64s]
+
+
+def write_mix(path: Path, count: int) -> Mix:
+    """A bare table of `vlm_mix`, with its counters and sources."""
+    mix = vlm_mix(count)
+    narrow = {name: pa.array(values) for name, values in mix.items() if name != "source"}
+    narrow["source"] = pa.DictionaryArray.from_arrays(
+        mix["source"].astype(np.int32), pa.array(SOURCES)
+    ).cast(pa.string())
+    pq.write_table(pa.table(narrow), path)
+    return mix
+
+
+def bench_caps(folder: Path, table: Path, mix: Mix) -> None:
+    """Tokens, images and vision patches at once."""
+    caps = {"num_images": MAX_IMAGES, "vision_patches": MAX_VISION_PATCHES}
+    count = len(mix["length"])
+    heading(
+        f"{count:,} samples of text, images and video, at most {MAX_IMAGES} images and "
+        f"{MAX_VISION_PATCHES:,} vision patches per pack"
+    )
+    summary = plan_packs(
+        table,
+        folder / "caps",
+        capacity=CAPACITY,
+        max_images=MAX_IMAGES,
+        max_vision_patches=MAX_VISION_PATCHES,
+    )
+    rows = open_index(folder / "caps").samples(["pack_id", "sample_id"])
+    pack, item = rows["pack_id"].to_numpy(), rows["sample_id"].to_numpy()
+    once = len(item) == count and (np.bincount(item, minlength=count) == 1).all()
+    most = {
+        name: int(np.bincount(pack, mix[name][item]).max())
+        for name in ("length", "num_images", "vision_patches")
+    }
+    kept = once and all(most[name] <= cap for name, cap in ({"length": CAPACITY} | caps).items())
+    found = ", ".join(f"{value:,} {name}" for name, value in most.items())
+    line("most of any pack, every sample once", found, "every cap holds", bool(kept))
+    result = summary.manifest["result"]
+    packs, bound = result["num_packs"], result["lower_bound"]
+    over = 100 * (packs / bound - 1)
+    sizes = np.stack([mix["length"], *(mix[name] for name in caps)], axis=1)
+    limits = np.array([CAPACITY, *caps.values()], np.int64)
+    plans: dict[str, int] = {}
+    begin = time.perf_counter()
+    for name, plan in alternatives(sizes, limits, derive_key(0, "samples", 0, 0, "")):
+        plans[name] = int(plan.max()) + 1
+        line(f"    {name}", f"{plans[name]:,} packs, {time.perf_counter() - begin:.1f} s")
+        begin = time.perf_counter()
+    best = min(plans, key=plans.__getitem__)
+    above = 100 * (packs / plans[best] - 1)
+    strategy = ", ".join(result["strategies"])
+    note = f"{over:.2f} % over; {strategy}, {summary.seconds:.1f} s; bound: {result['bound']}"
+    ratio("packs / joint bound", packs, bound, "", at_most=1.03, digits=0, note=note)
+    found = f"{packs:,} / {plans[best]:,}, {above:.2f} % above '{best}'"
+    which = "the bound" if over <= 3 else "the best alternative" if above <= 2 else "neither"
+    promise = f"<= 3 % above the bound or <= 2 % above the best: by {which}"
+    line("packs / best alternative", found, promise, over <= 3 or above <= 2)
+
+
+def bench_schedule(folder: Path, table: Path, mix: Mix) -> None:
+    """How long 64 ranks wait, and how much the steps' data differ, in three orders."""
+    for micro_steps in (MICRO_STEPS, 1):
+        batch = RANKS * micro_steps
+        index = folder / f"schedule-{micro_steps}"
+        plan_packs(table, index, capacity=CAPACITY, global_batch=batch, micro_steps=micro_steps)
+        packs = scheduled(index)
+        found = ranks_stats(packs, batch, (RANKS,))[0]
+        heading(
+            f"schedule of {len(packs.llm):,} packs for {RANKS} ranks, {micro_steps} micro-step"
+            f"{'s' if micro_steps > 1 else ', the trade-off'}: {found['steps']:,} steps"
+        )
+        promised = micro_steps > 1
+        for name, label in (
+            ("planned", "packidx"),
+            ("random", "random order"),
+            ("by_vision_tokens", "NeMo's sort by vision tokens"),
+        ):
+            _show(label, found[name], promised and name == "planned")
+        by_chance = found["autocorrelation_by_chance"]
+        line("    autocorrelation that chance alone makes", f"{by_chance:.4f}")
+
+
+def scheduled(index: Path) -> ScheduledPacks:
+    """The packs of a snapshot, in its order, with the tokens of each source."""
+    opened = open_index(index)
+    media = ("image_tokens", "video_tokens")
+    table = opened.packs([*COLUMNS, *media])
+    columns = {name: table[name].to_numpy().astype(np.int64) for name in table.column_names}
+    llm, vit = pack_cost(opened.manifest["options"]["cost_model"], columns)
+    rows = opened.samples(["pack_id", "source", "length"])
+    source = rows["source"].combine_chunks().dictionary_encode()
+    source = source.chunk(0) if isinstance(source, pa.ChunkedArray) else source
+    code = rows["pack_id"].to_numpy() * len(SOURCES) + source.indices.to_numpy()
+    tokens = np.bincount(code, rows["length"].to_numpy(), len(llm) * len(SOURCES))
+    return ScheduledPacks(
+        llm,
+        vit,
+        columns["length"],
+        sum(columns[name] for name in media),
+        tokens.astype(np.int64).reshape(len(llm), len(SOURCES)),
+    )
+
+
+_PROMISES: tuple[tuple[str, str, str, Callable[[float], bool]], ...] = (
+    ("useful_by_phase", "useful share by phase", ">= 0.99", lambda value: value >= 0.99),
+    (
+        "autocorrelation",
+        "autocorrelation of steps",
+        "|.| <= 0.05",
+        lambda value: abs(value) <= 0.05,
+    ),
+    ("vision_spread_vs_random", "spread, visual / random", "<= 1.5", lambda value: value <= 1.5),
+    ("source_spread_vs_random", "spread, sources / random", "<= 1.5", lambda value: value <= 1.5),
+)
+
+
+def _show(label: str, found: dict[str, Any], is_promised: bool) -> None:
+    line(label, f"useful share of both phases as one {_text(found['useful'])}")
+    for key, name, promise, kept in _PROMISES:
+        value = found[key]
+        good = value is not None and kept(value)
+        line(f"    {name}", _text(value), promise if is_promised else "", good or not is_promised)
+
+
+def _text(value: float | None) -> str:
+    return "too few steps" if value is None else f"{value:.4f}"

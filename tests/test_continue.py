@@ -1,0 +1,223 @@
+"""Continuing in the middle of an epoch: consumed + remaining + excluded is everything, once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from packidx_cli.main import main
+
+from packidx import open_index, plan_packs
+from packidx.errors import MismatchError, NotFoundInIndex, OptionError
+from packidx.index import Index
+from packidx.index.verify import verify_snapshot
+from packidx.torch import PackSampler
+
+Copy = tuple[int, int]
+
+
+def write(path: Path, n: int = 4000, longest: int = 300) -> Path:
+    rng = np.random.default_rng(n)
+    table = pa.table(
+        {
+            "length": rng.integers(5, longest, n),
+            "source": np.array(["a", "b", "c"])[rng.integers(0, 3, n)],
+            "key": [f"k{i}" for i in range(n)],
+        }
+    )
+    pq.write_table(table, path)
+    return path
+
+
+def sound(index: Index) -> Index:
+    assert [check for check in verify_snapshot(index) if not check.ok] == []
+    return index
+
+
+def trained(index: Index, sampler: PackSampler, steps: int) -> dict[Copy, set[int]]:
+    """(sample, copy) -> the tokens of it that the first `steps` steps train on."""
+    packs = {pack for step in range(steps) for pack in sampler.packs_of_step(step)}
+    return tokens_of(index, packs)
+
+
+def tokens_of(index: Index, packs: set[int] | None = None) -> dict[Copy, set[int]]:
+    found: dict[Copy, set[int]] = {}
+    for row in index.samples().to_pylist():
+        if packs is None or row["pack_id"] in packs:
+            tokens = found.setdefault((row["sample_id"], row["copy"]), set())
+            span = set(range(row["token_start"], row["token_start"] + row["length"]))
+            assert not tokens & span
+            tokens |= span
+    return found
+
+
+def test_three_changes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    """Mix, then capacity, then a thousand excluded keys, each after some steps."""
+    n = 6000
+    lengths = write(tmp_path / "l.parquet", n)
+    plan_packs(lengths, tmp_path / "i", capacity=1024, mix=("a=2",))
+    out = tmp_path / "x.parquet"
+    keys = [f"k{i}" for i in range(0, n, 6)]
+    pq.write_table(pa.table({"key": keys}), out)
+    changes: list[dict[str, Any]] = [
+        {"mix": ("a=1", "b=3")},
+        {"capacity": 2048},
+        {"exclude": str(out)},
+    ]
+    had: dict[Copy, set[int]] = {}
+    for number, change in enumerate(changes):
+        index = sound(open_index(tmp_path / "i"))
+        sampler = PackSampler(index, global_batch=16, seed=number)
+        for copy, tokens in trained(index, sampler, 20).items():
+            assert not had.get(copy, set()) & tokens, "trained twice"
+            had.setdefault(copy, set()).update(tokens)
+        plan_packs(lengths, tmp_path / "i", resume=(index, sampler.state_at(20)), **change)
+    final = sound(open_index(tmp_path / "i"))
+    assert len(final.manifest["options"]["continues"]) == 3
+    rows = pq.read_table(lengths).to_pylist()
+    wanted = {"a": 1, "b": 3, "c": 1}
+    remaining = tokens_of(final)
+    gone = Counter(final.dropped(["reason"])["reason"].to_pylist())
+    assert set(gone) == {"consumed", "excluded"}
+    for ident, row in enumerate(rows):
+        before = {copy for copy in had if copy[0] == ident}
+        after = {copy for copy in remaining if copy[0] == ident}
+        assert not before & after
+        if ident % 6 == 0:
+            assert not after
+        else:  # two copies of `a` were planned first: those that were trained on stay so
+            assert len(before | after) == max(wanted[row["source"]], len(before))
+        assert all(len(remaining[copy]) == row["length"] for copy in after)
+    assert final.num_packs and len(had) > 2000
+
+
+@settings(
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"steps": st.integers(0, 12)},
+            optional={
+                "capacity": st.sampled_from([64, 100, 300]),
+                "mix": st.sampled_from([(), ("a=2",), ("b=0",)]),
+                "on_long": st.sampled_from(["drop", "split"]),
+                "window_samples": st.just(50),
+                "seed": st.integers(0, 3),
+            },
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_nothing_is_trained_on_twice(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[dict[str, Any]]
+) -> None:
+    folder = tmp_path_factory.mktemp("continue")
+    lengths = write(folder / "l.parquet", 150)
+    plan_packs(lengths, folder / "i", capacity=128, on_long="split", schedule="random")
+    rows = pq.read_table(lengths).to_pylist()
+    had: dict[Copy, set[int]] = {}
+    for change in changes:
+        index = sound(open_index(folder / "i"))
+        sampler = PackSampler(index, global_batch=2)
+        steps = min(change.pop("steps"), sampler.num_steps)
+        for copy, tokens in trained(index, sampler, steps).items():
+            assert not had.get(copy, set()) & tokens
+            had.setdefault(copy, set()).update(tokens)
+        try:
+            plan_packs(lengths, folder / "i", resume=(index, sampler.state_at(steps)), **change)
+        except OptionError:
+            return  # nothing that fits is left
+        except Exception as error:
+            assert "nothing to pack" in str(error)
+            return
+    index = sound(open_index(folder / "i"))
+    remaining = tokens_of(index)
+    dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
+    for copy, tokens in remaining.items():
+        assert not tokens & had.get(copy, set())
+    for ident, row in enumerate(rows):
+        mine = [
+            had.get(c, set()) | remaining.get(c, set()) for c in {*had, *remaining} if c[0] == ident
+        ]
+        if dropped.get(ident) == "consumed":
+            assert any(len(tokens) == row["length"] for tokens in mine)
+        elif ident not in dropped:  # a weight that has sunk leaves begun copies where they are
+            assert any(len(tokens) == row["length"] for tokens in mine)
+
+
+def test_pieces_go_on_where_training_stopped(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"length": [95, 20]}), tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=30, on_long="split")
+    index = open_index(tmp_path / "i")
+    sampler = PackSampler(index, global_batch=2)
+    had = trained(index, sampler, 1)
+    state = sampler.state_at(1)
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", resume=(index, state), capacity=50)
+    after = tokens_of(sound(open_index(tmp_path / "i")))
+    for copy, length in (((0, 0), 95), ((1, 0), 20)):
+        assert not had.get(copy, set()) & after.get(copy, set())
+        assert len(had.get(copy, set()) | after.get(copy, set())) == length
+
+
+def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = write(tmp_path / "l.parquet")
+    index = str(tmp_path / "i")
+    assert main(["plan", str(lengths), "-o", index, "--capacity", "512", "--mix", "c=2"]) == 0
+    first = open_index(index)
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(PackSampler(first, global_batch=8).state_at(5)))
+    command = ["plan", "--continue", f"{index}@{first.id}", "--state", str(state)]
+    assert main([*command, "--capacity", "1024"]) == 0
+    second = sound(open_index(index))
+    options = second.manifest["options"]
+    assert (options["capacity"], options["weights"]) == (1024, {"c": "2"})
+    assert options["continues"][0]["snapshot_id"] == first.id
+    assert second.manifest["parent"] == first.id
+    capsys.readouterr()
+    assert main(["plan", "--continue", index]) == 2
+    assert "go together" in capsys.readouterr().err
+
+
+def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
+    lengths = write(tmp_path / "l.parquet", 500)
+    plan_packs(lengths, tmp_path / "i", capacity=512)
+    index = open_index(tmp_path / "i")
+    state = PackSampler(index, global_batch=4).state_at(2)
+    plan_packs(lengths, tmp_path / "i", capacity=512, seed=1)
+    other = open_index(tmp_path / "i")
+    with pytest.raises(MismatchError, match="snapshot"):
+        plan_packs(lengths, tmp_path / "i", resume=(other, state))
+    with pytest.raises(MismatchError, match="fingerprint"):
+        plan_packs(write(tmp_path / "m.parquet", 501), tmp_path / "i", resume=(index, state))
+    with pytest.raises(OptionError, match="rest of one epoch"):
+        plan_packs(lengths, tmp_path / "i", resume=(index, state), epochs=2)
+    plan_packs(lengths, tmp_path / "i", resume=(index, state), capacity=600)
+    third = open_index(tmp_path / "i")
+    later = PackSampler(third, global_batch=4).state_at(1)
+    (index.folder / "manifest.json").unlink()
+    with pytest.raises(NotFoundInIndex):
+        plan_packs(lengths, tmp_path / "i", resume=(third, later))
+
+
+def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:
+    lengths = write(tmp_path / "l.parquet", 800)
+    plan_packs(lengths, tmp_path / "i", capacity=512, epochs=2)
+    index = open_index(tmp_path / "i")
+    sampler = PackSampler(index, global_batch=4, epoch=3)
+    had = trained(index, sampler, 5)
+    plan_packs(lengths, tmp_path / "i", resume=(index, sampler.state_at(5)))
+    rest = tokens_of(sound(open_index(tmp_path / "i")))
+    assert not had.keys() & rest.keys()
+    assert len(had) + len(rest) == 800

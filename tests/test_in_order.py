@@ -1,0 +1,115 @@
+"""The peers' rules equal straightforward loops, and NeMo where it is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sized_items import Int64s, Problem, assert_plan, problems
+
+from packidx.plan.in_order import first_fit, next_fit, window_fit, worst_fit
+
+
+def loop(sizes: Int64s, limits: Int64s, rule: str) -> list[int]:
+    """One item after another, in the order given, looking at every pack."""
+    rooms: list[Int64s] = []
+    packs = []
+    for size in sizes:
+        able = [k for k, room in enumerate(rooms) if (room >= size).all()]
+        if rule == "next":
+            able = able[-1:] if able and able[-1] == len(rooms) - 1 else []
+        elif rule == "least":
+            able.sort(key=lambda k: (rooms[k][0], k))
+        elif rule == "most":
+            able.sort(key=lambda k: (-rooms[k][0], k))
+        if not able:
+            rooms.append(limits.copy())
+        packs.append(able[0] if able else len(rooms) - 1)
+        rooms[packs[-1]] -= size
+    return packs
+
+
+def decreasing(sizes: Int64s, limits: Int64s, rule: str) -> list[int]:
+    order = sorted(range(len(sizes)), key=lambda item: -sizes[item, 0])
+    packs = dict(zip(order, loop(sizes[order], limits, rule), strict=True))
+    return [packs[item] for item in range(len(sizes))]
+
+
+@given(problems())
+def test_rules_in_the_order_given(problem: Problem) -> None:
+    assert next_fit(*problem).tolist() == loop(*problem, "next")
+    assert first_fit(*problem).tolist() == loop(*problem, "first")
+    for pack in (next_fit(*problem), first_fit(*problem)):
+        assert_plan(pack, *problem)
+        assert np.array_equal(np.unique(pack, return_index=True)[1].argsort(), np.unique(pack))
+
+
+@given(problems())
+def test_worst_fit_decreasing(problem: Problem) -> None:
+    pack = worst_fit(*problem)
+    assert_plan(pack, *problem)
+    assert pack.tolist() == decreasing(*problem, "most")
+
+
+@given(problems(), st.integers(1, 70))
+def test_windows(problem: Problem, window: int) -> None:
+    sizes, limits = problem
+    expected: list[int] = []
+    for begin in range(0, len(sizes), window):
+        opened = max(expected, default=-1) + 1
+        part = decreasing(sizes[begin : begin + window], limits, "least")
+        expected += [opened + pack for pack in part]
+    pack = window_fit(sizes, limits, window)
+    assert_plan(pack, *problem)
+    assert pack.tolist() == expected
+
+
+def test_a_window_of_everything_is_best_fit_decreasing_of_everything() -> None:
+    sizes = np.array([[4], [3], [2], [1]])
+    assert window_fit(sizes, np.array([5]), 4).tolist() == [0, 1, 1, 0]
+    assert window_fit(sizes, np.array([5]), 1).tolist() == [0, 1, 2, 3]
+    assert worst_fit(sizes, np.array([5])).tolist() == [0, 1, 1, 0]
+    assert first_fit(sizes[::-1], np.array([5])).tolist() == [0, 0, 1, 2]
+    assert next_fit(np.array([[3], [3], [2], [2]]), np.array([5])).tolist() == [0, 1, 1, 2]
+
+
+def test_as_many_packs_as_nemo() -> None:
+    package = find_spec("nemo_automodel")
+    if package is None or package.origin is None:
+        pytest.skip("nemo-automodel is not installed")
+    # The file alone: the packages around it want more than is installed here.
+    file = Path(package.origin).parent / "components/datasets/llm/neat_packing.py"
+    spec = spec_from_file_location("neat_packing", file)
+    assert spec is not None and spec.loader is not None
+    peer = module_from_spec(spec)
+    spec.loader.exec_module(peer)
+    lengths = np.random.default_rng(0).lognormal(6, 1, 3000).clip(16, 8192).astype(np.int64)
+    theirs = peer.greedy_knapsack(lengths.tolist(), 8192)
+    ours = worst_fit(lengths[:, None], np.array([8192]))
+    by_pack = [np.flatnonzero(ours == pack).tolist() for pack in range(int(ours.max()) + 1)]
+    assert sorted(map(sorted, theirs)) == sorted(by_pack)
+
+
+def test_impossible_items_are_refused() -> None:
+    for rule in (next_fit, first_fit, worst_fit):
+        with pytest.raises(ValueError, match="sizes must lie in"):
+            rule(np.array([[6]]), np.array([5]))
+    with pytest.raises(ValueError, match="sizes must lie in"):
+        window_fit(np.array([[1, 6]]), np.array([5, 5]), 3)
+    with pytest.raises(ValueError, match="at least 1 item, not 0"):
+        window_fit(np.array([[1]]), np.array([5]), 0)
+
+
+def test_no_items() -> None:
+    nothing, limits = np.empty((0, 2), np.int64), np.array([5, 5])
+    for pack in (
+        next_fit(nothing, limits),
+        first_fit(nothing, limits),
+        worst_fit(nothing, limits),
+        window_fit(nothing, limits, 2),
+    ):
+        assert len(pack) == 0

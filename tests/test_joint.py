@@ -1,0 +1,96 @@
+"""The joint bound never exceeds the optimum, and sees what no single limit shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from packidx.plan.bounds import lower_bound
+from packidx.plan.capped import capped
+from packidx.plan.histogram import Histogram
+from packidx.plan.joint import joint_bound, volume_packs
+
+Int64s = NDArray[np.int64]
+NAMES = ("tokens", "num_images", "vision_patches")
+
+
+def tiny_problems() -> st.SearchStrategy[tuple[Int64s, Int64s]]:
+    def of(limits: tuple[int, ...]) -> st.SearchStrategy[tuple[Int64s, Int64s]]:
+        item = st.tuples(st.integers(1, limits[0]), *(st.integers(0, m) for m in limits[1:]))
+        return st.lists(item, min_size=1, max_size=8).map(
+            lambda items: (np.array(items, np.int64), np.array(limits, np.int64))
+        )
+
+    return st.tuples(st.integers(1, 20), st.integers(0, 12), st.integers(0, 90)).flatmap(of)
+
+
+def optimum(sizes: Int64s, limits: Int64s) -> int:
+    """The fewest packs, by dynamic programming over subsets."""
+    masks = np.arange(1 << len(sizes))
+    chosen = masks[:, None] >> np.arange(len(sizes)) & 1
+    fits = (chosen @ sizes <= limits).all(1).tolist()
+    best = [0] * len(masks)
+    for mask in range(1, len(masks)):
+        part, best[mask] = mask, len(sizes)
+        while part:
+            if fits[part]:
+                best[mask] = min(best[mask], 1 + best[mask ^ part])
+            part = (part - 1) & mask
+    return best[-1]
+
+
+@given(tiny_problems())
+@settings(deadline=None)
+def test_bound_optimum_plan(problem: tuple[Int64s, Int64s]) -> None:
+    sizes, limits = problem
+    bound, name = joint_bound(sizes, limits, NAMES)
+    assert bound <= optimum(sizes, limits) <= int(capped(sizes, limits, 0).max()) + 1
+    assert bound >= volume_packs(sizes, limits) > 0
+    assert name.split(" ", 1)[0] in (*NAMES, "joint")
+
+
+def test_a_single_limit_gives_its_own_bound_and_name() -> None:
+    sizes = np.array([[1, 3], [1, 3], [1, 3], [1, 0]])
+    assert joint_bound(sizes, np.array([100, 5]), ["tokens", "num_images"]) == (
+        3,
+        "num_images " + lower_bound(Histogram.of(np.array([3, 3, 3])), 5)[1],
+    )
+    assert joint_bound(np.array([[3], [3], [4]]), np.array([5]), ["tokens"])[0] == 3
+
+
+def test_the_sum_shows_what_no_limit_shows() -> None:
+    """Large in tokens, or large in images: together more than half of both limits."""
+    one, other = [6, 5], [5, 6]
+    sizes, limits = np.array([one, other] * 10), np.array([11, 11])
+    assert max(lower_bound(Histogram.of(column), 11)[0] for column in sizes.T) == 10
+    assert joint_bound(sizes, limits, NAMES[:2])[0] >= 10
+    lopsided = np.array([[7, 4], [4, 7]] * 10 + [[6, 6]] * 5)
+    bound, name = joint_bound(lopsided, np.array([11, 10]), NAMES[:2])
+    assert name.startswith("joint") and bound > max(
+        lower_bound(Histogram.of(column), limit)[0]
+        for column, limit in zip(lopsided.T, (11, 10), strict=True)
+    )
+
+
+def test_large_numbers_do_not_overflow() -> None:
+    sizes = np.array([[8000, 2**40], [8000, 2**39]] * 100)
+    bound, _ = joint_bound(sizes, np.array([8192, 2**41]), NAMES[:2])
+    assert bound == 200
+
+
+def test_no_items_and_unused_dimensions() -> None:
+    assert joint_bound(np.empty((0, 2), np.int64), np.array([5, 5]), NAMES[:2]) == (
+        0,
+        "tokens volume",
+    )
+    assert joint_bound(np.array([[3, 0]]), np.array([5, 0]), NAMES[:2]) == (1, "tokens volume")
+
+
+def test_wrong_input_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 dimensions, 1 limits, 2 names"):
+        joint_bound(np.array([[1, 1]]), np.array([5]), NAMES[:2])
+    with pytest.raises(ValueError, match="every size"):
+        joint_bound(np.array([[1, 6]]), np.array([5, 5]), NAMES[:2])

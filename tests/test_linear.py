@@ -1,0 +1,236 @@
+"""Plan and bound by column generation: valid on every problem, and good on the hard ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_problems import optimum, tiny_problems
+
+from packidx.plan import linear
+from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.bounds import lower_bound, volume_bound
+from packidx.plan.dealing import deal
+from packidx.plan.histogram import Histogram
+from packidx.plan.knapsack import Knapsack
+from packidx.plan.linear import linear_plan
+from packidx.plan.relaxation import by_classes, by_knots
+from packidx.plan.runs import Records
+
+
+def check(records: Records, histogram: Histogram, capacity: int) -> None:
+    """Every sample placed once, in order, within the capacity; no empty pack."""
+    dealt = np.repeat(histogram.lengths, histogram.counts)
+    used = np.zeros(records.total_packs, np.int64)
+    held = np.zeros(records.total_packs, np.int64)
+    at = 0
+    columns = (records.first_pack, records.num_packs, records.per_pack, records.position)
+    for first, packs, each, position in zip(*(c.tolist() for c in columns), strict=True):
+        run = slice(first, first + packs)
+        samples = dealt[at : at + packs * each]
+        assert samples[0] == samples[-1]
+        assert (held[run] == position).all()
+        used[run] += samples[0] * each
+        held[run] += each
+        at += packs * each
+    assert at == len(dealt)
+    assert records.total_packs == 0 or (used.max() <= capacity and held.min() > 0)
+
+
+def uniform(low: float, high: float, num: int, capacity: int) -> Histogram:
+    rng = np.random.default_rng(0)
+    return Histogram.of((rng.uniform(low, high, num) * capacity).astype(np.int64))
+
+
+@given(tiny_problems())
+@settings(deadline=None)
+def test_bound_optimum_and_plan_stand_in_this_order(problem: tuple[list[int], int]) -> None:
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    plan = linear_plan(histogram, capacity)
+    assert plan.bound <= optimum(lengths, capacity) <= plan.records.total_packs
+    assert plan.records.total_packs <= best_fit_decreasing(histogram, capacity).total_packs
+    check(plan.records, histogram, capacity)
+
+
+@given(
+    st.integers(1, 400).flatmap(
+        lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=60), st.just(c))
+    ),
+    st.integers(1, 8),
+)
+@settings(deadline=None, max_examples=60)
+def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num: int) -> None:
+    """Coarse relaxations, with sand: the bound below any plan, the plan complete."""
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    records = linear._plan(histogram, capacity, max(num, 4))
+    check(records, histogram, capacity)
+    relaxation = by_knots(histogram, capacity, num)
+    if relaxation is not None:
+        bound = linear._Generation(relaxation, 1 << 40).bound
+        best = best_fit_decreasing(histogram, capacity).total_packs
+        assert bound <= min(best, records.total_packs)
+
+
+@given(tiny_problems())
+@settings(deadline=None, max_examples=60)
+def test_the_bound_holds_whatever_the_prices(problem: tuple[list[int], int]) -> None:
+    """The certificate is the knapsack's: the simplex may return anything."""
+    lengths, capacity = problem
+    histogram = Histogram.of(np.array(lengths))
+    relaxation = by_knots(histogram, capacity, 2)
+    if relaxation is None:
+        return
+    rng = np.random.default_rng(sum(lengths))
+    with pytest.MonkeyPatch.context() as patch:
+
+        def scramble(self: linear.Master, max_pivots: int) -> None:
+            self.prices = rng.uniform(0, 1, len(self.prices))
+            self.num_pivots += 1
+
+        patch.setattr(linear.Master, "solve", scramble)
+        patch.setattr(linear, "_MAX_ROUNDS", 5)
+        assert linear._Generation(relaxation, 1 << 40).bound <= optimum(lengths, capacity)
+
+
+@given(tiny_problems(30), st.data())
+def test_the_knapsack_finds_the_best_pack(
+    problem: tuple[list[int], int], data: st.DataObject
+) -> None:
+    lengths, capacity = problem
+    distinct = np.array(sorted(set(lengths), reverse=True))
+    draw = st.lists(st.integers(-3, 20), min_size=len(distinct), max_size=len(distinct))
+    values = np.array(data.draw(draw))
+    best = [0] * (capacity + 1)
+    for room in range(1, capacity + 1):
+        pairs = zip(distinct.tolist(), values.tolist(), strict=True)
+        fits = [(n, v) for n, v in pairs if n <= min(room, capacity // 2)]
+        best[room] = max([best[room - 1]] + [best[room - n] + v for n, v in fits])
+    solved = Knapsack.solve(distinct, values, capacity)
+    expected = [v + best[capacity - n] for n, v in zip(distinct, values, strict=True)]
+    assert solved.best_with().tolist() == expected
+    for start, pack in enumerate(solved.packs_with(np.arange(len(distinct)))):
+        held = pack[pack >= 0]
+        assert held[0] == start
+        assert distinct[held].sum() <= capacity
+        assert values[held].sum() == expected[start]
+
+
+def test_slots_take_samples_of_their_class_then_of_the_next() -> None:
+    """Three packs of classes 60 + 40; two long samples, so a shorter one takes the third slot."""
+    histogram = Histogram.of(np.array([55, 60, 40, 39, 38, 20, 3]))
+    records = deal(histogram, 100, np.array([60, 40]), np.array([[0, 1]]), np.array([3]))
+    check(records, histogram, 100)
+    assert records.total_packs == 3  # 60 + 39 (+ nothing), 55 + 38 + 3, 40 + 20
+
+
+def test_packs_without_samples_are_left_out() -> None:
+    histogram = Histogram.of(np.array([60, 40]))
+    records = deal(
+        histogram, 100, np.array([60, 40]), np.array([[0, 1], [0, -1]]), np.array([2, 9])
+    )
+    check(records, histogram, 100)
+    assert records.total_packs <= 2
+
+
+@pytest.mark.parametrize(("num", "share"), [(20_000, 0.94), (500, 0.95)])
+def test_a_quarter_to_a_half_takes_far_fewer_packs(num: int, share: float) -> None:
+    histogram = uniform(0.25, 0.5, num, 8192)
+    best = best_fit_decreasing(histogram, 8192).total_packs
+    plan = linear_plan(histogram, 8192)
+    check(plan.records, histogram, 8192)
+    assert plan.records.total_packs <= share * best
+    assert plan.bound > lower_bound(histogram, 8192)[0]
+    assert plan.records.total_packs <= 1.006 * plan.bound
+
+
+def test_sand_fills_what_the_patterns_leave() -> None:
+    """A tenth of the tokens in short samples: the bound counts them, the plan hides them."""
+    long = uniform(0.25, 0.5, 5_000, 1024)
+    tokens = 0.1 * long.num_tokens
+    short = np.random.default_rng(1).integers(2, 31, int(tokens / 16))
+    lengths = np.concatenate([np.repeat(long.lengths, long.counts), short])
+    histogram = Histogram.of(lengths)
+    plan = linear_plan(histogram, 1024)
+    check(plan.records, histogram, 1024)
+    assert plan.bound >= linear_plan(long, 1024).bound
+    relaxation = by_knots(histogram, 1024, 32)
+    assert relaxation is not None and relaxation.sand > 0
+    bound = linear._Generation(relaxation, 1 << 40).bound
+    assert bound >= 0.999 * volume_bound(histogram, 1024)
+    assert plan.records.total_packs <= 1.01 * plan.bound
+
+
+@pytest.mark.parametrize(
+    ("lengths", "capacity", "packs"),
+    [
+        ([1] * 7, 1, 7),
+        ([34] * 100, 100, 50),
+        ([100] * 5, 100, 5),
+        ([51, 52, 53, 99], 100, 4),
+        ([2] * 999, 131_072, 1),
+        ([1, 10**9 - 1, 7 * 10**8, 3 * 10**8], 10**9, 2),
+        ([1, 2, 5000, 70_000, 60_000], 131_072, 2),
+        ([6, 5, 5, 4, 4, 3, 3] * 10, 10, 30),
+    ],
+)
+def test_odd_problems_are_proven(lengths: list[int], capacity: int, packs: int) -> None:
+    histogram = Histogram.of(np.array(lengths))
+    plan = linear_plan(histogram, capacity)
+    check(plan.records, histogram, capacity)
+    assert (plan.bound, plan.records.total_packs) == (packs, packs)
+
+
+def test_no_sample_needs_no_pack() -> None:
+    plan = linear_plan(Histogram.of(np.empty(0, np.int64)), 10)
+    assert (plan.bound, plan.records.total_packs) == (0, 0)
+
+
+def test_a_large_capacity_is_counted_in_larger_units() -> None:
+    capacity = 1 << 20
+    histogram = uniform(0.25, 0.5, 3_000, capacity)
+    relaxation = by_knots(histogram, capacity, 32)
+    assert relaxation is not None and relaxation.room < capacity
+    plan = linear_plan(histogram, capacity)
+    check(plan.records, histogram, capacity)
+    assert plan.records.total_packs <= 1.02 * plan.bound
+
+
+def test_larger_units_do_not_keep_out_what_fits() -> None:
+    """Three to a pack exactly: counted in units rounded up it would be two."""
+    capacity = 3 * 349_526
+    histogram = Histogram.of(np.full(900, 349_526))
+    relaxation = by_knots(histogram, capacity, 32)
+    assert relaxation is not None and relaxation.room < capacity
+    assert linear._Generation(relaxation, 1 << 40).bound == 300
+
+
+def test_classes_fit_in_cells_as_in_tokens() -> None:
+    histogram = uniform(0.05, 0.9, 5_000, 8_191)
+    relaxation = by_classes(histogram, 8_191, 100)
+    assert relaxation is not None and len(relaxation.lengths) <= 100
+    assert relaxation.lengths[0] >= histogram.lengths[0]
+    assert (relaxation.units * 8_191 // relaxation.room == relaxation.lengths).all()
+    assert (
+        int(relaxation.counts.sum())
+        + np.count_nonzero(np.repeat(histogram.lengths, histogram.counts) < relaxation.lengths[-1])
+        >= 5_000
+    )
+
+
+def test_the_same_plan_twice_and_a_target_ends_the_search() -> None:
+    histogram = uniform(0.25, 0.5, 2_000, 1_024)
+    one, two = linear_plan(histogram, 1_024), linear_plan(histogram, 1_024)
+    assert one.bound == two.bound
+    for column in ("first_pack", "num_packs", "per_pack", "position"):
+        assert (getattr(one.records, column) == getattr(two.records, column)).all()
+    ended = linear_plan(histogram, 1_024, target=one.bound)
+    assert ended.bound == one.bound
+    assert ended.records.total_packs == best_fit_decreasing(histogram, 1_024).total_packs
+
+
+def test_lengths_above_the_capacity_are_refused() -> None:
+    with pytest.raises(ValueError, match="capacity"):
+        linear_plan(Histogram.of(np.array([11])), 10)

@@ -1,0 +1,269 @@
+"""Every combination of options keeps every promise: samples once, caps, groups, copies, epochs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from packidx import open_index, plan_packs
+from packidx.errors import PackidxError
+from packidx.index import Index
+from packidx.index.verify import verify_snapshot
+from packidx.schema import LENGTHS, conform
+
+ARBITRARY = settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+Row = dict[str, Any]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Row]:
+    """Rows of a lengths table: text, images and videos of three sources, some rejected."""
+    rows: list[Row] = []
+    for number in range(draw(st.integers(1, 40))):
+        images, videos = draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (3, 0), (0, 1), (1, 1)]))
+        tokens = 3 * images + 4 * videos
+        text = draw(st.integers(0, 30))
+        rows.append(
+            {
+                "sample_id": number,
+                "source": draw(st.sampled_from(["a", "b", "c"])),
+                "key": f"k{number}",
+                "shard": number // 7,
+                "row": number % 7,
+                "length": text + tokens,
+                "label_tokens": draw(st.one_of(st.none(), st.integers(0, text))),
+                "image_tokens": 3 * images,
+                "video_tokens": 4 * videos,
+                "num_images": images,
+                "num_videos": videos,
+                "vision_patches": 4 * tokens,
+                "vision_cost": 16 * tokens * tokens,
+                "media": [
+                    {"kind": "image", "tokens": 3, "patches": 12, "t": 1, "at": 1 + 4 * n}
+                    for n in range(images)
+                ]
+                if not videos
+                else None,
+                "method": "exact",
+                "status": draw(st.sampled_from(["ok"] * 9 + ["rejected"])),
+                "reason": "bad_json",
+            }
+        )
+    return rows
+
+
+OPTIONS = st.fixed_dictionaries(
+    {"capacity": st.integers(4, 60)},
+    optional={
+        "strategy": st.sampled_from(
+            ["auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:7"]
+        ),
+        "seed": st.integers(0, 3),
+        "on_long": st.sampled_from(["drop", "split", "truncate"]),
+        "margin": st.sampled_from([0.0, 0.3]),
+        "shift": st.just(True),
+        "max_images": st.integers(1, 4),
+        "max_vision_patches": st.integers(12, 100),
+        "max_samples": st.integers(1, 4),
+        "group_by": st.sampled_from(["source", "media_type"]),
+        "align": st.sampled_from([2, 4]),
+        "pad_pack_to": st.sampled_from([2, 3]),
+        "max_packs": st.integers(1, 5),
+        "mix": st.sampled_from([("a=2",), ("b=0.5", "c=3"), ("a=0",)]),
+        "holdout": st.sampled_from(["0.1", "0.5"]),
+        "side": st.sampled_from(["train", "holdout"]),
+        "epochs": st.integers(1, 3),
+        "schedule": st.sampled_from(["stratified", "cost", "random"]),
+        "global_batch": st.sampled_from([2, 4]),
+        "micro_steps": st.sampled_from([1, 2]),
+        "window_samples": st.integers(3, 20),
+    },
+)
+
+
+def write(path: Path, rows: list[Row]) -> Path:
+    names = sorted({name for row in rows for name in row})
+    columns = {n: pa.array([r.get(n) for r in rows], LENGTHS.field(n).type) for n in names}
+    pq.write_table(conform(pa.table(columns), LENGTHS), path)
+    return path
+
+
+def assert_sound(index: Index) -> None:
+    assert [check for check in verify_snapshot(index) if not check.ok] == []
+
+
+@ARBITRARY
+@given(rows=tables(), options=OPTIONS)
+def test_any_options_keep_every_promise(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], options: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("rules")
+    lengths = write(folder / "l.parquet", rows)
+    try:
+        summary = plan_packs(lengths, folder / "i", **options)
+    except PackidxError as error:
+        assert "\n" not in str(error)
+        return
+    index = open_index(folder / "i")
+    assert_sound(index)
+    assert_rules(index, rows, options)
+    shuffled = write(folder / "s.parquet", rows[::-1])
+    assert plan_packs(shuffled, folder / "j", **options).snapshot_id == summary.snapshot_id
+
+
+def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None:
+    """What the options say, looked at sample by sample."""
+    packs, samples = index.packs().to_pylist(), index.samples().to_pylist()
+    dropped = {row["sample_id"]: row["reason"] for row in index.dropped().to_pylist()}
+    members = defaultdict(list)
+    for sample in samples:
+        members[sample["pack_id"]].append(sample)
+    shift, align = bool(options.get("shift")), options.get("align", 1)
+    for pack in packs:
+        inside = members[pack["pack_id"]]
+        assert len(inside) == pack["num_samples"] <= options.get("max_samples", 999)
+        assert pack["padded_length"] <= options["capacity"]
+        assert pack["padded_length"] % options.get("pad_pack_to", 1) == 0
+        assert (pack["num_images"] or 0) <= options.get("max_images", 999)
+        assert (pack["vision_patches"] or 0) <= options.get("max_vision_patches", 999)
+        copies = Counter((s["sample_id"], s["piece"]) for s in inside)
+        assert max(copies.values()) == 1
+        if options.get("group_by") == "source":
+            assert {s["source"] for s in inside} == {pack["group"]}
+        if options.get("group_by") == "media_type":
+            kinds = {bool(rows[s["sample_id"]]["num_videos"]) for s in inside}
+            assert len(kinds) == 1
+        assert all(s["padded_length"] == -(-s["length"] // align) * align for s in inside)
+    for epoch in range(options.get("epochs", 1)):
+        ours = [s for s in samples if packs[s["pack_id"]]["epoch"] == epoch]
+        assert {s["sample_id"] for s in ours} | dropped.keys() == set(range(len(rows)))
+    tokens: dict[int, int] = defaultdict(int)
+    for sample in samples:
+        if packs[sample["pack_id"]]["epoch"] == 0 and sample["copy"] == 0:
+            tokens[sample["sample_id"]] += sample["length"]
+    if options.get("on_long", "drop") != "truncate" and "max_packs" not in options:
+        assert all(n == rows[i]["length"] - shift for i, n in tokens.items())
+
+
+def test_caps_drop_what_breaks_them_alone(tmp_path: Path) -> None:
+    base = {"source": "s", "status": "ok", "method": "exact", "num_videos": 0}
+    rows = [
+        {**base, "sample_id": i, "key": str(i), "length": 10, "num_images": n, "vision_patches": p}
+        for i, (n, p) in enumerate([(1, 5), (3, 5), (1, 50), (2, 10)])
+    ]
+    lengths = write(tmp_path / "l.parquet", rows)
+    plan_packs(lengths, tmp_path / "i", capacity=40, max_images=2, max_vision_patches=20)
+    index = open_index(tmp_path / "i")
+    found = {
+        row["sample_id"]: (row["reason"], row["detail"]) for row in index.dropped().to_pylist()
+    }
+    assert found == {
+        1: ("max_images", "3 > 2 per pack"),
+        2: ("max_vision_patches", "50 > 20 per pack"),
+    }
+    assert [p["num_images"] for p in index.packs().to_pylist()] == [2, 1] or index.num_packs == 2
+
+
+def test_epochs_are_composed_anew_of_the_same_samples(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({"length": rng.integers(10, 200, 2000)}), tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=500, epochs=3)
+    index = open_index(tmp_path / "i")
+    assert_sound(index)
+    ranges = index.manifest["result"]["epochs"]
+    assert [len(one) for one in ranges] == [1, 1, 1]
+    packs = index.packs(["epoch", "pack_id"])
+    samples = index.samples(["pack_id", "sample_id"])
+    epoch = packs["epoch"].to_numpy()[samples["pack_id"].to_numpy()]
+    seen = []
+    for number in range(3):
+        mine = epoch == number
+        together: dict[int, list[int]] = defaultdict(list)
+        for pack, sample in zip(
+            samples["pack_id"].to_numpy()[mine], samples["sample_id"].to_numpy()[mine], strict=True
+        ):
+            together[pack].append(sample)
+        seen.append({frozenset(one) for one in together.values()})
+        assert sorted(samples["sample_id"].to_numpy()[mine]) == list(range(2000))
+    assert len(seen[0] & seen[1]) < len(seen[0]) / 10
+
+
+def test_max_packs_is_no_sorted_head(tmp_path: Path) -> None:
+    n = 4000
+    images = np.arange(n) % 2
+    table = pa.table({"length": np.where(images, 300, 100), "num_images": images})
+    pq.write_table(table, tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=300, max_packs=500)
+    index = open_index(tmp_path / "i")
+    assert_sound(index)
+    assert index.num_packs == 500
+    shares = index.packs(["num_images"])["num_images"].to_numpy()
+    assert 0.6 < shares.mean() < 0.9  # three quarters of all packs hold one image
+    reasons = Counter(index.dropped(["reason"])["reason"].to_pylist())
+    assert reasons == {"max_packs": n - index.num_samples}
+
+
+def test_weights_are_copies_and_draws(tmp_path: Path) -> None:
+    n = 3000
+    source = np.array(["a", "b", "c"])[np.arange(n) % 3]
+    table = pa.table({"length": np.full(n, 10), "source": source})
+    pq.write_table(table, tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=100, mix=("a=2.5", "b=0.25"))
+    index = open_index(tmp_path / "i")
+    assert_sound(index)
+    counts = Counter(index.samples(["source"])["source"].to_pylist())
+    assert abs(counts["a"] - 2500) < 80 and abs(counts["b"] - 250) < 70 and counts["c"] == 1000
+    copies = Counter(Counter(index.samples(["sample_id"])["sample_id"].to_pylist()).values())
+    assert set(copies) == {1, 2, 3}
+    reasons = Counter(index.dropped(["reason"])["reason"].to_pylist())
+    assert reasons == {"mix": 1000 - counts["b"]}
+
+
+def test_holdout_and_training_split_the_samples(tmp_path: Path) -> None:
+    n = 5000
+    keys = [f"sample-{i}" for i in range(n)]
+    pq.write_table(pa.table({"length": np.full(n, 10), "key": keys}), tmp_path / "l.parquet")
+    sides = {}
+    for side in ("train", "holdout"):
+        plan_packs(tmp_path / "l.parquet", tmp_path / side, capacity=100, holdout=0.1, side=side)
+        index = open_index(tmp_path / side)
+        assert_sound(index)
+        sides[side] = set(index.samples(["key"])["key"].to_pylist())
+    assert sides["train"] | sides["holdout"] == set(keys)
+    assert not sides["train"] & sides["holdout"]
+    assert abs(len(sides["holdout"]) - 500) < 100
+    # Another table, another order: the same keys are held out.
+    pq.write_table(
+        pa.table({"length": np.full(100, 7), "key": keys[::-50]}), tmp_path / "other.parquet"
+    )
+    plan_packs(tmp_path / "other.parquet", tmp_path / "o", capacity=70, holdout=0.1)
+    kept = set(open_index(tmp_path / "o").samples(["key"])["key"].to_pylist())
+    assert kept == set(keys[::-50]) & sides["train"]
+
+
+def test_excluded_keys_are_dropped(tmp_path: Path) -> None:
+    keys = [f"k{i}" for i in range(100)]
+    table = pa.table({"length": np.full(100, 10), "key": keys, "source": ["s"] * 100})
+    pq.write_table(table, tmp_path / "l.parquet")
+    pq.write_table(pa.table({"key": keys[3:7] + ["nobody"]}), tmp_path / "x.parquet")
+    plan_packs(
+        tmp_path / "l.parquet", tmp_path / "i", capacity=100, exclude=str(tmp_path / "x.parquet")
+    )
+    index = open_index(tmp_path / "i")
+    assert_sound(index)
+    assert index.dropped(["key", "reason"]).to_pylist() == [
+        {"key": key, "reason": "excluded"} for key in keys[3:7]
+    ]

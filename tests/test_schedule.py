@@ -1,0 +1,224 @@
+"""Schedules: every pack once, micro-steps of equal cost in both phases, steps of the whole mix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vlm_mix import SOURCES, vlm_mix
+
+from packidx.errors import OptionError
+from packidx.index.idle import ScheduledPacks, ranks_stats
+from packidx.mix import permutation
+from packidx.plan import schedule as module
+from packidx.plan.best_fit import best_fit_decreasing
+from packidx.plan.cost import DEFAULT_PRESET, parse
+from packidx.plan.histogram import Histogram
+from packidx.plan.place import expand
+from packidx.plan.schedule import SCHEDULES, blocks_of, schedule
+
+relaxed = settings(deadline=None, max_examples=60)
+Packs = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def mix() -> Packs:
+    """21,000 packs of text, images and video: 40 steps of 512."""
+    samples = vlm_mix(140_000)
+    lengths = samples["length"]
+    slots = expand(best_fit_decreasing(Histogram.of(lengths), 8192), lengths, 1)
+
+    def total(values: np.ndarray) -> np.ndarray:
+        sums = np.bincount(slots.pack, values[slots.item], slots.num_packs)
+        return sums.astype(np.int64)
+
+    packs = {name: total(samples[name]) for name in ("length", "vision_patches", "vision_cost")}
+    packs["attention_cost"] = total(lengths * lengths)
+    packs["vision"] = total(samples["image_tokens"] + samples["video_tokens"])
+    parts = [total(lengths * (samples["source"] == one)) for one in range(len(SOURCES))]
+    packs["sources"] = np.stack(parts, axis=1)
+    return packs
+
+
+def shares(packs: Packs) -> list[np.ndarray]:
+    return [packs["vision"], *packs["sources"].T]
+
+
+def measured(packs: Packs, kind: str, micro_steps: int, cost: str = DEFAULT_PRESET) -> list[Packs]:
+    """`ranks_stats` of a schedule for global batches of 512."""
+    llm, vit = parse(cost).of(packs)
+    options: Packs = {"global_batch": 512, "micro_steps": micro_steps, "key": 5}
+    order = schedule(kind, llm, vit, shares=shares(packs), **options)
+    columns = (llm, vit, packs["length"], packs["vision"], packs["sources"])
+    return ranks_stats(ScheduledPacks(*(column[order] for column in columns)), 512)
+
+
+@pytest.mark.parametrize("cost", ["qwen2.5-vl-7b", "qwen2-vl-7b", "qwen3-vl-8b"])
+def test_a_mix_of_text_images_and_video(mix: Packs, cost: str) -> None:
+    """What the default schedule promises, at 64 ranks and 8 micro-steps; 8 ranks profit as well."""
+    small, middle, _ = measured(mix, "stratified", 8, cost)
+    assert middle["ranks"] == 64 and middle["micro_steps"] == 8 and middle["steps"] == 40
+    plan = middle["planned"]
+    assert plan["useful"] >= plan["useful_by_phase"] >= 0.99
+    assert abs(plan["autocorrelation"]) <= 0.05
+    assert plan["vision_spread_vs_random"] <= 1 and plan["source_spread_vs_random"] <= 1
+    assert middle["random"]["useful_by_phase"] < 0.92
+    assert small["ranks"] == 8 and small["planned"]["useful_by_phase"] >= 0.996
+    sort = middle["by_vision_tokens"]
+    assert sort["autocorrelation"] > 0.85 and sort["vision_spread_vs_random"] > 15
+    assert middle["random"]["useful_by_phase"] < sort["useful_by_phase"] < 0.97
+
+
+def test_cost_order_wastes_least_in_total_and_trains_on_one_kind(mix: Packs) -> None:
+    cost = measured(mix, "cost", 8)[1]["planned"]
+    assert cost["useful"] > 0.999 and cost["useful_by_phase"] < 0.97
+    assert cost["vision_spread_vs_random"] > 5
+
+
+def test_one_micro_step_trades_spread_for_time(mix: Packs) -> None:
+    """Steps of one micro-step cannot be both: 512 ranks wait little, but their steps differ."""
+    whole = measured(mix, "stratified", 1)[2]["planned"]
+    assert whole["useful_by_phase"] > 0.97 and whole["vision_spread_vs_random"] > 10
+    assert measured(mix, "random", 1)[2]["planned"]["useful_by_phase"] < 0.90
+
+
+def test_shares_are_what_brings_sources_together(mix: Packs, monkeypatch: Any) -> None:
+    known = measured(mix, "stratified", 8)[1]["planned"]["source_spread_vs_random"]
+    monkeypatch.setattr(module, "_exchange", lambda *_: None)
+    assert measured(mix, "stratified", 8)[1]["planned"]["source_spread_vs_random"] > 2 * known
+
+
+def test_an_order_of_the_steps_is_drawn_that_has_no_trend(mix: Packs, monkeypatch: Any) -> None:
+    chance = []
+    for key in range(20):
+        costs = permutation(41, key) ** 2
+        order = module._order_of_steps(costs, key)
+        assert np.array_equal(np.sort(order), np.arange(41))
+        off = costs - costs.mean()
+        drawn = [off, off[order]]
+        chance.append([abs((one[1:] * one[:-1]).sum() / (off * off).sum()) for one in drawn])
+    untouched, picked = np.array(chance).T
+    assert picked.max() < 0.05 < np.median(untouched)
+
+
+@relaxed
+@given(
+    st.sampled_from(SCHEDULES),
+    st.integers(0, 300),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.integers(0, 2**64 - 1),
+    st.booleans(),
+)
+def test_every_pack_once(
+    kind: str, count: int, chunk: int, micro_steps: int, key: int, equal: bool
+) -> None:
+    rng = np.random.default_rng(count)
+    llm = np.full(count, 2.5) if equal else rng.random(count) * 1e15
+    vit = np.zeros(count) if equal else rng.random(count) * 1e14
+    options: Packs = {"global_batch": chunk * micro_steps, "micro_steps": micro_steps, "key": key}
+    tokens = [rng.integers(0, 9, count)]
+    order = schedule(kind, llm, vit, shares=tokens, **options)
+    assert order.dtype == np.int64
+    assert np.array_equal(np.sort(order), np.arange(count))
+    assert np.array_equal(order, schedule(kind, llm, vit, shares=tokens, **options))
+
+
+@relaxed
+@given(st.integers(2, 7), st.integers(2, 6), st.integers(1, 5), st.integers(0, 9))
+def test_a_step_has_a_micro_step_of_every_stratum(
+    steps: int, micro_steps: int, chunk: int, key: int
+) -> None:
+    """With one cost alone the cells are its quantiles, and the strata are runs of them."""
+    llm = permutation(steps * micro_steps * chunk, key).astype(np.float64) + 1
+    options: Packs = {"global_batch": micro_steps * chunk, "micro_steps": micro_steps, "key": key}
+    order = schedule("stratified", llm, np.zeros_like(llm), **options)
+    places = (llm[order] - 1).astype(int).reshape(steps, micro_steps, chunk)
+    cells = places // chunk
+    assert (cells == cells[:, :, :1]).all()  # each micro-step is one run of the sorted costs
+    assert (np.diff(places, axis=2) > 0).all()  # and sorted
+    strata = np.sort(cells[:, :, 0] // steps, axis=1)
+    assert (strata == np.arange(micro_steps)).all()
+
+
+def test_cells_are_small_in_both_costs() -> None:
+    """Against every k-d tree's bound on a grid: its cells of 4 are the grid's own quarters."""
+    x, y = np.meshgrid(np.arange(8.0), np.arange(8.0))
+    order = schedule("stratified", x.ravel(), y.ravel(), global_batch=16, micro_steps=4, key=3)
+    cells = order.reshape(-1, 4)
+    assert (np.ptp(x.ravel()[cells], axis=1) == 1).all()
+    assert (np.ptp(y.ravel()[cells], axis=1) == 1).all()
+
+
+def test_many_packs_are_cut_into_slabs_first(monkeypatch: Any) -> None:
+    rng = np.random.default_rng(0)
+    llm, vit = rng.random(9000), rng.random(9000)
+    options: Packs = {"global_batch": 64, "micro_steps": 8, "key": 1}
+
+    def waiting() -> float:
+        order = schedule("stratified", llm, vit, **options)
+        cells = order[: len(order) // 64 * 64].reshape(-1, 8)
+        assert np.array_equal(np.sort(order), np.arange(9000))
+        return float(np.ptp(llm[cells], axis=1).mean() + np.ptp(vit[cells], axis=1).mean())
+
+    whole = waiting()
+    monkeypatch.setattr(module, "_SLAB", 500)
+    slabs = waiting()
+    monkeypatch.setattr(module, "_MAX_CELLS", 100)
+    coarse = waiting()
+    assert slabs < 1.1 * whole and 1.1 * whole < coarse < 2 * whole < 0.15
+
+
+def test_what_fills_no_step_is_a_random_choice_at_the_end() -> None:
+    llm = np.arange(1000.0) + 1
+    ends = []
+    for key in range(30):
+        order = schedule("stratified", llm, llm * 0, global_batch=64, micro_steps=8, key=key)
+        ends.append(order[960:])
+        assert (np.diff(llm[order[960:]]) > 0).all()
+    counts = np.bincount(np.concatenate(ends), minlength=1000)
+    assert counts.max() <= 7 and len(set(np.concatenate(ends).tolist())) > 600
+    assert 450 < np.concatenate(ends).mean() < 550
+
+
+def test_the_order_never_changes() -> None:
+    """Snapshots are named by their options: the same must give the same order everywhere."""
+    llm = (permutation(200, 1) * 37 % 101 + 5) * 1e12
+    vit = (permutation(200, 2) % 40) * 1e12
+    golden = {}
+    for kind in SCHEDULES:
+        options: Packs = {"global_batch": 24, "micro_steps": 4, "key": 7}
+        golden[kind] = schedule(kind, llm, vit, **options)[:8].tolist()
+    assert golden == GOLDEN
+
+
+GOLDEN = {
+    "cost": [186, 104, 38, 95, 131, 166, 156, 123],
+    "random": [69, 141, 182, 110, 107, 166, 44, 167],
+    "stratified": [172, 183, 194, 136, 110, 13, 162, 169],
+}
+
+
+def test_blocks_that_an_epoch_may_exchange() -> None:
+    assert blocks_of("stratified", 512, 8) == (512, 64)
+    assert blocks_of("cost", 512, 1) == (512, 512)
+    assert blocks_of("random", 512, 8) == (1024, 1)
+
+
+BAD = [
+    ("sorted", 8, 2, "'sorted': choose one of stratified, cost, random"),
+    ("cost", 8, 3, "global-batch 8 is not a positive multiple of micro-steps 3"),
+    ("cost", 0, 1, "global-batch 0"),
+    ("cost", 8, 0, "micro-steps 0"),
+    ("random", -8, 2, "global-batch -8"),
+]
+
+
+@pytest.mark.parametrize(("kind", "batch", "micro_steps", "message"), BAD)
+def test_bad_options(kind: str, batch: int, micro_steps: int, message: str) -> None:
+    one = np.ones(20)
+    with pytest.raises(OptionError, match=message):
+        schedule(kind, one, one, global_batch=batch, micro_steps=micro_steps, key=0)

@@ -1,0 +1,157 @@
+"""Windows: runs of shards that are planned as one, appended to, and kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import OptionError
+from packidx.index import Index
+from packidx.index.stats import sample_stats
+from packidx.index.verify import verify_snapshot
+
+
+def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
+    """JSONL files of tokenized records, every file with lengths of its own."""
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        rng = np.random.default_rng(number)
+        lines = [
+            json.dumps({"id": f"{number}-{row}", "input_ids": [7] * int(length)})
+            for row, length in enumerate(rng.integers(5, 120, rows))
+        ]
+        (folder / f"shard-{number:03d}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def lengths_of(folder: Path, shards: int, rows: int = 40) -> Path:
+    write_shards(folder / "data", range(shards), rows)
+    estimate_lengths([f"all={folder}/data"], folder / f"lengths-{shards}", workers=1)
+    return folder / f"lengths-{shards}"
+
+
+def sound(index: Index) -> Index:
+    assert [check for check in verify_snapshot(index) if not check.ok] == []
+    return index
+
+
+def table(index: Index, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = getattr(index, name)().to_pylist()
+    return rows
+
+
+def test_a_window_is_a_run_of_shards(tmp_path: Path) -> None:
+    lengths = lengths_of(tmp_path, 10)
+    plan_packs(lengths, tmp_path / "i", capacity=256, window_shards=4)
+    index = sound(open_index(tmp_path / "i"))
+    windows = index.manifest["result"]["windows"]
+    assert [(one["first_row"], one["num_rows"]) for one in windows] == [
+        (0, 160),
+        (160, 160),
+        (320, 80),
+    ]
+    window = np.repeat(
+        index.packs(["window"])["window"].to_numpy(),
+        index.packs(["num_samples"])["num_samples"].to_numpy(),
+    )
+    shard = index.samples(["shard"])["shard"].to_numpy()
+    assert (shard // 4 == window).all()
+    assert sum(one["num_packs"] for one in windows) == index.num_packs
+    ours = sample_stats(index)["locality"]["shards_per_pack"]
+    plan_packs(lengths, tmp_path / "g", capacity=256)
+    whole = sample_stats(sound(open_index(tmp_path / "g")))["locality"]["shards_per_pack"]
+    assert ours["max"] <= 4 and ours["mean"] < whole["mean"] / 1.2
+
+
+def test_windows_of_samples_are_whole_shards(tmp_path: Path) -> None:
+    lengths = lengths_of(tmp_path, 5)
+    plan_packs(lengths, tmp_path / "i", capacity=256, window_samples=100)
+    windows = sound(open_index(tmp_path / "i")).manifest["result"]["windows"]
+    assert [one["num_rows"] for one in windows] == [80, 80, 40]
+    plan_packs(lengths, tmp_path / "j", capacity=256, window_samples=10)
+    windows = sound(open_index(tmp_path / "j")).manifest["result"]["windows"]
+    assert [one["num_rows"] for one in windows] == [40] * 5
+
+
+def test_the_memory_limit_makes_windows_and_nothing_else(tmp_path: Path) -> None:
+    n = 200_000
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({"length": rng.integers(5, 500, n)}), tmp_path / "l.parquet")
+    small = plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=2048, memory_limit="1MB")
+    assert len(small.manifest["result"]["windows"]) == 4  # of 65,536 samples, the fewest there are
+    sound(open_index(tmp_path / "i"))
+    plain = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048)
+    large = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048, memory_limit="9TiB")
+    assert plain.snapshot_id == large.snapshot_id != small.snapshot_id
+
+
+def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None:
+    options = {"capacity": 256, "window_shards": 4, "seed": 3}
+    before = plan_packs(lengths_of(tmp_path, 10), tmp_path / "i", **options)
+    old = sound(open_index(tmp_path / "i"))
+    samples, packs = table(old, "samples"), table(old, "packs")
+    after = plan_packs(lengths_of(tmp_path, 17), tmp_path / "i", append=old)
+    new = sound(open_index(tmp_path / "i"))
+    assert after.manifest["parent"] == before.snapshot_id == new.manifest["options"]["appends_to"]
+    assert table(new, "packs")[: len(packs)] == packs
+    assert table(new, "samples")[: len(samples)] == samples
+    assert new.num_samples == 17 * 40
+    rows = [one["num_rows"] for one in new.manifest["result"]["windows"]]
+    assert rows == [160, 160, 80, 160, 120]  # the short one stays, shards 10 to 16 follow
+    first = new.folder / "samples-00000.parquet"
+    assert first.stat().st_ino == (old.folder / first.name).stat().st_ino  # nothing was copied
+    again = plan_packs(tmp_path / "lengths-17", tmp_path / "i", append=old)
+    assert again.existed and again.snapshot_id == after.snapshot_id
+
+
+def test_whole_windows_are_the_same_whether_appended_or_planned_at_once(tmp_path: Path) -> None:
+    options = {"capacity": 256, "window_shards": 4}
+    plan_packs(lengths_of(tmp_path, 8), tmp_path / "i", **options)
+    plan_packs(lengths_of(tmp_path, 12), tmp_path / "i", append=open_index(tmp_path / "i"))
+    plan_packs(tmp_path / "lengths-12", tmp_path / "j", **options)
+    appended, at_once = open_index(tmp_path / "i"), open_index(tmp_path / "j")
+    assert table(appended, "samples") == table(at_once, "samples")
+    assert table(appended, "packs") == table(at_once, "packs")
+
+
+def test_appending_what_does_not_follow_says_so(tmp_path: Path) -> None:
+    plan_packs(lengths_of(tmp_path, 6), tmp_path / "i", capacity=256, window_shards=3)
+    index = open_index(tmp_path / "i")
+    shorter = tmp_path / "shorter"
+    write_shards(shorter, range(1, 9))
+    estimate_lengths([f"all={shorter}"], tmp_path / "other", workers=1)
+    with pytest.raises(OptionError, match="shard 0 .* new shards must follow"):
+        plan_packs(tmp_path / "other", tmp_path / "i", append=index)
+    longer = lengths_of(tmp_path, 7)
+    with pytest.raises(OptionError, match="append: capacity is 300, in .* it is 256"):
+        plan_packs(longer, tmp_path / "i", append=index, capacity=300)
+    with pytest.raises(OptionError, match="leave max-packs out"):
+        plan_packs(longer, tmp_path / "i", append=index, max_packs=3)
+    pq.write_table(pa.table({"length": [1, 2]}), tmp_path / "bare.parquet")
+    plan_packs(tmp_path / "bare.parquet", tmp_path / "b", capacity=10)
+    with pytest.raises(OptionError, match="does not say which shards"):
+        plan_packs(tmp_path / "bare.parquet", tmp_path / "b", append=open_index(tmp_path / "b"))
+
+
+def test_windows_of_shards_need_shards(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"length": [1, 2]}), tmp_path / "l.parquet")
+    with pytest.raises(OptionError, match="use --window-samples"):
+        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, window_shards=2)
+
+
+def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = str(tmp_path / "i")
+    lengths = str(lengths_of(tmp_path, 4))
+    assert main(["plan", lengths, "-o", index, "--capacity", "256", "--window-shards", "2"]) == 0
+    longer = str(lengths_of(tmp_path, 6))
+    assert main(["plan", longer, "-o", index, "--append"]) == 0
+    assert "windows      3" in capsys.readouterr().out
+    assert main(["stats", index]) == 0
+    assert "per pack, at most 2; fetching them whole" in capsys.readouterr().out
