@@ -56,7 +56,7 @@ _OPTIONS: list[tuple[str, Any, str | None, str]] = [
         "mix-by",
         str,
         "repeats|samples|tokens|label_tokens",
-        "What weights say: times that a sample is seen, or shares of the epoch.  [default: repeats]",
+        "What weights say: how often a sample is seen, or shares of the epoch.  [default: repeats]",
     ),
     ("holdout", str, "SHARE", "Keep this share of the samples, by a hash of their key, out."),
     ("side", str, "train|holdout", "Plan the samples that are not held out, or those that are."),

@@ -132,15 +132,15 @@ def scheduled(index: Path) -> ScheduledPacks:
 
 
 _PROMISES: tuple[tuple[str, str, str, Callable[[float], bool]], ...] = (
-    ("useful_by_phase", "useful share by phase", ">= 0.99", lambda value: value >= 0.99),
+    ("useful_by_phase", "useful share by phase", ">= 0.99", lambda one: one >= 0.99),
     (
         "autocorrelation",
         "autocorrelation of steps",
         "|.| <= 0.05",
         lambda value: abs(value) <= 0.05,
     ),
-    ("vision_spread_vs_random", "spread, visual / random", "<= 1.5", lambda value: value <= 1.5),
-    ("source_spread_vs_random", "spread, sources / random", "<= 1.5", lambda value: value <= 1.5),
+    ("vision_spread_vs_random", "spread, visual / random", "<= 1.5", lambda one: one <= 1.5),
+    ("source_spread_vs_random", "spread, sources / random", "<= 1.5", lambda one: one <= 1.5),
 )
 
 

@@ -105,7 +105,7 @@ class ColumnDigest:
                 self._values.update(memoryview(text.buffers()[2])[offsets[0] : offsets[-1]])
         elif not pa.types.is_null(array.type):
             values = np.ascontiguousarray(array.fill_null(0) if array.null_count else array)
-            self._values.update(memoryview(values).cast("B") if len(values) else b"")
+            self._values.update(values.data)
 
     def _descend(self, arrays: list[pa.Array]) -> None:
         for number, child in enumerate(arrays):

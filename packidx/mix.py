@@ -79,15 +79,20 @@ class BijectiveMix:
 
 def permutation(count: int, key: int) -> NDArray[np.int64]:
     """A seeded permutation of ``arange(count)``: the inputs in the order of their mixed values."""
-    return _permutation(count, key, np.empty(count, np.int64))
+    out = np.empty(count, np.int64)
+    _permute_into(out, key)
+    return out
 
 
 def small_permutation(count: int, key: int) -> NDArray[np.int32]:
     """`permutation` of at most 2^31 numbers in half the memory, int32."""
-    return _permutation(count, key, np.empty(count, np.int32))
+    out = np.empty(count, np.int32)
+    _permute_into(out, key)
+    return out
 
 
-def _permutation(count: int, key: int, out: Any) -> Any:
+def _permute_into(out: NDArray[Any], key: int) -> None:
+    count = len(out)
     bits = max(1, (count - 1).bit_length())
     mix = BijectiveMix(bits, key)
     done = 0
@@ -96,4 +101,3 @@ def _permutation(count: int, key: int, out: Any) -> Any:
         inputs = inputs[inputs < np.uint64(count)]
         out[done : done + len(inputs)] = inputs
         done += len(inputs)
-    return out

@@ -15,6 +15,7 @@ from packidx.plan.capped import alternatives, capped
 from packidx.plan.histogram import Histogram
 from packidx.plan.joint import joint_bound, volume_packs
 from packidx.plan.rooms import Rooms, best_fit_in_all, deal
+from packidx.plan.swaps import swap
 
 NAMES = ("tokens", "num_images", "vision_patches", "samples")
 
@@ -83,6 +84,30 @@ def test_best_fit_in_chunks_is_best_fit_of_each_chunk(problem: Problem, chunks: 
         rooms[pack] -= size
 
 
+@given(problems(), st.integers(0, 2**63))
+def test_swapping_breaks_nothing_that_held(problem: Problem, key: int) -> None:
+    sizes, limits = problem
+    pack = capped(sizes[:, :1], limits[:1], key)
+    rooms = Rooms(int(pack.max()) + 1, limits)
+    rooms.take(sizes, pack)
+    before = rooms.rooms.copy()
+    swap(sizes, rooms, pack, np.arange(len(sizes)), key)
+    after = Rooms(rooms.num_packs, limits)
+    after.take(sizes, pack)
+    assert np.array_equal(after.rooms, rooms.rooms)
+    assert (rooms.rooms >= np.minimum(before, 0)).all() and (rooms.rooms[0] >= 0).all()
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 5, 5], [5, 5, 4, 5]])
+def test_equals_or_nearly_equals_are_exchanged(lengths: list[int]) -> None:
+    """Two items with images in the one pack, none in the other: one exchange keeps all limits."""
+    sizes, limits = np.array([lengths, [2, 2, 0, 0]]).T, np.array([10, 3])
+    start = np.array([0, 0, 1, 1])
+    name, pack = next(alternatives(sizes, limits, 0, start))
+    assert name == "repair" and assert_plan(pack, sizes, limits) == 2
+    assert pack[0] != pack[1]
+
+
 def test_where_no_limit_binds_the_plan_is_that_for_tokens() -> None:
     sizes, limits = vlm_problem(5000)
     loose = np.array([8192, 10_000, 10**9])
@@ -111,7 +136,7 @@ def test_few_items_over_a_limit_are_moved() -> None:
     names = [name for name, _ in alternatives(sizes, limits, 1)]
     assert names == ["repair", "deal", "best-fit"]  # else nothing is over the limit here
     _, repaired = next(alternatives(sizes, limits, 1))
-    assert assert_plan(repaired, sizes, limits) <= tokens + 1
+    assert assert_plan(repaired, sizes, limits) <= 1.01 * tokens
 
 
 def test_items_that_fill_much_of_a_pack() -> None:

@@ -3,4 +3,13 @@
 from packidx.index.reader import Index, Pack, Sample, open_index, snapshot_ids
 from packidx.index.snapshot import SnapshotWriter, read_head, writing
 
-__all__ = ["Index", "Pack", "Sample", "open_index", "SnapshotWriter", "read_head", "snapshot_ids", "writing"]
+__all__ = [
+    "Index",
+    "Pack",
+    "Sample",
+    "SnapshotWriter",
+    "open_index",
+    "read_head",
+    "snapshot_ids",
+    "writing",
+]

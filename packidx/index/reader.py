@@ -188,7 +188,7 @@ class Index:
         return self._table("dropped", columns)
 
     def window(self, table: str, number: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of one window in one of the tables (``'packs'``, ``'samples'``, ``'dropped'``)."""
+        """The rows of one window in ``'packs'``, ``'samples'`` or ``'dropped'``."""
         parts = [part for part in self._parts(table) if part.get("window", 0) == number]
         paths = [self.folder / part["path"] for part in parts]
         return self._read(table, paths, columns)

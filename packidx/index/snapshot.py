@@ -90,8 +90,8 @@ def read_head(index: Path) -> str | None:
 class SnapshotWriter:
     """Writes a snapshot window by window, and publishes it in one step.
 
-    Everything is written into a hidden folder that is renamed into place; HEAD follows last. A crash at
-    any instant leaves the previous snapshot intact and current. Parquet is encoded in a
+    Everything is written into a hidden folder that is renamed into place; HEAD follows last. A
+    crash at any instant leaves the previous snapshot intact and current. Parquet is encoded in a
     thread of its own, while the caller makes the next rows.
     """
 

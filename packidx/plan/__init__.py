@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from packidx.errors import OptionError, SourceError
+from packidx.errors import OptionError
 from packidx.index.reader import Index
-from packidx.index.snapshot import SnapshotWriter, writing
-from packidx.mix import derive_key, permutation
-from packidx.plan.cost import DEFAULT_PRESET, CostModel
-from packidx.plan.cost import parse as parse_cost
-from packidx.plan.eligible import Rules
-from packidx.plan.exclusion import read_exclusion
-from packidx.plan.lengths import Lengths, read_lengths
-from packidx.plan.margin import Margin, calibrated_margin
-from packidx.plan.exact import number_text
-from packidx.plan.mixture import Mixture, sample_ratios
-from packidx.plan.options import PlanOptions, ResolvedOptions, inherited
-from packidx.plan.result import Tally
-from packidx.plan.schedule import blocks_of
-from packidx.plan.survey import survey
-from packidx.plan.tables import packs_table, samples_chunks
-from packidx.plan.window import WindowPlan
-from packidx.plan.windows import Window, taken_windows, windows_of
+from packidx.plan.job import Job, Progress
+from packidx.plan.lengths import read_lengths
+from packidx.plan.options import PlanOptions, inherited
 
 __all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +78,7 @@ def plan_packs(
     _check_earlier(asked, append, resume)
     progress("reading lengths")
     table = read_lengths(str(lengths))
-    job = _Job(table, Path(output), asked, append, resume, progress)
+    job = Job(table, Path(output), asked, append, resume, progress)
     manifest, existed, body = job.run()
     return PlanSummary(
         snapshot_id=manifest["snapshot_id"],
@@ -119,257 +99,9 @@ def _check_earlier(
         raise OptionError("append keeps all packs there are: leave max-packs out")
     if resume is not None and asked.epochs > 1:
         raise OptionError(
-            f"epochs is {asked.epochs}: to continue is to plan the rest of one epoch; plan the next "
-            "ones by themselves"
+            f"epochs is {asked.epochs}: to continue is to plan the rest of one epoch; plan the "
+            "next ones by themselves"
         )
-
-
-class _Job:
-    """One plan: what it is made of, and how far it is."""
-
-    def __init__(
-        self,
-        table: Lengths,
-        output: Path,
-        asked: PlanOptions,
-        append: Index | None,
-        resume: tuple[Index, dict[str, Any]] | None,
-        progress: Progress,
-    ) -> None:
-        self.table, self.output, self.progress, self.append = table, output, progress, append
-        self.margin = _margin(table, asked, progress)
-        self.options = asked.resolve(table.weakest_method, self.margin)
-        self.rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
-        continues: tuple[dict[str, Any], ...] = ()
-        if resume is not None:
-            from packidx.plan.continuation import continued_rules, lineage
-
-            progress("reading what training has had")
-            self.rules = continued_rules(table, *resume, self.rules)
-            continues = lineage(*resume)
-        self.options = replace(
-            self.options,
-            weights=_weights(table, asked, self.options),
-            cost_model=parse_cost(asked.cost or DEFAULT_PRESET).to_json(),
-            excluded=self.rules.exclude.fingerprint if self.rules.exclude else None,
-            continues=continues,
-            appends_to=None if append is None else append.id,
-        )
-        taken = [] if append is None else taken_windows(append.manifest["result"])
-        self.taken = _may_append(table, self.options, append) if append is not None else taken
-        self.windows = windows_of(table, asked, self.taken)
-        self.block = 0 if append is None else int(append.manifest["result"]["schedule_block"])
-        self.drawn: list[Any] | None = None
-
-    def run(self) -> tuple[dict[str, Any], bool, dict[str, Any]]:
-        """Plan and write window by window; returns manifest, whether it existed, and its body."""
-        tally = Tally(self.options, None if self.append is None else self.append.manifest)
-        if self.options.max_packs is not None:
-            self.drawn = self._draw(self.options.max_packs)
-        todo = iter(self.windows[len(self.taken) :])
-        first = self._first_with_packs(todo, tally)
-        with writing(self.output) as writer:
-            if self.append is not None:
-                writer.take_over(self.append.folder, self.append.manifest)
-            for plan in first:
-                self._write(writer, plan, tally)
-            for window in todo:
-                self._write(writer, self._plan(window), tally)
-            self.progress("publishing")
-            body = {
-                "lengths": _lengths(self.table, self.margin),
-                "options": self.options.to_json(),
-                "result": tally.result(writer.windows),
-                "sources": tally.sources((self.table.manifest or {}).get("sources", [])),
-                "shards": self.table.shards,
-            }
-            manifest, existed = writer.publish(body)
-        return manifest, existed, body
-
-    def _first_with_packs(self, todo: Any, tally: Tally) -> list[WindowPlan]:
-        """Windows up to the first that has packs: nothing is written where there is none."""
-        plans = []
-        for window in todo:
-            plans.append(self._plan(window))
-            if plans[-1].items.num_items:
-                return plans
-        if self.append is None or not tally.num_packs:
-            self._complain(plans)
-        return plans
-
-    def _complain(self, plans: list[WindowPlan]) -> None:
-        reasons = [one for plan in plans for one in plan.dropped["reason"].to_pylist()]
-        if "too_long" in reasons and not {"mix", "holdout", "consumed"} & set(reasons):
-            shortest = min(
-                int(plan.items.rows.length[plan.items.rows.length > 0].min())
-                for plan in plans
-                if plan.items.rows.length.any()
-            )
-            raise OptionError(
-                f"capacity {self.options.longest} is below every usable sample of {self.table.uri} "
-                f"(the shortest has {shortest - self.options.shift} tokens): raise --capacity"
-            )
-        counted = ", ".join(f"{reasons.count(one):,} {one}" for one in sorted(set(reasons)))
-        raise SourceError(
-            f"{self.table.uri} holds no usable sample ({counted or 'no row'}): nothing to pack"
-        )
-
-    def _plan(self, window: Window) -> WindowPlan:
-        many = f" of window {window.number + 1} of {len(self.windows)}"
-        where = many if len(self.windows) > 1 else ""
-        self.progress(f"packing {window.stop - window.start:,} samples{where}")
-        rows = self.table.read(window.start, window.stop)
-        self.table.note(rows)
-        return WindowPlan(window.number, rows, self.options, self.rules)
-
-    def _draw(self, most: int) -> list[Any]:
-        """Which packs of every window stay, of one seeded draw over all."""
-        sizes = [plan.num_packs() for plan in map(self._plan, self.windows)]
-        chosen = np.zeros(sum(sizes), bool)
-        chosen[permutation(sum(sizes), derive_key(self.options.seed, "max_packs"))[:most]] = True
-        return np.split(chosen, np.cumsum(sizes)[:-1])
-
-    def _write(self, writer: SnapshotWriter, plan: WindowPlan, tally: Tally) -> None:
-        window = self.windows[plan.number]
-        dropped = plan.dropped
-        if self.drawn is not None and plan.items.num_items:
-            dropped = plan.keep(self.drawn[plan.number])
-        if not self.block:
-            self.block = _block(plan, len(self.windows), self.options)
-        model = CostModel.from_json(self.options.cost_model)
-        tally.begin_window(window, plan, dropped)
-        epochs = self.options.epochs if plan.items.num_items else 0
-        for epoch in range(epochs):
-            variant = plan.variant(epoch, self.block, model)
-            if not len(variant.packs):
-                continue
-            self.progress(f"writing {len(variant.packs):,} packs of window {plan.number + 1}")
-            first_pack, first_row = tally.num_packs, tally.num_pieces
-            writer.write(
-                "packs",
-                packs_table(
-                    variant.packs,
-                    first_pack=first_pack,
-                    first_row=first_row,
-                    epoch=epoch,
-                    window=plan.number,
-                    groups=plan.groups,
-                ),
-            )
-            for rows in samples_chunks(plan.items, variant.order, variant.packs.sizes, first_pack):
-                writer.write("samples", rows)
-            tally.add(epoch, plan, variant)
-        if dropped.num_rows:
-            writer.write("dropped", dropped)
-        tally.end_window(
-            plan, blocks_of(self.options.schedule, self.block, self.options.micro_steps)
-        )
-        writer.end_window()
-
-
-def _block(plan: WindowPlan, num_windows: int, options: ResolvedOptions) -> int:
-    """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two."""
-    if options.global_batch is not None:
-        return options.global_batch
-    packs = plan.num_packs() * num_windows if plan.items.num_items else 0
-    fitting = 1 << max(0, (packs // 8).bit_length() - 1)
-    steps = options.micro_steps
-    return max(steps, min(512, fitting) // steps * steps)
-
-
-def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> dict[str, str]:
-    """How often samples of each source are seen per epoch, for those that are not seen once."""
-    mixture = Mixture.parse(asked.mix, asked.mix_by)
-    ratios = sample_ratios(table.manifest)
-    if not mixture.weights and not ratios:
-        return {}
-    found = survey(table.files, "duckdb" if asked.aggregate == "duckdb" else "polars")
-    longest = None if options.on_long in ("split", "truncate") else options.longest
-    resolved = mixture.resolve(found.totals(asked.shift, longest), ratios)
-    return {
-        name: number_text(weight)
-        for name, weight in sorted(resolved.items(), key=lambda one: one[0] or "")
-        if weight != 1 and name is not None
-    }
-
-
-def _may_append(table: Lengths, options: ResolvedOptions, append: Index) -> list[Window]:
-    """The windows of `append`, if these lengths and options go on where it ends.
-
-    Raises:
-        OptionError: they do not; the message says in what.
-    """
-    windows = taken_windows(append.manifest["result"])
-    mine, theirs = options.to_json(), append.manifest["options"]
-    for name in [*mine, *(theirs.keys() - mine.keys())]:
-        if name != "appends_to" and mine.get(name) != theirs.get(name):
-            raise OptionError(
-                f"append: {name} is {mine.get(name)!r}, in {append.path}@{append.id[:12]} it is "
-                f"{theirs.get(name)!r}: plan with the same options, or without --append"
-            )
-    old, new = append.manifest["shards"], table.shards
-    rows = append.manifest["lengths"]["num_samples"]
-    if not old or sum(one["rows"] for one in old) != rows:
-        raise OptionError(
-            f"append: {append.path}@{append.id[:12]} does not say which shards its samples are of: "
-            "estimate the lengths with packidx"
-        )
-    for number, shard in enumerate(old):
-        if number >= len(new) or any(
-            new[number].get(name) != shard.get(name) for name in ("fingerprint", "rows", "source")
-        ):
-            raise OptionError(
-                f"append: shard {number} of {append.path}@{append.id[:12]} is {shard['uri']}, and of "
-                f"{table.uri} {new[number]['uri'] if number < len(new) else 'nothing'}: new shards "
-                "must follow those that are planned"
-            )
-    was, now = append.manifest["lengths"].get("encoder"), (table.manifest or {}).get("encoder")
-    if (was or {}).get("fingerprint") != (now or {}).get("fingerprint"):
-        raise OptionError(
-            f"append: {table.uri} was counted by another encoder than {append.path}@"
-            f"{append.id[:12]}: plan anew"
-        )
-    return windows
-
-
-def _margin(table: Lengths, asked: PlanOptions, progress: Progress) -> Margin | None:
-    """The margin that the lengths' calibration asks for; None where another one holds."""
-    calibration = table.calibration
-    known = calibration is not None and calibration["num_samples"] > 0
-    chance = asked.chance(table.weakest_method, known)
-    if chance is None or calibration is None:
-        return None
-    progress("computing the margin")
-    rows = table.read(0, table.num_samples, ["length", "source", "status"])
-    usable = np.flatnonzero(rows.is_ok() & (rows.length > 0))
-    sources = rows.frame.get_column("source").fill_null("").to_numpy()[usable]
-    lengths = rows.length[usable]
-    margin = calibrated_margin(
-        calibration, lengths, sources, asked.capacity, chance, asked.shift, asked.strategy
-    )
-    default = math.floor(asked.ratio(table.weakest_method) * asked.capacity)
-    for source in calibration["sources"]:  # of some nothing may be known
-        unknown = source["num_usable"] and not source["num_samples"]
-        if unknown and default < margin.planned_capacity:
-            margin = replace(margin, planned_capacity=default, source=source["name"])
-    return margin
-
-
-def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
-    """What the snapshot says of its lengths."""
-    manifest = table.manifest or {}
-    lengths = {
-        "uri": table.uri,
-        "fingerprint": table.fingerprint(),
-        "num_samples": table.num_samples,
-        "encoder": manifest.get("encoder"),
-        "methods": table.methods,
-    }
-    if "transform" in manifest:
-        lengths["transform"] = manifest["transform"]
-    if margin is not None:
-        lengths["calibration"] = {"num_samples": margin.num_samples, "source": margin.source}
-    return lengths
 
 
 def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Copies of one sample never share a pack: exchanges among equals, where chance put two together."""
+"""Copies of one sample never share a pack: where chance put two together, equals are exchanged."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from packidx.index.composition import LengthPairs
 from packidx.plan.best_fit import best_fit_decreasing, fill
 from packidx.plan.bounds import volume_bound
-from packidx.index.composition import LengthPairs
 from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 from packidx.plan.worst_fit import (

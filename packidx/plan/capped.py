@@ -25,7 +25,7 @@ from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.histogram import Histogram
 from packidx.plan.joint import volume_packs
 from packidx.plan.rooms import Rooms, best_fit_in_all, deal, scarcity
-from packidx.plan.swaps import swap_equals, too_many
+from packidx.plan.swaps import swap, too_many
 
 Int64s = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ _CHUNK = 4096
 _SWAPPED = 0.5
 _BROKEN = 0.1
 # A plan this near the simplest bound is not worth another try.
-_NEAR = 0.005
+_NEAR = 0.0075
 
 
 def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None) -> Int64s:
@@ -116,7 +116,7 @@ def _descending(values: NDArray[np.integer] | NDArray[np.floating], key: int) ->
 def _repaired(sizes: Int64s, rooms: Rooms, start: Int64s, order: Int64s, key: int) -> Int64s | None:
     """`start` with limits kept, or None where too much had to be moved; `rooms` follows."""
     pack = start.copy()
-    swap_equals(sizes, rooms, pack, order, derive_key(key, "swaps"))
+    swap(sizes, rooms, pack, order, derive_key(key, "swaps"))
     if (rooms.rooms < 0).any(0).mean() > _BROKEN:
         return None
     moved = too_many(sizes, rooms, pack, order)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.plan.best_fit import fill, OpenPacks
+from packidx.plan.best_fit import OpenPacks, fill
 from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 

@@ -73,7 +73,7 @@ class Verdicts:
 
     def usable(self) -> Bools:
         """bool [n]: nothing speaks against the row."""
-        return self._code == 0
+        return np.equal(self._code, 0)
 
     def set(self, rows: Int64s | Int32s | Bools, reason: str) -> None:
         """Drop `rows` (numbers or a mask) for `reason`, unless they are dropped already."""

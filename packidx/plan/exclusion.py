@@ -63,7 +63,7 @@ def read_exclusion(path: str) -> Exclusion:
     names = [name for name in _NAMES if name in frame.columns]
     if not {"key", "sample_id"} & set(names):
         raise FormatError(
-            f"exclude {path} has no column `key` or `sample_id`: it must name samples by one of them"
+            f"exclude {path} has no column `key` or `sample_id`: name samples by one of them"
         )
     if "sample_id" in names:
         names = ["sample_id"]  # it says all

@@ -1,4 +1,4 @@
-"""Reading lengths: our own table or any Parquet that has a `length` column, a run of rows at a time."""
+"""Reading lengths, our own table or any Parquet that has a `length`, a run of rows at a time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,16 @@ def calibrated_margin(
         else:
             high = middle
     return Margin(low, num_samples, _heaviest(moments, rates, lengths, sources))
+
+
+def unknown_sources(calibration: Mapping[str, Any], margin: Margin, default: int) -> Margin:
+    """`margin`, or the `default` planned capacity where that is smaller and a source has samples of
+    which none was encoded: of those nothing is known."""
+    for source in calibration["sources"]:
+        unknown = source["num_usable"] and not source["num_samples"]
+        if unknown and default < margin.planned_capacity:
+            margin = replace(margin, planned_capacity=default, source=source["name"])
+    return margin
 
 
 def _overflows(

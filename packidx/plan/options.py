@@ -43,7 +43,7 @@ class PlanOptions:
             once) and ``lp`` (column generation, tried where the certified gap exceeds 0.1 %), and
             ``balanced`` (samples of all lengths in every pack) where it needs no more. The rules
             of other packers, to compare: ``knapsack`` (NeMo's: worst-fit-decreasing),
-            ``first-fit``, ``next-fit`` and ``window:N`` (best-fit-decreasing of N samples at a time).
+            ``first-fit``, ``next-fit``, ``window:N`` (best-fit-decreasing of N samples at a time).
         seed: picks which of equal samples go together and the order of the packs.
         on_long: what becomes of a sample longer than a pack: ``drop`` it with reason
             ``too_long``, ``split`` it into pieces, ``truncate`` its tail, or ``error``.
@@ -64,8 +64,10 @@ class PlanOptions:
             ``'samples'``, ``'tokens'``, ``'label_tokens'``: the source's share of the epoch.
         holdout: share of the samples, by a hash of their key, that is kept out of training.
         side: ``'train'`` plans all but the holdout, ``'holdout'`` only that.
-        exclude: Parquet file with the ``key`` (and ``source``) or ``sample_id`` of samples to leave out.
-        epochs: variants of the epoch, each composed anew of the same samples.
+        exclude: Parquet file with the ``key`` (and ``source``) or ``sample_id`` of samples to
+            leave out.
+        epochs: variants of the epoch, each composed anew of the same samples (packed item by item,
+            or drawn by `max_packs`: the same packs in another order).
         schedule: ``'stratified'``, ``'cost'`` or ``'random'``, the order of the packs.
         global_batch: packs per optimizer step, for the schedule; None: 512 or, of fewer than 4096
             packs, an eighth of them.
@@ -355,4 +357,3 @@ def _within(name: str, value: int, low: int, high: int, what: str = "it must be"
     if type(value) is not int or not low <= value <= high:
         joint = "" if what == "it must be" else ","
         raise OptionError(f"{name} is {value}: {what}{joint} {low} to {high}")
-

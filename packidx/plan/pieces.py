@@ -1,8 +1,8 @@
 """Long samples as pieces: chunks of the capacity, never cut inside a medium.
 
 Best-fit packing of long text (Ding et al., Fewer Truncations Improve Language Modeling, 2024,
-arXiv 2404.10830): a text is cut into chunks of the capacity, and its last, shorter one is packed like
-any other sample.
+arXiv 2404.10830): a text is cut into chunks of the capacity, and its last, shorter one is packed
+like any other sample.
 """
 
 from __future__ import annotations
@@ -59,7 +59,12 @@ class Pieces(NamedTuple):
 
 
 def cut(
-    rows: Rows, stretches: list[Stretch], longest: int, *, only_first: bool, totals: Int64s
+    rows: Rows,
+    stretches: list[Stretch],
+    longest: int,
+    *,
+    only_first: bool,
+    totals: NDArray[np.integer],
 ) -> tuple[Pieces, Int64s]:
     """Cut every stretch into pieces of at most `longest` tokens.
 
@@ -67,7 +72,7 @@ def cut(
         rows: of the lengths table.
         stretches: in order of (row, copy, start).
         only_first: keep the first piece alone: truncation.
-        totals: int64 [rows], tokens of each whole sample.
+        totals: int [rows], tokens of each whole sample.
 
     Returns:
         the pieces, and the rows that cannot be cut: a cut would fall inside a medium or may, as

@@ -44,7 +44,7 @@ def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
     order = small_permutation(len(lengths), key)
     longest = int(lengths.max(initial=0))
     kind = np.uint32 if longest >> 16 else np.uint16
-    rank = kind(longest) - lengths.astype(kind)
+    rank = np.subtract(longest, lengths).astype(kind)
     for shift in range(0, 32 if longest >> 16 else 16, 16):
         digit = (rank[order] >> kind(shift)).astype(np.uint16)
         order = order[np.argsort(digit, kind="stable")]

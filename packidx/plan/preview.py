@@ -20,7 +20,7 @@ from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.bounds import lower_bound
 from packidx.plan.histogram import Histogram
 from packidx.plan.lengths import Lengths, read_lengths
-from packidx.plan.margin import Margin, calibrated_margin
+from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
 from packidx.plan.options import PlanOptions, ResolvedOptions
 from packidx.plan.survey import Survey, survey
 
@@ -256,13 +256,11 @@ def _margin(table: Lengths, counted: Survey, asked: PlanOptions) -> Margin | Non
         return None
     rows = counted.usable(asked.shift)
     lengths, sources = _evenly(rows)
-    margin = calibrated_margin(calibration, lengths, sources, asked.capacity, chance, asked.shift)
+    margin = calibrated_margin(
+        calibration, lengths, sources, asked.capacity, chance, asked.shift, asked.strategy
+    )
     default = math.floor(asked.ratio(counted.weakest_method) * asked.capacity)
-    for source in calibration["sources"]:  # of some nothing may be known
-        unknown = source["num_usable"] and not source["num_samples"]
-        if unknown and default < margin.planned_capacity:
-            margin = replace(margin, planned_capacity=default, source=source["name"])
-    return margin
+    return unknown_sources(calibration, margin, default)
 
 
 def _evenly(rows: pa.Table) -> tuple[Int64s, NDArray[np.object_]]:

@@ -1,4 +1,4 @@
-"""A run of a lengths table's rows in memory, its columns in the types that the schema gives them."""
+"""A run of a lengths table's rows in memory, its columns in the schema's types."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Rows:
         again = np.flatnonzero(ids[1:] <= ids[:-1])
         if len(again):
             raise FormatError(
-                f"{self.uri}: sample_id {ids[again[0]]} stands there more than once: make them unique"
+                f"{self.uri}: sample_id {ids[again[0]]} stands there more than once: "
+                "make them unique"
             )
 
     def is_ok(self) -> Bools:

@@ -2,8 +2,8 @@
 
 A plan for tokens alone does not care which of the equally long items stands where. So an item that
 is too much for a limit of its pack changes places with one as long, and no larger in any other
-dimension, out of a pack that has room for the difference. Partners are found at random, for
-all such items at once, in several turns.
+dimension, out of a pack that has room for the difference; then with one about as long, where both
+packs have room for that. Partners are found at random, for all such items at once, in turns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from packidx.plan.rooms import Rooms
 Int64s = NDArray[np.int64]
 
 _TURNS = 64
-# Turns end where fewer than this share of the items found a partner.
-_WORTH = 0.02
+# Where fewer than this share of the items found a partner in a turn, the next ones look further
+# around them in the order of lengths: up to so many places.
+_WORTH = 0.05
+_LIKE = 1024
 
 
 def too_many(sizes: Int64s, rooms: Rooms, pack: Int64s, items: Int64s) -> Int64s:
@@ -31,48 +33,53 @@ def too_many(sizes: Int64s, rooms: Rooms, pack: Int64s, items: Int64s) -> Int64s
     share = sizes[suspects] / np.maximum(rooms.limits, 1)
     guilt = np.where(broken[:, pack[suspects]].T, share, 0).max(1, initial=0)
     ranked = suspects[np.lexsort((guilt, pack[suspects]))]
-    return ranked[~_stays(sizes[ranked], pack[ranked], rooms.limits)]
+    leaving: Int64s = ranked[~_stays(sizes[ranked], pack[ranked], rooms.limits)]
+    return leaving
 
 
-def swap_equals(sizes: Int64s, rooms: Rooms, pack: Int64s, order: Int64s, key: int) -> None:
-    """Exchange equally long items until no limit is exceeded or no more partners are found.
+def swap(sizes: Int64s, rooms: Rooms, pack: Int64s, order: Int64s, key: int) -> None:
+    """Exchange items of equal and then of like length until no limit is exceeded.
+
+    Ends sooner where hardly any partners are found.
 
     Args:
-        sizes: int64 [n, d]; equal in column 0 is equally long.
-        rooms: of the plan, negative where a limit is exceeded; updated.
+        sizes: int64 [n, d]; column 0 is the length.
+        rooms: of the plan, negative where a limit is exceeded, never in tokens; updated.
         pack: int64 [n], each item's pack; updated.
         order: int64 [n], all items in a seeded order.
         key: seeds who is tried with whom.
     """
-    moving = too_many(sizes, rooms, pack, order)
-    wanted = np.zeros(int(rooms.limits[0]) + 1, bool)
-    wanted[sizes[moving, 0]] = True
-    others = order[wanted[sizes[order, 0]]]
-    others = others[np.argsort(sizes[others, 0], kind="stable")]  # equals stand together
+    others = order[np.argsort(sizes[order, 0], kind="stable")]  # equals stand together
     lengths = sizes[others, 0]
+    moving = too_many(sizes, rooms, pack, order)
+    margin = 0
     for turn in range(_TURNS):
         if not len(moving):
             return
-        begin = np.searchsorted(lengths, sizes[moving, 0], side="left")
-        count = np.searchsorted(lengths, sizes[moving, 0], side="right") - begin
+        begin = np.searchsorted(lengths, sizes[moving, 0], side="left") - margin
+        count = np.searchsorted(lengths, sizes[moving, 0], side="right") + margin - begin
         start = derive_key(key, turn) >> 2
-        partner = others[begin + (start % count + np.arange(len(moving))) % count]
+        nth = begin + (start % count + np.arange(len(moving))) % count
+        partner = others[np.clip(nth, 0, len(others) - 1)]
         found = _exchange(sizes, rooms, pack, moving, partner)
-        if turn % 8 == 7 and found < _WORTH * len(moving):
+        if found < _WORTH * len(moving):  # equals are used up, then those like them are
             return
+            if margin > _LIKE:
+                return
         moving = too_many(sizes, rooms, pack, order)
 
 
 def _exchange(sizes: Int64s, rooms: Rooms, pack: Int64s, moving: Int64s, partner: Int64s) -> int:
     """Exchange those pairs of items that may be; returns how many."""
     more = sizes[moving] - sizes[partner]
-    fits = (more >= 0).all(1) & (more > 0).any(1)
+    fits = (more[:, 1:] >= 0).all(1) & (more[:, 1:] > 0).any(1)
     fits &= (rooms.rooms[:, pack[partner]] >= more.T).all(0)
+    fits &= rooms.rooms[0, pack[moving]] >= -more[:, 0]
     pairs = np.flatnonzero(fits)
-    # A pack gives one item at a time, so that what it has room for is still true. No pack that
-    # gives one also takes one: its room is not negative.
-    _, first = np.unique(pack[partner[pairs]], return_index=True)
-    pairs = pairs[first]
+    # A pack takes part once, so that what it has room for is still true. No pack takes part on
+    # both sides: a partner's has no negative room.
+    pairs = pairs[np.unique(pack[partner[pairs]], return_index=True)[1]]
+    pairs = pairs[np.unique(pack[moving[pairs]], return_index=True)[1]]
     one, other = moving[pairs], partner[pairs]
     rooms.take(-more[pairs], pack[one])
     rooms.take(more[pairs], pack[other])

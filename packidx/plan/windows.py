@@ -11,7 +11,7 @@ from packidx.plan.options import PlanOptions
 
 # Of a plan too large for the memory limit. Sorting and dealing are quickest where a window's arrays
 # are a few times the cache: a sample took 30 % longer in windows of 16 million than of 4 million.
-WINDOW = 1 << 22
+WINDOW = 1 << 23
 
 # Measured peak of `packidx plan` per sample of a window, beyond what the modules take.
 _BYTES = {"length": 90, "key": 60, "media": 120}

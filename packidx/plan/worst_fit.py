@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packidx.plan.best_fit import fill, OpenPacks, Run
+from packidx.plan.best_fit import OpenPacks, Run, fill
 from packidx.plan.histogram import Histogram
 from packidx.plan.runs import Records
 

@@ -1,0 +1,167 @@
+"""The same lengths and options give the same bytes, whoever aggregates and with any threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from vlm_mix import vlm_mix
+
+from packidx import open_index, plan_packs
+from packidx.errors import OptionError, PackidxError, SourceError
+from packidx.index.stats import sample_stats
+from packidx.index.verify import verify_snapshot
+
+N = 30_000
+
+
+@pytest.fixture(scope="module")
+def lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mix of text, images and videos of several sources, with keys."""
+    path = tmp_path_factory.mktemp("mix") / "lengths.parquet"
+    columns = vlm_mix(N)
+    source = pa.array([f"source-{number}" for number in columns.pop("source")])
+    keys = pa.array([f"k{number}" for number in range(N)])
+    pq.write_table(pa.table({**columns, "source": source, "key": keys}), path)
+    return path
+
+
+def parquet_bytes(index: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(index.glob("snapshots/*/*.parquet"))}
+
+
+RULES: list[dict[str, Any]] = [
+    {"max_images": 32, "max_vision_patches": 24576, "max_samples": 64},
+    {"group_by": "media_type", "epochs": 2},
+    {"window_samples": 9000, "schedule": "cost"},
+    {"mix": ("source-0=0.3", "source-1=2"), "holdout": "0.05", "strategy": "balanced"},
+    {"strategy": "lp", "align": 16, "pad_pack_to": 128},
+]
+
+
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: "-".join(rules))
+def test_threads_change_no_byte(lengths: Path, tmp_path: Path, rules: dict[str, Any]) -> None:
+    code = (
+        "import sys; from packidx import plan_packs;"
+        f"plan_packs(sys.argv[1], sys.argv[2], capacity=8192, **{rules!r})"
+    )
+    for threads in ("1", "2"):
+        names = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "ARROW_IO_THREADS")
+        env = os.environ | dict.fromkeys(names, threads)
+        place = tmp_path / threads
+        subprocess.run([sys.executable, "-c", code, lengths, place], env=env, check=True)
+    one, two = parquet_bytes(tmp_path / "1"), parquet_bytes(tmp_path / "2")
+    assert len(one) >= 3
+    assert one == two
+    assert [c for c in verify_snapshot(open_index(tmp_path / "1")) if not c.ok] == []
+
+
+@pytest.mark.parametrize("by", ["repeats", "samples", "tokens", "label_tokens"])
+def test_duckdb_and_polars_sum_up_the_same(lengths: Path, tmp_path: Path, by: str) -> None:
+    names = sorted(set(pq.read_table(lengths, columns=["source"])["source"].to_pylist()))
+    mix = tuple(f"{name}={number + 1}" for number, name in enumerate(names))
+    found = [
+        plan_packs(
+            lengths, tmp_path / engine, capacity=8192, mix=mix, mix_by=by, aggregate=engine
+        ).snapshot_id
+        for engine in ("duckdb", "polars")
+    ]
+    assert found[0] == found[1]
+    assert parquet_bytes(tmp_path / "duckdb") == parquet_bytes(tmp_path / "polars")
+
+
+def test_shuffled_parts_give_the_same_bytes(lengths: Path, tmp_path: Path) -> None:
+    table = pq.read_table(lengths)
+    table = table.append_column("sample_id", pa.array(range(N), pa.int64()))
+    (tmp_path / "parts").mkdir()
+    pq.write_table(table, tmp_path / "whole.parquet")
+    for name, start in (("c", 0), ("a", 10_000), ("b", 20_000)):
+        part = table.slice(start, 10_000)
+        pq.write_table(part, tmp_path / "parts" / f"{name}.parquet", row_group_size=3000)
+    for source in ("whole.parquet", "parts"):
+        plan_packs(tmp_path / source, tmp_path / f"i-{source}", capacity=8192, window_samples=7000)
+    assert parquet_bytes(tmp_path / "i-whole.parquet") == parquet_bytes(tmp_path / "i-parts")
+
+
+def test_shares_of_the_epoch_are_what_was_asked(lengths: Path, tmp_path: Path) -> None:
+    names = sorted(set(pq.read_table(lengths, columns=["source"])["source"].to_pylist()))
+    mix = tuple(f"{name}=1" for name in names)
+    plan_packs(lengths, tmp_path / "i", capacity=8192, mix=mix, mix_by="tokens")
+    samples = open_index(tmp_path / "i").samples(["source", "length"])
+    tokens = samples.group_by("source").aggregate([("length", "sum")])["length_sum"].to_pylist()
+    assert all(abs(n / sum(tokens) - 1 / len(names)) < 0.02 for n in tokens)
+
+
+def test_the_schedule_is_worth_what_the_default_promises(lengths: Path, tmp_path: Path) -> None:
+    plan_packs(lengths, tmp_path / "i", capacity=8192, global_batch=64)
+    eight = sample_stats(open_index(tmp_path / "i"))["schedule"][0]
+    plan, random = eight["planned"], eight["random"]
+    assert (eight["ranks"], eight["micro_steps"]) == (8, 8)
+    assert plan["useful_by_phase"] > 0.98 > 0.95 > random["useful_by_phase"]
+    assert plan["vision_spread_vs_random"] < 1.5 and plan["source_spread_vs_random"] < 1.5
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_images": -1}, "max-images is -1"),
+        ({"max_vision_patches": 0}, "max-vision-patches is 0"),
+        ({"max_samples": -3}, "max-samples is -3"),
+        ({"align": 0}, "align is 0"),
+        ({"align": 9000}, "align is 9000, more than the 8192 tokens"),
+        ({"pad_pack_to": 8192, "margin": 0.5}, "too few for align 1 and pad-pack-to 8192"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"max_packs": 0}, "max-packs is 0"),
+        ({"strategy": "window:N"}, "strategy is 'window:N'"),
+        ({"strategy": "window:0"}, "strategy is 'window:0'"),
+        ({"schedule": "sorted"}, "schedule is 'sorted'"),
+        ({"group_by": "color"}, "group-by is 'color'"),
+        ({"mix": ("nobody=1",)}, "nobody"),
+        ({"mix": ("source-0=-1",)}, "source-0"),
+        ({"mix": ("source-0",)}, "source-0"),
+        ({"mix_by": "weight"}, "mix-by is 'weight'"),
+        ({"holdout": 1.5}, "holdout is '1.5'"),
+        ({"holdout": "1e-999999999"}, "holdout is"),
+        ({"side": "holdout"}, "needs --holdout"),
+        ({"side": "left"}, "side is 'left'"),
+        ({"cost": "nobodys-model"}, "nobodys-model"),
+        ({"global_batch": 12, "micro_steps": 8}, "no multiple of the 8 micro-steps"),
+        ({"window_samples": 5, "window_shards": 5}, "give one of them"),
+        ({"window_shards": 5}, "use --window-samples"),
+        ({"memory_limit": "lots"}, "memory-limit is 'lots'"),
+        ({"aggregate": "sqlite"}, "aggregate is 'sqlite'"),
+        ({"exclude": "nowhere.parquet"}, "nowhere.parquet"),
+        ({"seed": 1 << 70}, "seed is"),
+    ],
+)
+def test_bad_options_get_one_sentence(
+    lengths: Path, tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((OptionError, SourceError), match=says) as caught:
+        plan_packs(lengths, tmp_path / "i", **{"capacity": 8192, **options})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"group_by": "source"}, "needs the column `source`"),
+        ({"group_by": "media_type"}, "needs the column `num_images`"),
+        ({"max_images": 3}, "needs the column `num_images`"),
+        ({"max_vision_patches": 3}, "needs the column `vision_patches`"),
+        ({"mix": ("a=1",)}, "source"),
+    ],
+)
+def test_columns_that_are_not_there(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    pq.write_table(pa.table({"length": [5, 6]}), tmp_path / "l.parquet")
+    with pytest.raises(PackidxError, match=says) as caught:
+        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "i").exists()
