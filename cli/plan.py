@@ -51,6 +51,7 @@ _OPTIONS: list[tuple[str, Any, str | None, str]] = [
     ("group-by", str, "source|media_type", "Only samples of one kind share a pack."),
     ("align", int, "N", "Every sample takes a multiple of N tokens (context parallelism: 2 x cp)."),
     ("pad-pack-to", int, "N", "Every pack is padded to a multiple of N tokens (pipeline, FP8)."),
+    ("reserve", int, "N", "Keep N tokens of every pack free for what the reader adds."),
     ("max-packs", int, "N", "Keep N packs, drawn by the seed; the rest is dropped."),
     (
         "mix-by",

@@ -81,6 +81,7 @@ OPTIONS = st.fixed_dictionaries(
         "group_by": st.sampled_from(["source", "media_type"]),
         "align": st.sampled_from([2, 4]),
         "pad_pack_to": st.sampled_from([2, 3]),
+        "reserve": st.sampled_from([0, 12]),
         "max_packs": st.integers(1, 5),
         "mix": st.sampled_from([("a=2",), ("b=0.5", "c=3"), ("a=0",)]),
         "holdout": st.sampled_from(["0.1", "0.5"]),
@@ -135,7 +136,7 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
     for pack in packs:
         inside = members[pack["pack_id"]]
         assert len(inside) == pack["num_samples"] <= options.get("max_samples", 999)
-        assert pack["padded_length"] <= options["capacity"]
+        assert pack["padded_length"] <= options["capacity"] - options.get("reserve", 0)
         assert pack["padded_length"] % options.get("pad_pack_to", 1) == 0
         assert (pack["num_images"] or 0) <= options.get("max_images", 999)
         assert (pack["vision_patches"] or 0) <= options.get("max_vision_patches", 999)

@@ -58,6 +58,8 @@ class PlanOptions:
         group_by: ``'media_type'`` or ``'source'``: only samples of one kind share a pack.
         align: every sample takes a multiple of so many tokens (context parallelism: 2 * cp).
         pad_pack_to: every pack is padded to a multiple of so many tokens (pipeline, FP8).
+        reserve: tokens kept free in every pack for what the reader adds (a dummy image in packs
+            without any); a multiple of `align` and `pad_pack_to`.
         max_packs: keep so many packs, a seeded sample of them; the rest is dropped.
         mix: ``'source=weight'``, what `mix_by` says of them.
         mix_by: ``'repeats'``: a weight is the times a sample of that source is seen per epoch;
@@ -94,6 +96,7 @@ class PlanOptions:
     group_by: str | None = None
     align: int = 1
     pad_pack_to: int = 1
+    reserve: int = 0
     max_packs: int | None = None
     mix: tuple[str, ...] = ()
     mix_by: str = "repeats"
@@ -177,6 +180,11 @@ class PlanOptions:
                 raise OptionError(
                     f"{name} is {value}, more than the {self.capacity} tokens of a pack: lower it"
                 )
+            if self.reserve % value:
+                raise OptionError(
+                    f"reserve {self.reserve} is no multiple of {name} {value}: raise it"
+                )
+        _within("reserve", self.reserve, 0, MAX_CAPACITY)
 
     def memory_bytes(self) -> int:
         """`memory_limit` in bytes."""
@@ -228,11 +236,12 @@ class PlanOptions:
         if margin is not None:
             ratio = Fraction(margin.planned_capacity, self.capacity)
             chance = self.chance(weakest_method, True)
-        planned = math.floor(ratio * self.capacity)
+        planned = math.floor(ratio * self.capacity) - self.reserve
         if planned < 1:
             raise OptionError(
-                f"capacity {self.capacity} at packing ratio {float(ratio)} leaves no token: "
-                "lower the margin"
+                f"capacity {self.capacity} at packing ratio {float(ratio)} leaves no token"
+                + (f" beside the {self.reserve} in reserve" if self.reserve else "")
+                + ": lower the margin"
             )
         if planned < max(self.align, self.pad_pack_to):
             raise OptionError(
@@ -259,6 +268,7 @@ _INHERITED = (
     "group_by",
     "align",
     "pad_pack_to",
+    "reserve",
     "holdout",
     "side",
     "schedule",
@@ -297,8 +307,8 @@ class ResolvedOptions(PlanOptions):
     """Options as the manifest has them.
 
     Attributes:
-        planned_capacity: floor(packing_ratio * capacity), down to a multiple of `pad_pack_to`:
-            no pack holds more.
+        planned_capacity: floor(packing_ratio * capacity) - reserve, down to a multiple of
+            `pad_pack_to`: no pack holds more.
         weights: times that a sample of each source is seen per epoch, as exact decimals or
             fractions; only sources with another weight than 1.
         cost_model: the weights of the cost model.

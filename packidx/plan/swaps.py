@@ -17,9 +17,10 @@ from packidx.plan.rooms import Rooms
 Int64s = NDArray[np.int64]
 
 _TURNS = 64
-# Where fewer than this share of the items found a partner in a turn, the next ones look further
-# around them in the order of lengths: up to so many places.
+# Where fewer than this share of the items found a partner in so many turns, the next ones look
+# further around them in the order of lengths: up to so many places.
 _WORTH = 0.05
+_TRIES = 4
 _LIKE = 1024
 
 
@@ -52,7 +53,7 @@ def swap(sizes: Int64s, rooms: Rooms, pack: Int64s, order: Int64s, key: int) -> 
     others = order[np.argsort(sizes[order, 0], kind="stable")]  # equals stand together
     lengths = sizes[others, 0]
     moving = too_many(sizes, rooms, pack, order)
-    margin = 0
+    margin = dry = 0
     for turn in range(_TURNS):
         if not len(moving):
             return
@@ -63,7 +64,8 @@ def swap(sizes: Int64s, rooms: Rooms, pack: Int64s, order: Int64s, key: int) -> 
         partner = others[np.clip(nth, 0, len(others) - 1)]
         found = _exchange(sizes, rooms, pack, moving, partner)
         if found < _WORTH * len(moving):  # equals are used up, then those like them are
-            return
+            dry += 1
+            margin = 4 ** (dry // _TRIES) if dry >= _TRIES else 0
             if margin > _LIKE:
                 return
         moving = too_many(sizes, rooms, pack, order)
