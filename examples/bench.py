@@ -19,7 +19,6 @@ from bench_plan import (
     bench_distributions,
     bench_help,
     bench_memory,
-    bench_ten_million,
     bench_windows,
 )
 from bench_schedule import bench_caps, bench_schedule, write_mix
@@ -50,7 +49,7 @@ def _parts(folder: Path, scale: float) -> dict[str, Callable[[], None]]:
 
     def speed() -> None:
         before = bench_command(folder, many, REPEATS, at_least=2)
-        bench_ten_million(folder, 10 * many, before)
+        bench_command(folder, 10 * many, 1, 5, ("nemo", "trl"), before)
 
     def of_mix(part: Callable[..., None], count: int) -> Callable[[], None]:
         def run() -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from bench_tools import (
     LOG_NORMAL,
     MILLION,
     Int32s,
+    Taken,
     chunks,
     heading,
     lengths_of,
@@ -34,7 +36,7 @@ from bench_tools import (
 from packidx.index import open_index
 from packidx.plan import plan_packs
 
-REPEATS = 2
+REPEATS = 3
 PATIENCE = 120.0  # seconds that a peer's loop may take before it runs on fewer lengths
 NUM_SHARDS = 200
 WINDOW_SHARDS = 20
@@ -98,79 +100,75 @@ def checked(index: Path, lengths: Int32s) -> int:
     return len(sums)
 
 
-def bench_command(folder: Path, count: int, repeats: int, at_least: float) -> dict[str, float]:
+_PEERS = {
+    "nemo": "NeMo Automodel greedy_knapsack / packidx",
+    "trl": "TRL segment tree / packidx",
+    "best-fit": "item-level best fit / packidx",
+    "binpacking": "binpacking in windows of 1,000 / packidx",
+}
+_PROMISED = ("nemo", "trl")
+
+
+def bench_command(
+    folder: Path,
+    count: int,
+    repeats: int,
+    at_least: float,
+    names: Sequence[str] = tuple(_PEERS),
+    before: Mapping[str, float] | None = None,
+) -> dict[str, float]:
     """The whole command, with its durable snapshot, against loops over a list in memory.
 
+    Args:
+        folder: for files.
+        count: samples.
+        repeats: turns of the command and of the peers that something is promised of.
+        at_least: what is promised: their time over ours.
+        names: the peers.
+        before: seconds of each peer on a million: one that would try our patience runs on fewer.
+
     Returns:
-        seconds of each packer.
+        seconds of each peer.
     """
     heading(f"{count:,} log-normal lengths: loop over a list in memory / the whole command")
-    table, index = folder / f"{count}.parquet", folder / f"index-{count}"
+    table, index = folder / "speed.parquet", folder / "speed"
     pq.write_table(pa.table({"length": lengths_of(LOG_NORMAL, count)}), table)
-    names = ["nemo", "trl"]
-    if count <= MILLION:
-        names += ["best-fit", "binpacking"]
-    best: dict[str, float] = {}
-    packs: dict[str, int] = {}
-    cpu = math.inf
+    runs: list[Taken] = []
+    found: dict[str, list[tuple[float, int]]] = {}
+    sizes = {name: _bearable(name, count, before or {}) for name in names}
     for turn in range(repeats):
         shutil.rmtree(index, ignore_errors=True)
-        taken = plan(table, index)
-        best["packidx"] = min(taken.wall, best.get("packidx", math.inf))
-        cpu = min(cpu, taken.cpu)
-        for name in names if turn == 0 else names[:2]:
-            try:
-                seconds, packs[name] = bench_peers.timed(name, count)
-            except MissingPeerError as error:
-                line(name, f"not compared: {error}", kept=False)
+        runs.append(plan(table, index))
+        for name in names:
+            if turn and name not in _PROMISED:
                 continue
-            best[name] = min(seconds, best.get(name, math.inf))
-    ours = open_index(index).num_packs
-    line("packidx plan", f"{best['packidx']:.2f} s, {cpu:.2f} CPU-s, {ours:,} packs")
-    labels = {
-        "nemo": "NeMo Automodel greedy_knapsack / packidx",
-        "trl": "TRL segment tree / packidx",
-        "best-fit": "item-level best fit / packidx",
-        "binpacking": "binpacking in windows of 1,000 / packidx",
-    }
-    for name in names:
-        if name in packs:
-            promised = at_least if name in ("nemo", "trl") else None
-            ratio(labels[name], best[name], best["packidx"], at_least=promised)
-            ratio("    packs, packidx / theirs", ours, packs[name], "", at_most=1, digits=0)
-    shutil.rmtree(index)
-    table.unlink()
-    return best
-
-
-def bench_ten_million(folder: Path, count: int, before: dict[str, float]) -> None:
-    """As `bench_command`, once, of ten times as many; a slow peer runs on fewer.
-
-    Args:
-        before: seconds of each packer on a million.
-    """
-    heading(f"{count:,} log-normal lengths: loop over a list in memory / the whole command")
-    table, index = folder / "ten.parquet", folder / "ten"
-    pq.write_table(pa.table({"length": lengths_of(LOG_NORMAL, count)}), table)
-    taken = plan(table, index)
-    ours = open_index(index).num_packs
-    line("packidx plan", f"{taken.wall:.2f} s, {taken.cpu:.2f} CPU-s, {ours:,} packs")
-    for name, label in (("nemo", "NeMo Automodel greedy_knapsack"), ("trl", "TRL segment tree")):
-        if name not in before:
-            continue
-        expected = before[name] * work(count) / work(MILLION)
-        run = count if expected < PATIENCE else count // 5
-        seconds, packs = bench_peers.timed(name, run)
-        scaled = seconds * work(count) / work(run)
-        note = "" if run == count else f"run on {run:,}: {seconds:.1f} s, scaled by n log n"
-        ratio(f"{label} / packidx", scaled, taken.wall, at_least=5, note=note)
+            try:
+                found.setdefault(name, []).append(bench_peers.timed(name, sizes[name]))
+            except MissingPeerError as error:
+                line(_PEERS[name], f"not compared: {error}", kept=name not in _PROMISED)
+    ours, packs = min(runs, key=lambda one: one.wall), open_index(index).num_packs
+    line("packidx plan", f"{ours.wall:.2f} s, {ours.cpu:.2f} CPU-s, {packs:,} packs")
+    seconds = {name: min(one for one, _ in times) for name, times in found.items()}
+    for name, taken in seconds.items():
+        run, promised = sizes[name], at_least if name in _PROMISED else None
+        scaled = taken * _work(count) / _work(run)
+        note = "" if run == count else f"run on {run:,}: {taken:.1f} s, scaled by n log n"
+        ratio(_PEERS[name], scaled, ours.wall, at_least=promised, note=note)
         if run == count:
-            ratio("    packs, packidx / theirs", ours, packs, "", at_most=1, digits=0)
+            theirs = found[name][0][1]
+            ratio("    packs, packidx / theirs", packs, theirs, "", at_most=1, digits=0)
     shutil.rmtree(index)
     table.unlink()
+    return seconds
 
 
-def work(count: int) -> float:
+def _bearable(name: str, count: int, before: Mapping[str, float]) -> int:
+    """Lengths that a peer runs on: all, or a fifth where all would take too long."""
+    expected = before.get(name, 0) * _work(count) / _work(MILLION)
+    return count if expected < PATIENCE else count // 5
+
+
+def _work(count: int) -> float:
     """What a loop over sorted lengths grows with."""
     return count * math.log(count)
 

@@ -96,18 +96,20 @@ def bench_schedule(folder: Path, table: Path, mix: Mix) -> None:
         packs = scheduled(index)
         found = ranks_stats(packs, batch, (RANKS,))[0]
         heading(
-            f"schedule of {len(packs.llm):,} packs for {RANKS} ranks, {micro_steps} micro-step"
-            f"{'s' if micro_steps > 1 else ', the trade-off'}: {found['steps']:,} steps"
+            f"{len(mix['length']):,} samples in {len(packs.llm):,} packs for {RANKS} ranks, "
+            f"{micro_steps} micro-step{'s' if micro_steps > 1 else ' (the trade-off)'}: "
+            f"{found['steps']:,} steps, autocorrelation by chance "
+            f"{found['autocorrelation_by_chance']:.4f}"
         )
-        promised = micro_steps > 1
-        for name, label in (
-            ("planned", "packidx"),
-            ("random", "random order"),
-            ("by_vision_tokens", "NeMo's sort by vision tokens"),
-        ):
-            _show(label, found[name], promised and name == "planned")
-        by_chance = found["autocorrelation_by_chance"]
-        line("    autocorrelation that chance alone makes", f"{by_chance:.4f}")
+        _show("packidx", found["planned"], micro_steps > 1)
+        _show("these packs in random order", found["random"], False)
+        _show("these packs sorted by vision tokens", found["by_vision_tokens"], False)
+    index = folder / "knapsack"
+    plan_packs(table, index, capacity=CAPACITY, strategy="knapsack")
+    found = ranks_stats(scheduled(index), RANKS * MICRO_STEPS, (RANKS,))[0]
+    heading(f"packs by NeMo's own rule for {RANKS} ranks, {MICRO_STEPS} micro-steps")
+    _show("NeMo's packs in random order", found["random"], False)
+    _show("NeMo's packs sorted by vision tokens", found["by_vision_tokens"], False)
 
 
 def scheduled(index: Path) -> ScheduledPacks:

@@ -115,7 +115,7 @@ def packidx(*args: str | Path) -> Taken:
     if done.returncode:
         raise RuntimeError(f"packidx {' '.join(map(str, args))}: {done.stderr}")
     cpu = after.children_user + after.children_system - before.children_user
-    return Taken(wall, cpu - before.children_system, int(done.stderr.split()[-1]) / 1024)
+    return Taken(wall, cpu - before.children_system, int(done.stderr.split()[-1]) * 1024 / 1e6)
 
 
 def plan(lengths: Path, index: Path, *options: str, capacity: int = CAPACITY) -> Taken:

@@ -129,9 +129,17 @@ class Job:
         many = f" of window {window.number + 1} of {len(self.windows)}"
         where = many if len(self.windows) > 1 else ""
         self.progress(f"packing {window.stop - window.start:,} samples{where}")
-        rows = self.table.read(window.start, window.stop)
+        rows = self.table.read(window.start, window.stop, self._columns())
         self.table.note(rows)
         return WindowPlan(window.number, rows, self.options, self.rules)
+
+    def _columns(self) -> list[str]:
+        """Columns that the plan looks at; of a bare table all, for its fingerprint's sake."""
+        unused = {"text_tokens", "num_turns", "method"}
+        if self.options.on_long not in ("split", "truncate") and self.rules.consumed is None:
+            unused.add("media")
+        bare = self.table.manifest is None
+        return [name for name in self.table.columns if bare or name not in unused]
 
     def _draw(self, most: int) -> list[NDArray[np.bool_]]:
         """Which packs of every window stay, of one seeded draw over all."""

@@ -75,7 +75,7 @@ def _relaxations(
     for pair in combinations(scarce, 2):
         for proportion in _PROPORTIONS:
             yield ("joint", *_surrogate(sizes, limits, pair, proportion))
-    if False:
+    if len(scarce) > 2:
         yield ("joint", *_surrogate(sizes, limits, tuple(scarce), (1,) * len(scarce)))
 
 

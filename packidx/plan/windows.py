@@ -15,7 +15,7 @@ WINDOW = 1 << 23
 
 # Measured peak of `packidx plan` per sample of a window, beyond what the modules take.
 _BYTES = {"length": 90, "key": 60, "media": 120}
-_OTHER_COLUMN = 24
+_OTHER_COLUMN = 12
 _FIXED = 400_000_000
 
 
