@@ -110,6 +110,12 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--capacity", metavar="N", help="Tokens a pack may hold; several with --dry-run: 4096,8192."
 )
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="YAML with options: `packed_sequence:` as in NeMo's recipes, `packidx:` with the names "
+    "here. What is given here wins.",
+)
 @_with_options
 @click.option(
     "--shift",
@@ -138,6 +144,7 @@ def plan(
     lengths: str | None,
     output: str | None,
     capacity: str | None,
+    config: str | None,
     append: bool,
     resume: str | None,
     state: str | None,
@@ -150,9 +157,14 @@ def plan(
 
     LENGTHS is a table that `packidx estimate` wrote, or any Parquet with a column `length`.
     """
+    from .arrow import spare_pandas
+
+    spare_pandas()
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if "mix" in given:
         given["mix"] = tuple(one for each in given["mix"] for one in each.split(","))
+    if config is not None:
+        given, capacity = _configured(config, given, capacity)
     if dry_run:
         _preview(lengths, capacity, given, as_json)
         return
@@ -181,6 +193,20 @@ def plan(
             f"they were: read it with --root OLD=NEW or roots={{old: new}}",
             err=True,
         )
+
+
+def _configured(
+    path: str, given: dict[str, Any], capacity: str | None
+) -> tuple[dict[str, Any], str | None]:
+    """Options and capacity, from the file at `path` where none are given."""
+    from packidx.plan.config import read_config
+
+    config = read_config(path)
+    for note in config.notes:
+        click.echo(f"note: {note}", err=True)
+    options = config.with_changes(given)
+    planned = options.pop("capacity", None)
+    return options, capacity if planned is None else capacity or str(planned)
 
 
 def _earlier(

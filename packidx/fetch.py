@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -11,6 +12,34 @@ from packidx.records import containers
 from packidx.records.layout import Layout
 from packidx.records.media import open_media
 from packidx.records.sources import read_row
+
+# Errors of a file or of its reader that waiting does not mend.
+_LASTING = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
+    | {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EBADF, errno.ENODEV, errno.ENXIO}
+)
+
+
+class ChangedSource(MismatchError):
+    """A shard is not the one that was counted: no sample of it can be trusted."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether an input or output error is behind `error` that may be gone at the next attempt.
+
+    A missing or forbidden file is none, nor is what Pillow raises as OSError without a number: an
+    image that cannot be decoded.
+    """
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, TimeoutError | ConnectionError):
+            return True
+        if isinstance(current, OSError) and current.errno not in (None, *_LASTING):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
 
 
 class Fetcher:
@@ -35,7 +64,7 @@ class Fetcher:
 
         Raises:
             PackidxError: the snapshot was planned from bare lengths and locates nothing.
-            MismatchError: the shard's size is not the one that was counted.
+            ChangedSource: the shard's size is not the one that was counted.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         path, record = self._raw(sample)
@@ -70,7 +99,7 @@ class Fetcher:
                     " say where it is now with roots={old: new} or --root OLD=NEW"
                 ) from error
             if size != shard["bytes"]:
-                raise MismatchError(
+                raise ChangedSource(
                     f"shard {path} has {size} bytes, {shard['bytes']} when it was planned;"
                     " restore it, or estimate and plan again"
                 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 
 def canonical_json(value: Any) -> bytes:
@@ -78,6 +79,8 @@ class ColumnDigest:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._rows = 0
+        self._is_zero = True  # so far
+        self._zeros = 0  # bytes of zeros that are not hashed
         self._values = hashlib.sha256()
         self._nulls = hashlib.sha256()
         self._sizes = hashlib.sha256()
@@ -105,7 +108,19 @@ class ColumnDigest:
                 self._values.update(memoryview(text.buffers()[2])[offsets[0] : offsets[-1]])
         elif not pa.types.is_null(array.type):
             values = np.ascontiguousarray(array.fill_null(0) if array.null_count else array)
-            self._values.update(values.data)
+            self._add(values)
+
+    def _add(self, values: NDArray[Any]) -> None:
+        """Hash numbers; zeros that begin the column are only counted until another one comes."""
+        if self._is_zero:
+            if not values.any():
+                self._zeros += values.nbytes
+                return
+            self._is_zero = False
+            for start in range(0, self._zeros, 1 << 20):
+                self._values.update(bytes(min(1 << 20, self._zeros - start)))
+            self._zeros = 0
+        self._values.update(values.data)
 
     def _descend(self, arrays: list[pa.Array]) -> None:
         for number, child in enumerate(arrays):
@@ -116,7 +131,8 @@ class ColumnDigest:
         hashers = (self._values, self._nulls, self._sizes)
         own = [hasher.digest() for hasher in hashers]
         children = [child.hexdigest().encode() for child in self._children.values()]
-        return digest(self._kind.encode(), self._rows.to_bytes(8, "little"), *own, *children)
+        numbers = (one.to_bytes(8, "little") for one in (self._rows, self._zeros))
+        return digest(self._kind.encode(), *numbers, *own, *children)
 
 
 def fsync_path(path: str | Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,11 @@ from packidx.plan.joint import joint_bound, volume_packs
 
 Int64s = NDArray[np.int64]
 NAMES = ("tokens", "num_images", "vision_patches")
+
+
+def packed(*problem: Any) -> Any:
+    """The packs alone of what `capped` returns."""
+    return capped(*problem)[1]
 
 
 def tiny_problems() -> st.SearchStrategy[tuple[Int64s, Int64s]]:
@@ -47,7 +54,7 @@ def optimum(sizes: Int64s, limits: Int64s) -> int:
 def test_bound_optimum_plan(problem: tuple[Int64s, Int64s]) -> None:
     sizes, limits = problem
     bound, name = joint_bound(sizes, limits, NAMES)
-    assert bound <= optimum(sizes, limits) <= int(capped(sizes, limits, 0).max()) + 1
+    assert bound <= optimum(sizes, limits) <= int(packed(sizes, limits, 0).max()) + 1
     assert bound >= volume_packs(sizes, limits) > 0
     assert name.split(" ", 1)[0] in (*NAMES, "joint")
 
@@ -73,6 +80,13 @@ def test_the_sum_shows_what_no_limit_shows() -> None:
         lower_bound(Histogram.of(column), limit)[0]
         for column, limit in zip(lopsided.T, (11, 10), strict=True)
     )
+
+
+def test_three_limits_together() -> None:
+    """No two of these fit into one pack, which only the sum of all three shows of all of them."""
+    sizes = np.array([[6, 5, 5], [5, 6, 5], [5, 5, 6]] * 10)
+    bound, name = joint_bound(sizes, np.array([10, 10, 10]), NAMES)
+    assert bound == len(sizes) and name.startswith("joint")
 
 
 def test_large_numbers_do_not_overflow() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, NotFoundInIndex
+from packidx.index.row_groups import RowGroups, readable
 from packidx.index.snapshot import TABLES, read_head
 from packidx.manifest import check_keys, load_manifest
-from packidx.schema import INDEX_FORMAT
+from packidx.schema import INDEX_FORMAT, PACKS
 
 _KEYS = {
     "snapshot_id": str,
@@ -70,64 +69,6 @@ class Pack:
     pack_id: int
     stats: dict[str, Any]
     samples: list[Sample]
-
-
-class RowGroups:
-    """Random access to the rows of a table in several Parquet files, one row group at a time."""
-
-    def __init__(self, paths: Sequence[Path], rows: Sequence[int], cached: int = 4) -> None:
-        self._paths = paths
-        self._file_starts = [sum(rows[:number]) for number in range(len(rows))]
-        self.num_rows = sum(rows)
-        self._open: dict[int, tuple[pq.ParquetFile, list[int]]] = {}
-        self._cache: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
-        self._cached = cached
-
-    def read(self, first: int, count: int) -> pa.Table:
-        """Rows first .. first + count - 1, which must exist."""
-        parts = []
-        while count > 0:
-            group, start = self._group_of(first)
-            part = group.slice(first - start, count)
-            parts.append(part)
-            first, count = first + part.num_rows, count - part.num_rows
-        return pa.concat_tables(parts) if len(parts) != 1 else parts[0]
-
-    def _group_of(self, row: int) -> tuple[pa.Table, int]:
-        """The decoded row group that holds `row`, and the row it begins with."""
-        number = bisect_right(self._file_starts, row) - 1
-        file, starts = self._file(number)
-        at = bisect_right(starts, row - self._file_starts[number]) - 1
-        key = number, at
-        if key in self._cache:
-            self._cache.move_to_end(key)
-        else:
-            path = self._paths[number]
-            self._cache[key] = _readable(path, lambda _: file.read_row_group(at, use_threads=False))
-            if len(self._cache) > self._cached:
-                self._cache.popitem(last=False)
-        return self._cache[key], self._file_starts[number] + starts[at]
-
-    def _file(self, number: int) -> tuple[pq.ParquetFile, list[int]]:
-        if number not in self._open:
-            file = _readable(self._paths[number], pq.ParquetFile, memory_map=True)
-            starts, total = [], 0
-            for group in range(file.metadata.num_row_groups):
-                starts.append(total)
-                total += file.metadata.row_group(group).num_rows
-            self._open[number] = file, starts
-        return self._open[number]
-
-
-def _readable(path: Path, read: Callable[..., Any], **options: Any) -> Any:
-    """``read(path)``, its errors as a FormatError that names the file."""
-    try:
-        return read(path, **options)
-    except (pa.ArrowException, OSError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise FormatError(
-            f"{path} is damaged or missing ({words}): `packidx verify` tells more; plan again"
-        ) from None
 
 
 class Index:
@@ -194,17 +135,41 @@ class Index:
         return self._read(table, paths, columns)
 
     def pack(self, pack_id: int) -> Pack:
-        """Pack number `pack_id` with its samples; decodes one row group of each table.
+        """Pack number `pack_id` with its samples.
+
+        It costs microseconds where packs near it were asked for before, else one row group of each
+        table is decoded; what is kept of them is bounded, however many packs are asked for.
 
         Raises:
             IndexError: there is no such pack.
+            FormatError: a file is missing or damaged, or holds other rows than the pack's.
+        """
+        stats = self.stats(pack_id)
+        first, count = stats["first_row"], stats["num_samples"]
+        try:
+            columns = self._sample_rows.read(first, count)
+        except (IndexError, TypeError) as error:
+            raise self._damaged(pack_id, f"its samples are {error}") from None
+        if columns[0] != [pack_id] * count:
+            raise self._damaged(pack_id, f"{count} samples from row {first} are of other packs")
+        return Pack(pack_id, stats, list(map(Sample._make, zip(*columns, strict=True))))
+
+    def stats(self, pack_id: int) -> dict[str, Any]:
+        """The row of pack number `pack_id` in the packs table, without its samples.
+
+        Raises:
+            IndexError: there is no such pack.
+            FormatError: a file is missing or damaged, or has another pack in its place.
         """
         if not 0 <= pack_id < self.num_packs:
             raise IndexError(f"pack {pack_id}: {self.path} has packs 0 to {self.num_packs - 1}")
-        stats = self._pack_rows.read(pack_id, 1).to_pylist()[0]
-        rows = self._sample_rows.read(stats["first_row"], stats["num_samples"])
-        samples = [Sample(**row) for row in rows.to_pylist()]
-        return Pack(pack_id, stats, samples)
+        try:
+            found = [column[0] for column in self._pack_rows.read(pack_id, 1)]
+        except IndexError as error:
+            raise self._damaged(pack_id, f"it should be in {error}") from None
+        if found[0] != pack_id:
+            raise self._damaged(pack_id, f"pack {found[0]} is in its place")
+        return dict(zip(PACKS.names, found, strict=True))
 
     def resolve(self, uri: str) -> str:
         """`uri` with the longest matching prefix of `roots` exchanged."""
@@ -218,6 +183,12 @@ class Index:
                 return os.path.join(self.roots[old], uri.removeprefix("./"))
         return uri
 
+    def _damaged(self, pack_id: int, what: str) -> FormatError:
+        return FormatError(
+            f"{self.folder} is damaged at pack {pack_id} ({what}): `packidx verify` tells more;"
+            " plan again"
+        )
+
     @cached_property
     def _pack_rows(self) -> RowGroups:
         return self._row_groups("packs")
@@ -227,7 +198,8 @@ class Index:
         return self._row_groups("samples")
 
     def _row_groups(self, table: str) -> RowGroups:
-        return RowGroups(self.files(table), [part["rows"] for part in self._parts(table)])
+        rows = [part["rows"] for part in self._parts(table)]
+        return RowGroups(self.files(table), rows, TABLES[table].names)
 
     def _parts(self, table: str) -> list[dict[str, Any]]:
         return [p for p in self.manifest["files"] if p["path"].startswith(f"{table}-")]
@@ -244,7 +216,7 @@ class Index:
                 f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
             )
         empty = schema.empty_table().select(wanted)
-        parts = [_readable(path, pq.read_table, columns=wanted) for path in paths]
+        parts = [readable(path, pq.read_table, columns=wanted) for path in paths]
         return pa.concat_tables(parts) if parts else empty
 
 

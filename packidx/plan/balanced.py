@@ -45,13 +45,16 @@ _WELL_MIXED = 0.02
 _MOST_LENGTHS = 1 << 18
 
 
-def balanced(histogram: Histogram, capacity: int, at_most: int | None = None) -> Records | None:
+def balanced(
+    histogram: Histogram, capacity: int, at_most: int | None = None, plain: Records | None = None
+) -> Records | None:
     """The plan with the lowest intra-pack length correlation that was found.
 
     Args:
         histogram: the lengths.
         capacity: tokens a pack may hold.
         at_most: packs that the plan may need; None asks for the fewest packs first.
+        plain: best fit's plan, where it is known.
 
     Returns:
         The plan, which may be that of best fit; None where all need more than `at_most`.
@@ -62,7 +65,7 @@ def balanced(histogram: Histogram, capacity: int, at_most: int | None = None) ->
     check_lengths(histogram, capacity)
     if at_most is not None and volume_bound(histogram, capacity) > at_most:
         return None
-    plain = best_fit_decreasing(histogram, capacity)
+    plain = best_fit_decreasing(histogram, capacity) if plain is None else plain
     limit = plain.total_packs if at_most is None else at_most
     best: Records | None = None
     best_mixed = 2.0

@@ -39,7 +39,9 @@ _BROKEN = 0.1
 _NEAR = 0.0075
 
 
-def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None) -> Int64s:
+def capped(
+    sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None
+) -> tuple[str, Int64s]:
     """Pack items so that every pack keeps all limits.
 
     Args:
@@ -50,20 +52,21 @@ def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None)
             by default best fit decreasing.
 
     Returns:
-        int64 [n], the pack of every item; packs are numbered densely from 0.
+        the name of the alternative that was taken, and the pack of every item, int64 [n]; packs are
+        numbered densely from 0.
 
     Raises:
         ValueError: an item exceeds a limit, has no tokens or a negative size.
     """
     if len(sizes) == 0:
-        return np.empty(0, np.int64)
+        return "tokens", np.empty(0, np.int64)
     bound = volume_packs(sizes, limits)
     plans = alternatives(sizes, limits, key, start)
-    _, best = next(plans)
+    name, best = next(plans)
     while (best.max() + 1 - bound) > _NEAR * bound and (more := next(plans, None)):
         if more[1].max() < best.max():  # the first one wins a tie
-            best = more[1]
-    return best
+            name, best = more
+    return name, best
 
 
 def alternatives(

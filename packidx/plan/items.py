@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,13 @@ class Items:
     @property
     def num_items(self) -> int:
         return len(self.row)
+
+    @cached_property
+    def are_all_rows(self) -> bool:
+        """Whether item i is the whole of row i."""
+        last = self.num_items - 1
+        same = self.num_items == self.rows.num_rows and self.whole == self.num_items
+        return same and (last < 0 or bool((self.row == np.arange(last + 1)).all()))
 
     def column(self, name: str) -> tuple[Int64s, Bools | None] | None:
         """Counter `name` of every item and where it is unknown; None where it is nowhere known."""

@@ -27,7 +27,6 @@ from packidx.plan.mixture import Mixture, sample_ratios
 from packidx.plan.options import PlanOptions, ResolvedOptions
 from packidx.plan.result import Tally
 from packidx.plan.schedule import blocks_of
-from packidx.plan.survey import survey
 from packidx.plan.tables import packs_table, samples_chunks
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, taken_windows, windows_of
@@ -202,6 +201,8 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:
         return {}
+    from packidx.plan.survey import survey  # Arrow's functions take 0.1 s to load
+
     found = survey(table.files, "duckdb" if asked.aggregate == "duckdb" else "polars")
     longest = None if options.on_long in ("split", "truncate") else options.longest
     resolved = mixture.resolve(found.totals(asked.shift, longest), ratios)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from packidx.errors import FormatError, OptionError
 from packidx.hashing import Uint64s
 from packidx.plan.exact import below, number_text, read_number, rounded
-from packidx.plan.survey import SourceTotals
+
+if TYPE_CHECKING:
+    from packidx.plan.survey import SourceTotals
 
 UNITS = ("repeats", "samples", "tokens", "label_tokens")
 """What weights may be: repeats of each sample, or shares of the epoch in one of three units."""

@@ -10,10 +10,10 @@ from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.plan.engines import ENGINES
 from packidx.plan.holdout import parse_share
 from packidx.plan.margin import DEFAULT_CHANCE, Margin
 from packidx.plan.mixture import UNITS
-from packidx.plan.survey import ENGINES
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 ON_LONG = ("drop", "split", "truncate", "error")
@@ -243,14 +243,14 @@ class PlanOptions:
                 + (f" beside the {self.reserve} in reserve" if self.reserve else "")
                 + ": lower the margin"
             )
-        if planned < max(self.align, self.pad_pack_to):
+        padded = planned // self.pad_pack_to * self.pad_pack_to
+        if padded < max(self.align, self.pad_pack_to):
             raise OptionError(
-                f"{planned} tokens are planned per pack, too few for align {self.align} and "
+                f"{padded} tokens are planned per pack, too few for align {self.align} and "
                 f"pad-pack-to {self.pad_pack_to}: lower these or the margin"
             )
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         values.update(margin=float(1 - ratio), packing_ratio=float(ratio), overflow_chance=chance)
-        padded = planned // self.pad_pack_to * self.pad_pack_to
         return ResolvedOptions(**values, planned_capacity=padded)
 
 

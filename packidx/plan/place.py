@@ -13,6 +13,7 @@ from packidx.plan.runs import Records
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
+_SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots expanded at a time: they stay in the processor's cache
 
 
@@ -43,12 +44,40 @@ def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
     """
     order = small_permutation(len(lengths), key)
     longest = int(lengths.max(initial=0))
-    kind = np.uint32 if longest >> 16 else np.uint16
-    rank = np.subtract(longest, lengths).astype(kind)
-    for shift in range(0, 32 if longest >> 16 else 16, 16):
-        digit = (rank[order] >> kind(shift)).astype(np.uint16)
-        order = order[np.argsort(digit, kind="stable")]
+    rank = np.subtract(longest, lengths).astype(np.uint32 if longest >> 16 else np.uint16)
+    for shift in range(0, max(1, longest.bit_length()), 16):
+        digit = rank if not shift else (rank >> np.uint32(shift)).astype(np.uint16)
+        order = _by_digit(order, digit.astype(np.uint16, copy=False))
     return order
+
+
+def _by_digit(order: Int32s, digit: NDArray[np.uint16]) -> Int32s:
+    """`order` sorted by ``digit[order]``, stably.
+
+    Blocks that stay in the cache are sorted by themselves and then merged run by run, which is
+    three times as fast as one sort of 16 million.
+    """
+    size = int(digit.max(initial=0)) + 1
+    starts = range(0, len(order), _SORTED)
+    counts = np.zeros((len(starts) + 1, size), np.int64)
+    blocks = np.empty_like(order)
+    for number, start in enumerate(starts):
+        block = order[start : start + _SORTED]
+        own = digit[block]
+        counts[number + 1] = np.bincount(own, minlength=size)
+        blocks[start : start + _SORTED] = block[np.argsort(own, kind="stable")]
+    if len(starts) < 2:
+        return blocks
+    total = counts.sum(axis=0)
+    # Where the runs of each block begin: after all smaller digits, and the same one before.
+    first = (np.cumsum(total) - total + np.cumsum(counts, axis=0)).astype(np.int32)
+    merged = np.empty_like(order)
+    for number, start in enumerate(starts):
+        sizes = counts[number + 1]
+        place = np.repeat(first[number] - (np.cumsum(sizes) - sizes).astype(np.int32), sizes)
+        place += np.arange(len(place), dtype=np.int32)
+        merged[place] = blocks[start : start + _SORTED]
+    return merged
 
 
 def expand(records: Records, lengths: NDArray[np.integer], key: int) -> Slots:

@@ -41,6 +41,7 @@ _SLAB = 1 << 17
 # micro-steps) the steps' shares spread at most 1.5 times as wide as random order's after 8 rounds,
 # 0.7 after 32, 0.6 after 64, 0.5 after 128.
 _ROUNDS = 64
+_ROUNDS_OF_ONE = 8  # where there is one share alone to bring together
 # Orders of the steps that are tried for the one whose neighbours' costs correlate least.
 _ORDERS = 16
 _FIXED = 1 << 12  # of one standard deviation, in the integers that decide an exchange
@@ -243,13 +244,14 @@ def _exchange(table: Int64s, features: Int64s, key: int) -> None:
     An exchange that moves d = a - b from one step's sum P to another's Q changes |P|² + |Q|² by
     2·|d|² - 2·d·(P - Q): it is made where that is negative. `table` is changed in place.
     """
+    features = features[:, features.any(axis=0)]
     steps, micro_steps = table.shape
     # Every column one stratum, so that what is exchanged is of one stratum.
     strata = np.argsort(table // steps, axis=1, kind="stable")
     chunk = np.take_along_axis(table, strata, axis=1)
     sums = features[chunk].sum(axis=1)
     half = steps // 2
-    for number in range(_ROUNDS):
+    for number in range(_ROUNDS if features.shape[1] > 1 else _ROUNDS_OF_ONE):
         order = permutation(steps, derive_key(key, number))
         one, two = order[:half], order[half : 2 * half]
         gap = sums[one] - sums[two]

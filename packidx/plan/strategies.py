@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,8 @@ class Solution:
     num_packs: int | None = None
 
 
-def solve(problem: Problem, strategy: str, seed: int) -> Solution:
-    """Pack `problem` by `strategy`, one of `options.STRATEGIES`.
+def solve(problem: Problem, strategy: str, key: int) -> Solution:
+    """Pack `problem` by `strategy`, one of `options.STRATEGIES`; `key` is the first composition's.
 
     Caps take a rule for several limits, whatever the strategy, but for those of other packers.
     """
@@ -83,7 +84,7 @@ def solve(problem: Problem, strategy: str, seed: int) -> Solution:
     if name in ("first-fit", "next-fit", "window") or (problem.caps and name == "knapsack"):
         return _item_by_item(problem, name, int(number or 0))
     if problem.caps:
-        return _capped(problem, seed)
+        return _capped(problem, name, key)
     return _on_counts(problem, name)
 
 
@@ -124,13 +125,13 @@ def _better(
     histogram: Histogram, capacity: int, records: Records, bound: tuple[int, str]
 ) -> tuple[str, Records, tuple[int, str]]:
     """What `auto` takes instead of best fit."""
-    name = "bfd"
+    name, plain = "bfd", records
     if records.total_packs - bound[0] > LP_GAP * bound[0]:
         linear, bound = _linear(histogram, capacity, bound, records.total_packs)
         if linear.total_packs < records.total_packs:
             name, records = "lp", linear
-    mixed = balanced(histogram, capacity, records.total_packs)
-    if mixed is not None and mixed.total_packs <= records.total_packs:
+    mixed = balanced(histogram, capacity, records.total_packs, plain)
+    if mixed is not None and mixed is not plain:
         name, records = "balanced", mixed
     return name, records, bound
 
@@ -144,13 +145,23 @@ def _linear(
     return found.records, max(bound, (found.bound, "LP"), key=lambda one: one[0])
 
 
-def _capped(problem: Problem, seed: int) -> Solution:
+def _capped(problem: Problem, strategy: str, key: int) -> Solution:
+    """The plan for tokens alone where it keeps the caps, else one for all limits at once."""
     sizes, limits, _ = problem.sizes()
+    tokens = _on_counts(replace(problem, caps={}), strategy)
 
-    def slots(key: int) -> Slots:
-        return from_packs(capped(sizes, limits, key), problem.lengths, key)
+    @lru_cache(maxsize=1)
+    def plan(key: int) -> tuple[str, Slots]:
+        start = tokens.slots(key)
+        packs = np.empty(len(sizes), np.int64)
+        packs[start.item] = start.pack
+        name, found = capped(sizes, limits, key, packs)
+        if name == "tokens":
+            return tokens.strategy, start
+        return f"capped by {name}", from_packs(found, problem.lengths, key)
 
-    return Solution("capped", bound_of(problem), slots)
+    name, first = plan(key)
+    return Solution(name, bound_of(problem), lambda key: plan(key)[1], first.num_packs)
 
 
 def _item_by_item(problem: Problem, name: str, window: int) -> Solution:

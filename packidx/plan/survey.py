@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +20,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError, SourceError
+from packidx.plan.engines import ENGINES, Engine
 from packidx.plan.histogram import Histogram
 from packidx.plan.rows import METHODS
 from packidx.plan.scans import READ, SUMS, is_text, scan_duckdb, scan_polars
 from packidx.schema import LENGTHS
-
-Engine = Literal["duckdb", "polars"]
-ENGINES: tuple[Engine, ...] = ("duckdb", "polars")
 
 
 @dataclass(frozen=True, slots=True)

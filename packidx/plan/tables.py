@@ -111,13 +111,16 @@ def samples_chunks(
         first_pack: pack_id of the first.
     """
     labels = items.column("label_tokens")
+    short = items.length  # of random access: in half the memory where it fits
+    if short.max(initial=0) < 1 << 16:
+        short = short.astype(np.uint16)
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):
         begin = int(ends[first] - sizes[first])
         last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
         stop = int(ends[last - 1])
-        yield _chunk(items, order[begin:stop], sizes[first:last], first_pack + first, labels)
+        yield _chunk(items, order[begin:stop], sizes[first:last], first_pack + first, labels, short)
         first = last
 
 
@@ -127,12 +130,17 @@ def _chunk(
     sizes: Int64s,
     first_pack: int,
     labels: tuple[Int64s, Bools | None] | None,
+    short: NDArray[np.integer],
 ) -> pa.Table:
-    rows, length = items.row[order], items.length[order]
+    rows = order if items.are_all_rows else items.row[order]
+    length = short[order].astype(np.int32)
     padded = length if items.padded is items.length else items.padded[order]
     starts = np.cumsum(sizes) - sizes
     zeros = np.zeros(len(order), np.int32)
-    before = np.cumsum(padded, dtype=np.int64) - padded
+    small = int(padded.max(initial=0)) * len(padded) < 1 << 31
+    before = np.cumsum(padded, dtype=np.int32 if small else np.int64)
+    before -= padded
+    before -= np.repeat(before[starts], sizes)
 
     def part(values: Int32s | None) -> Int32s:
         return zeros if values is None else values[order]
@@ -144,7 +152,7 @@ def _chunk(
         "copy": part(items.copy),
         "piece": part(items.piece),
         "token_start": part(items.token_start),
-        "start": (before - np.repeat(before[starts], sizes)).astype(np.int32),
+        "start": before.astype(np.int32),
         "length": length,
         "padded_length": padded,
     }

@@ -163,7 +163,7 @@ class WindowPlan:
             )
             if len(chosen):
                 problem = self._problem(chosen)
-                solution = solve(problem, self._options.strategy, self._options.seed)
+                solution = solve(problem, self._options.strategy, self._key(name, 0))
                 parts.append(_Group(code, name, chosen, problem, solution))
         return parts
 
@@ -188,7 +188,7 @@ class WindowPlan:
         """Every item's place, packs numbered group by group, and the group of each pack."""
         found, groups = [], []
         for part in self._parts:
-            slots = self._separated(part, part.solution.slots(self._key(part, epoch)))
+            slots = self._separated(part, part.solution.slots(self._key(part.name, epoch)))
             if len(self._parts) > 1:
                 slots = replace(slots, item=part.items[slots.item])
             found.append(slots)
@@ -206,9 +206,9 @@ class WindowPlan:
         pack, position = numbers[slots.pack[chosen]], slots.position[chosen]
         return Slots(slots.item[chosen], pack, position, int(kept.sum())), group[kept]
 
-    def _key(self, part: _Group, epoch: int) -> int:
+    def _key(self, group: str, epoch: int) -> int:
         epoch = 0 if self._kept is not None else epoch
-        return derive_key(self._options.seed, "samples", self.number, epoch, part.name)
+        return derive_key(self._options.seed, "samples", self.number, epoch, group)
 
     def _shares(self, slots: Slots, sums: dict[str, Int64s]) -> list[Int64s]:
         """Tokens of each pack whose share of a step is to vary little: visual, and by source."""

@@ -1,0 +1,201 @@
+"""Rows of a table by number: one row group decoded at a time, all that is kept bounded in bytes."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packidx.errors import FormatError
+
+# What a process keeps of one table. An epoch's order goes through blocks of neighbouring packs, so
+# that all of a step lies in one or two row groups: 0.3 MB of packs, 1 to 3 MB of samples each.
+DECODED_BYTES = 6 << 20
+# Of footers, counted as they are in the files: parsed they take ten times as much, 6 MB for 512 row
+# groups of 16 columns, and about 8 µs per KB to parse (measured with pyarrow 26).
+FOOTER_BYTES = 3 << 18
+
+# Read as dictionaries, a quarter of the time: a row group holds few different ones.
+_REPEATED = {"source", "group"}
+
+Column = Callable[[int, int], list[Any]]
+"""``column(start, stop)``: the values in these rows of a row group, as Python objects."""
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class RowGroups:
+    """Random access to the rows of a table that lies in several Parquet files.
+
+    Files are opened when they are first asked for, read with pread and decoded without threads:
+    what a forked worker inherits is safe to use. So would a memory map be, but every page that was
+    ever touched would count as the process's own. Threads may share an instance.
+
+    Args:
+        paths: the table's files, in order.
+        rows: number of rows of each, according to the manifest.
+        names: columns to read; what else a file has is not looked at.
+        decoded_bytes: of decoded row groups that are kept, beside the newest.
+        footer_bytes: of the footers that are kept parsed, beside the newest.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        rows: Sequence[int],
+        names: Sequence[str],
+        decoded_bytes: int = DECODED_BYTES,
+        footer_bytes: int = FOOTER_BYTES,
+    ) -> None:
+        self._paths, self._rows, self._names = paths, rows, list(names)
+        self._starts = list(accumulate(rows, initial=0))
+        self.num_rows = self._starts.pop()
+        self._bounds: dict[int, list[int]] = {}  # of row groups, kept when a footer is not
+        self._files: Recent[int, pq.ParquetFile] = Recent(footer_bytes)
+        self._groups: Recent[tuple[int, int], list[Column]] = Recent(decoded_bytes)
+
+    def read(self, first: int, count: int) -> list[list[Any]]:
+        """Rows first .. first + count - 1, at least one, as a list for each of `names`.
+
+        Raises:
+            IndexError: the table has no such rows.
+            FormatError: a file is damaged, or is not what the manifest says.
+        """
+        if first < 0 or count < 1 or first + count > self.num_rows:
+            raise IndexError(f"rows {first} to {first + count - 1} of {self.num_rows}")
+        parts: list[list[list[Any]]] = []
+        while count:
+            group, start, rows = self._group_of(first)
+            stop = min(rows, start + count)
+            parts.append([column(start, stop) for column in group])
+            first, count = first + stop - start, count - (stop - start)
+        return parts[0] if len(parts) == 1 else [sum(p, []) for p in zip(*parts, strict=True)]
+
+    def _group_of(self, row: int) -> tuple[list[Column], int, int]:
+        """The row group that holds `row`, where in it that is, and how many rows it has."""
+        number = bisect_right(self._starts, row) - 1
+        inside = row - self._starts[number]
+        if number not in self._bounds:
+            self._file(number)
+        bounds = self._bounds[number]
+        at = bisect_right(bounds, inside) - 1
+        group = self._groups.get((number, at))
+        if group is None:
+            group = self._decode(number, at)
+        return group, inside - bounds[at], bounds[at + 1] - bounds[at]
+
+    def _decode(self, number: int, at: int) -> list[Column]:
+        file = self._file(number)
+
+        def decoded(_: Path) -> tuple[list[Column], int]:
+            table = file.read_row_group(at, columns=self._names, use_threads=False)
+            return [_column(table.column(name)) for name in self._names], table.nbytes
+
+        group, size = readable(self._paths[number], decoded)
+        self._groups.put((number, at), group, size)
+        return group
+
+    def _file(self, number: int) -> pq.ParquetFile:
+        file = self._files.get(number)
+        if file is None:
+            path, rows = self._paths[number], self._rows[number]
+            repeated = [name for name in self._names if name in _REPEATED]
+            file = readable(path, pq.ParquetFile, read_dictionary=repeated, pre_buffer=False)
+            metadata = file.metadata
+            if metadata.num_rows != rows:
+                raise FormatError(
+                    f"{path} has {metadata.num_rows} rows, its manifest says {rows}: `packidx"
+                    " verify` tells more; plan again"
+                )
+            groups = (metadata.row_group(at).num_rows for at in range(metadata.num_row_groups))
+            self._bounds[number] = list(accumulate(groups, initial=0))
+            self._files.put(number, file, metadata.serialized_size)
+        return file
+
+
+class Recent(Generic[K, V]):
+    """What was used last, of a bounded total size; the newest stays whatever its size.
+
+    Threads may share it: every step is one operation of a dict, and a value that one of them throws
+    out lives for as long as another holds it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """What was put under `key`, if it is still kept."""
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        with contextlib.suppress(KeyError):
+            self._kept.move_to_end(key)
+        return found[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep `value`, of `size` bytes, and let go what was used longest ago."""
+        self._kept[key] = value, size
+        sizes = [size for _, size in list(self._kept.values())]
+        excess = sum(sizes) - self._limit
+        for oldest in sizes[:-1]:
+            if excess <= 0:
+                break
+            with contextlib.suppress(KeyError):
+                self._kept.popitem(last=False)
+            excess -= oldest
+
+
+def readable(path: Path, read: Callable[..., Any], **options: Any) -> Any:
+    """``read(path)``, its errors as a FormatError that names the file."""
+    try:
+        return read(path, **options)
+    except KeyError as error:
+        raise FormatError(f"{path} lacks a column ({error.args[0]}); plan again") from None
+    except (pa.ArrowException, OSError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise FormatError(
+            f"{path} is damaged or missing ({words}): `packidx verify` tells more; plan again"
+        ) from None
+
+
+def _column(chunked: pa.ChunkedArray) -> Column:
+    """Quick access to the values of a column by row number."""
+    array = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
+    if array.null_count == len(array):
+        return lambda start, stop: [None] * (stop - start)
+    if pa.types.is_dictionary(array.type):
+        words, codes = array.dictionary.to_pylist(), _column(pa.chunked_array([array.indices]))
+        return lambda start, stop: [None if c is None else words[c] for c in codes(start, stop)]
+    if not pa.types.is_integer(array.type):
+        return lambda start, stop: array.slice(start, stop - start).to_pylist()
+    values, known = _integers(array)
+    if known is None:
+        return lambda start, stop: values[start:stop].tolist()
+    return lambda start, stop: [
+        value if is_known else None
+        for value, is_known in zip(values[start:stop].tolist(), known[start:stop], strict=True)
+    ]
+
+
+def _integers(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Views of an integer array's values and of which are not null (None: all); no copy of values.
+
+    pyarrow.compute would say it in one line; importing it costs a worker 20 ms.
+    """
+    bitmap, data = array.buffers()
+    rows = slice(array.offset, array.offset + len(array))
+    values = np.frombuffer(data, array.type.to_pandas_dtype())[rows]
+    if not array.null_count:
+        return values, None
+    return values, np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[rows] != 0

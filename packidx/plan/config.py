@@ -1,0 +1,160 @@
+"""Options of a plan from a YAML file: a recipe's `packed_sequence:` section, and ours.
+
+    packed_sequence:            # as NeMo Automodel's recipes for vision-language models have it
+      pack_size: 8192
+      packing_ratio: 0.9
+      drop_long_samples: true
+    packidx:                    # the fields of `PlanOptions`, with - or _
+      align: 16
+      mix: {photos: 2}
+
+A whole recipe may be given: its other sections (`model:`, `dataset:`, …) are the trainer's. Any
+other key is an error, so that a misspelt option never plans something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from packidx.errors import OptionError
+from packidx.plan.option_values import TYPES, typed
+from packidx.plan.options import MAX_CAPACITY, PlanOptions
+from packidx.plan.recipe import RECIPE_SECTIONS, TRANSLATIONS, translate
+
+SECTIONS = ("packed_sequence", "packidx")
+_MAX_BYTES = 1 << 20
+
+# Options of which a plan takes one: given on the command line, it replaces the others of the file.
+_RIVALS = (
+    {"margin", "packing_ratio", "overflow_chance"},
+    {"window_shards", "window_samples"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanConfig:
+    """What a file asks for.
+
+    Attributes:
+        path: the file.
+        options: fields of `PlanOptions`, checked; any of them may be missing, capacity too.
+        notes: one sentence per key that is valid in a recipe and changes no plan, with the reason.
+    """
+
+    path: str
+    options: dict[str, Any]
+    notes: tuple[str, ...]
+
+    def with_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """`options` under `changes` (what was said elsewhere), which win."""
+        ousted = {name for rivals in _RIVALS if rivals & changes.keys() for name in rivals}
+        kept = {name: value for name, value in self.options.items() if name not in ousted}
+        return {**kept, **changes}
+
+
+def read_config(path: str) -> PlanConfig:
+    """The options that the YAML file `path` asks for.
+
+    Raises:
+        OptionError: it cannot be read, has a key or value that is not understood, or says one
+            thing twice; the message names file and key.
+    """
+    recipe = _load(path)
+    _check_sections(path, recipe)
+    notes: list[str] = []
+    packed = translate(path, _section(path, recipe, "packed_sequence"), notes)
+    own = _own(path, _section(path, recipe, "packidx"))
+    for name in packed.keys() & own.keys():
+        raise OptionError(
+            f"{path}: packidx.{name} and packed_sequence say the same thing: give one of them"
+        )
+    options = {**packed, **own}
+    if "capacity" in packed and "shift" not in own:
+        notes.append(
+            f"{path}: packed_sequence.pack_size counts in NeMo after the labels are shifted, one "
+            "token less per sample: `shift: true` under packidx: plans that"
+        )
+    try:
+        PlanOptions(**{"capacity": MAX_CAPACITY, **options})
+    except OptionError as error:
+        raise OptionError(f"{path}: {error}") from None
+    return PlanConfig(path, options, tuple(notes))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses what it would otherwise overwrite: the same key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name in seen and name != "<<":
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"line {line} has the key {name!r} a second time")
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _load(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is no configuration")
+        value = yaml.load(data, _Loader)
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror}; check the path") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        text = " ".join(str(error).split())
+        raise OptionError(f"{path} is not valid YAML: {text}") from None
+    if not isinstance(value, dict):
+        raise OptionError(f"{path} has no sections: write packed_sequence: or packidx: and options")
+    return value
+
+
+def _check_sections(path: str, recipe: Mapping[Any, Any]) -> None:
+    for name in recipe:
+        if name in SECTIONS or name in RECIPE_SECTIONS:
+            continue
+        if name in TRANSLATIONS:
+            raise OptionError(f"{path}: {name} stands alone: it belongs under packed_sequence:")
+        if str(name).replace("-", "_") in TYPES:
+            raise OptionError(f"{path}: {name} stands alone: it belongs under packidx:")
+        raise OptionError(
+            f"{path}: unknown section {name!r}: known are {', '.join(SECTIONS)}, and a "
+            "recipe's own: " + ", ".join(sorted(RECIPE_SECTIONS))
+        )
+    if not recipe.keys() & set(SECTIONS):
+        raise OptionError(
+            f"{path} has neither a section packed_sequence: nor packidx:, so it says nothing of a "
+            "plan: add one of them"
+        )
+
+
+def _section(path: str, recipe: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = recipe.get(name)
+    if value is None or value == "none":
+        return {}
+    if not isinstance(value, dict):
+        raise OptionError(f"{path}: {name} is {value!r}: write its keys under it, each on a line")
+    return value
+
+
+def _own(path: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for key, value in section.items():
+        name = str(key).replace("-", "_")
+        if name not in TYPES:
+            raise OptionError(
+                f"{path}: unknown key packidx.{key}: known are {', '.join(TYPES)}; data and "
+                "output are arguments of the command"
+            )
+        if name in options:
+            raise OptionError(f"{path}: packidx.{name} is given twice, with - and _: keep one")
+        if value is not None:
+            options[name] = typed(f"{path}: packidx.{key}", name, value)
+    return options

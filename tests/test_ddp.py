@@ -1,0 +1,134 @@
+"""One step under DDP: the same gradients for any split of its packs over ranks and micro-steps."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from trained_packs import (
+    Encode,
+    gradients,
+    largest_difference,
+    launch,
+    tiny_model,
+    trained_index,
+)
+
+from packidx.index import open_index
+from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch.loss import (
+    WEIGHTS,
+    LossWeights,
+    batch_weight,
+    correct_gradients,
+    packed_loss,
+    seen_denominator,
+)
+
+BATCH = 8
+RANKS = (1, 2, 4, 8)
+
+
+class Holey(PackedDataset):
+    """The first sample of every pack of the first source is a hole: its labels are gone."""
+
+    def __getitem__(self, k: Any) -> dict[str, Any]:
+        pack = super().__getitem__(k)
+        if int(pack["source_ids"][0]) == 1:
+            pack["labels"][: int(pack["cu_seqlens"][1])] = -100
+        return pack
+
+
+def backward(
+    path: str, rank: int, world_size: int, name: str, group: Any, dataset: PackedDataset
+) -> tuple[dict[str, torch.Tensor], float, float]:
+    """Gradients of step 0 on this rank, loss and factor of the correction."""
+    weights = LossWeights(name)
+    sampler = PackSampler(path, rank=rank, world_size=world_size, global_batch=BATCH)
+    planned = sampler.denominator(0, name)
+    assert planned is not None
+    model: Any = DistributedDataParallel(tiny_model(), process_group=group)
+    per_rank, seen, total = BATCH // world_size, [], 0.0
+    loader = iter(DataLoader(dataset, sampler=sampler, collate_fn=collate))
+    for number in range(per_rank):
+        batch = next(loader)
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        with contextlib.nullcontext() if number == per_rank - 1 else model.no_sync():
+            loss = packed_loss(model(**inputs).logits, batch, weights, planned, scale=world_size)
+            loss.backward()
+        total += float(loss.detach()) / world_size
+        seen.append(batch_weight(batch, weights))
+    factor = correct_gradients(model.parameters(), planned, seen, group)
+    return gradients(model), total, factor
+
+
+def work(rank: int, path: str, out: str) -> None:
+    dist.init_process_group("gloo")
+    groups = {size: dist.new_group(list(range(size))) for size in RANKS}
+    for size in RANKS:
+        if rank >= size:
+            continue
+        for name in WEIGHTS:
+            for kind in (PackedDataset, Holey):
+                dataset = kind(path, Encode())
+                result = backward(path, rank, size, name, groups[size], dataset)
+                torch.save(result, f"{out}/{kind.__name__}-{name}-{size}-{rank}.pt")
+    batches = [{"labels": torch.tensor([[-100, *[1] * (rank + 1)]])}]
+    batches[0]["position_ids"] = torch.arange(rank + 2)[None]
+    assert seen_denominator(batches, LossWeights()) == 36
+    assert seen_denominator(batches, LossWeights("sample")) == 8
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("ddp")
+    trained_index(folder)
+    launch(work, max(RANKS), str(folder / "index"), str(folder))
+    return folder, folder / "index"
+
+
+def alone(path: Path, name: str, kind: type[PackedDataset]) -> tuple[dict[str, torch.Tensor], Any]:
+    """The definition: all packs in one process, divided by what they hold."""
+    model, weights, dataset = tiny_model(), LossWeights(name), kind(path, Encode())
+    packs = PackSampler(path, global_batch=BATCH).packs_of_step(0)
+    batches = [collate(dataset[k]) for k in packs]
+    total = 0.0
+    for batch in batches:
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        denominator = seen_denominator(batches, weights)
+        loss = packed_loss(model(**inputs).logits, batch, weights, denominator)
+        loss.backward()
+        total += float(loss.detach())
+    return gradients(model), total
+
+
+@pytest.mark.parametrize("kind", [PackedDataset, Holey])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_gradients_do_not_depend_on_ranks(
+    results: tuple[Path, Path], name: str, kind: type[PackedDataset]
+) -> None:
+    folder, path = results
+    index = open_index(path)
+    packs = PackSampler(index, global_batch=BATCH).packs_of_step(0)
+    labels = [index.pack(k).stats["label_tokens"] for k in packs]
+    assert max(labels) >= 100 * min(labels)
+    expected, loss = alone(path, name, kind)
+    assert max(float(each.abs().max()) for each in expected.values()) > 1e-2
+    for size in RANKS:
+        files = [folder / f"{kind.__name__}-{name}-{size}-{rank}.pt" for rank in range(size)]
+        found = [torch.load(file) for file in files]
+        difference = max(largest_difference(one[0], expected) for one in found)
+        print(f"{kind.__name__} {name} {size} x {BATCH // size}: {difference:.1e}")
+        assert difference < 1e-5
+        for factor in (one[2] for one in found):
+            assert factor == 1.0 if kind is PackedDataset else factor > 1.01
+        if kind is PackedDataset:
+            assert sum(one[1] for one in found) == pytest.approx(loss, abs=1e-5)

@@ -1,0 +1,241 @@
+"""Tiny random models of seven families, samples for them, and each sample on its own.
+
+Every model has two text layers in which every weight matters: the default initialisation is so
+small that a leak between samples would hardly show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+import transformers
+from torch_packs import IMAGE, VIDEO, VISION_END, VISION_START, VOCABULARY, SyntheticEncode, record
+
+FAMILIES = (
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "internvl",
+    "llava_onevision",
+    "gemma3",
+    "qwen3",
+)
+TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+QWEN_TOKENS = {
+    "image_token_id": IMAGE,
+    "video_token_id": VIDEO,
+    "vision_start_token_id": VISION_START,
+    "vision_end_token_id": VISION_END,
+}
+QWEN_VISION = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 4,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
+}
+VIT = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def _qwen2_vl() -> tuple[Any, Any]:
+    vision = {**QWEN_VISION, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2}
+    text = {**TEXT, "rope_parameters": MROPE}
+    config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **QWEN_TOKENS)
+    return transformers.Qwen2VLForConditionalGeneration, config
+
+
+def _qwen2_5_vl() -> tuple[Any, Any]:
+    vision = {**QWEN_VISION, "window_size": 16, "fullatt_block_indexes": [1]}
+    text = {**TEXT, "rope_parameters": MROPE}
+    config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **QWEN_TOKENS)
+    return transformers.Qwen2_5_VLForConditionalGeneration, config
+
+
+def _qwen3_vl() -> tuple[Any, Any]:
+    vision = {**QWEN_VISION, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+    text = {**TEXT, "rope_parameters": MROPE}
+    config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **QWEN_TOKENS)
+    return transformers.Qwen3VLForConditionalGeneration, config
+
+
+def _internvl() -> tuple[Any, Any]:
+    vision = {**VIT, "image_size": [8, 8], "patch_size": [4, 4]}
+    text = {**TEXT, "model_type": "qwen2"}
+    config = transformers.InternVLConfig(
+        text_config=text, vision_config=vision, image_token_id=IMAGE, image_seq_length=1
+    )
+    return transformers.InternVLForConditionalGeneration, config
+
+
+def _llava_onevision() -> tuple[Any, Any]:
+    vision = {**VIT, "model_type": "siglip_vision_model", "image_size": 8, "patch_size": 4}
+    text = {**TEXT, "model_type": "qwen2"}
+    config = transformers.LlavaOnevisionConfig(
+        text_config=text,
+        vision_config={**vision, "vision_use_head": False},
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        image_grid_pinpoints=[[8, 8], [8, 16], [16, 8]],
+        vision_feature_layer=-1,
+        vision_aspect_ratio="anyres_max_9",
+    )
+    return transformers.LlavaOnevisionForConditionalGeneration, config
+
+
+def _gemma3() -> tuple[Any, Any]:
+    vision = {**VIT, "image_size": 16, "patch_size": 4, "vision_use_head": False}
+    layers = ["sliding_attention", "full_attention"]
+    text = {**TEXT, "sliding_window": 6, "layer_types": layers, "query_pre_attn_scalar": 8}
+    config = transformers.Gemma3Config(
+        text_config=text,
+        vision_config=vision,
+        mm_tokens_per_image=4,
+        image_token_id=IMAGE,
+        image_token_index=IMAGE,
+        boi_token_index=VISION_START,
+        eoi_token_index=VISION_END,
+    )
+    return transformers.Gemma3ForConditionalGeneration, config
+
+
+def _qwen3() -> tuple[Any, Any]:
+    return transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**TEXT)
+
+
+def _qwen3_5() -> tuple[Any, Any]:
+    layers = ["linear_attention", "full_attention"]
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    linear |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+    vision = {**QWEN_VISION, "num_position_embeddings": 64}
+    text = {**TEXT, **linear, "rope_parameters": MROPE, "layer_types": layers}
+    config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, **QWEN_TOKENS)
+    return transformers.Qwen3_5ForConditionalGeneration, config
+
+
+_BUILDERS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_vl": _qwen3_vl,
+    "internvl": _internvl,
+    "llava_onevision": _llava_onevision,
+    "gemma3": _gemma3,
+    "qwen3": _qwen3,
+    "qwen3_5": _qwen3_5,
+}
+
+
+def fresh(family: str, attention: str = "sdpa") -> Any:
+    """A model of its own, for tests that change it; its vision tower attends by sdpa."""
+    kind, config = _BUILDERS[family]()
+    torch.manual_seed(0)
+    flex = attention == "flex_attention"
+    model = kind._from_config(config, attn_implementation="sdpa" if flex else attention).eval()
+    if flex:  # set afterwards: transformers asks Qwen-VL's classes, which never claimed it
+        config.get_text_config()._attn_implementation = attention
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.15, generator=generator)
+    return model
+
+
+tiny = cache(fresh)
+
+# Several samples, several images, one text-only sample between.
+QWEN_RECORDS = [
+    record(1, [5, (4, 6), 7, (8, 4), 6]),
+    record(2, [9]),
+    record(3, [2, (4, 4), (2, 8), 11]),
+    record(4, [4, (6, 6), 3]),
+]
+ONE_SIZE = [  # 4 tokens an image
+    record(1, [5, (4, 4), 7, (4, 4), 6]),
+    record(2, [9]),
+    record(3, [2, (4, 4), 1, (4, 4), 11]),
+    record(4, [4, (4, 4), 3]),
+]
+ANYRES = [  # with newlines: 16 tokens a tall image, 10 a square one, 5 each of several
+    record(1, [5, (4, 16), 6]),
+    record(2, [9]),
+    record(3, [2, (4, 10), 11]),
+    record(4, [4, (4, 5), 1, (4, 5), 3]),
+]
+RECORDS = dict.fromkeys(FAMILIES, QWEN_RECORDS)
+RECORDS |= {"gemma3": ONE_SIZE, "llava_onevision": ANYRES}
+RECORDS |= {"qwen3": [record(n, [5 + 7 * n]) for n in range(3)]}
+
+
+class TinyEncode(SyntheticEncode):
+    """A record of `RECORDS[family]` -> what the family's processor would return for it."""
+
+    def __init__(self, family: str, model: Any) -> None:
+        super().__init__(patch_dim=3 * 2 * 4 * 4, rope=None, types=True)
+        self.family, self.model = family, model
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        result = super().__call__(record)
+        if self.family == "qwen3":
+            return {"input_ids": result["input_ids"]}
+        if self.family.startswith("qwen"):
+            ids, types = result["input_ids"][None], result["mm_token_type_ids"][None]
+            grid = result.get("image_grid_thw")
+            rows, _ = self.model.model.get_rope_index(
+                ids, mm_token_type_ids=types, image_grid_thw=grid
+            )
+            return {**result, "position_ids": rows[:, 0]}
+        types = result.pop("mm_token_type_ids")
+        result.pop("pixel_values", None)
+        grid = result.pop("image_grid_thw", None)
+        if self.family == "gemma3":
+            result["token_type_ids"] = types
+        if grid is not None:
+            tokens = (grid.prod(-1) // 4).tolist()
+            generator = torch.Generator().manual_seed(record["seed"])
+            result |= getattr(self, f"_{self.family}")(tokens, generator)
+        return result
+
+    def _internvl(self, tokens: list[int], generator: torch.Generator) -> dict[str, Any]:
+        return {"pixel_values": torch.randn(sum(tokens), 3, 8, 8, generator=generator)}
+
+    def _gemma3(self, tokens: list[int], generator: torch.Generator) -> dict[str, Any]:
+        return {"pixel_values": torch.randn(len(tokens), 3, 16, 16, generator=generator)}
+
+    def _llava_onevision(self, tokens: list[int], generator: torch.Generator) -> dict[str, Any]:
+        sizes = {16: (16, 8), 10: (8, 8), 5: (8, 8)}
+        tiles = {16: 3, 10: 2, 5: 1}  # the image, then its parts: several images have none
+        most = max(tiles.values())  # as the processor pads the images of one call
+        return {
+            "pixel_values": torch.randn(len(tokens), most, 3, 8, 8, generator=generator),
+            "image_sizes": torch.tensor([sizes[count] for count in tokens]),
+            "batch_num_images": torch.tensor([len(tokens)]),
+        }
+
+
+def alone(model: Any, encoded: dict[str, Any]) -> Any:
+    """The output for one sample, computed in the plainest way there is, its loss included."""
+    rows = ("input_ids", "token_type_ids", "mm_token_type_ids", "labels")
+    inputs = {key: value for key, value in encoded.items() if key != "position_ids"}
+    inputs = {"labels": encoded["input_ids"], **inputs}
+    inputs = {key: value[None] if key in rows else value for key, value in inputs.items()}
+    return model(**inputs)
