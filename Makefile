@@ -13,6 +13,9 @@ MODEL := qwen2.5-vl
 CORPUS_PACKAGES := dashscope==2.0.2 easy-vqa==1.0 chitchat-dataset==0.9.0 \
                    scikit-image==0.26.0 scikit-learn==1.9.1
 
+# Packers to compare with: functions are cut out of their files, nothing of them is imported.
+PEERS := nemo-automodel==0.7.0 binpacking==2.0.1
+
 .DEFAULT_GOAL := help
 .PHONY: help plan test check lint bench train clean
 
@@ -34,7 +37,7 @@ lint: $(VENV)/.dev
 check: lint test  ## what CI runs: ruff, mypy, import-linter, then the tests
 
 bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
-	@$(BIN)/python examples/bench.py
+	@$(BIN)/python examples/bench.py --large
 	@$(BIN)/python examples/bench_estimate.py $(DATA)
 
 train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU
@@ -56,6 +59,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
 	@$(PIP) -e ".[dev,transformers,torch,video,fast,lmdb]"
+	@$(PIP) --no-deps $(PEERS)
 	@touch $@
 
 $(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base

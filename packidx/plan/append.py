@@ -36,8 +36,8 @@ def may_append(table: Lengths, options: ResolvedOptions, append: Index) -> list[
         ):
             raise OptionError(
                 f"append: shard {number} of {append.path}@{append.id[:12]} is {shard['uri']}, and "
-                f"of {table.uri} {new[number]['uri'] if number < len(new) else 'nothing'}: new shards "
-                "must follow those that are planned"
+                f"of {table.uri} {new[number]['uri'] if number < len(new) else 'nothing'}: new "
+                "shards must follow those that are planned"
             )
     was, now = append.manifest["lengths"].get("encoder"), (table.manifest or {}).get("encoder")
     if (was or {}).get("fingerprint") != (now or {}).get("fingerprint"):

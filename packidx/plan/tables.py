@@ -138,7 +138,7 @@ def _chunk(
     starts = np.cumsum(sizes) - sizes
     zeros = np.zeros(len(order), np.int32)
     small = int(padded.max(initial=0)) * len(padded) < 1 << 31
-    before = np.cumsum(padded, dtype=np.int32 if small else np.int64)
+    before: NDArray[Any] = np.cumsum(padded, dtype=np.int32 if small else np.int64)
     before -= padded
     before -= np.repeat(before[starts], sizes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from packidx.errors import MismatchError, OptionError
 from packidx.torch.pieces import IGNORE, SEQUENCE_FILL
 
 ATTENTIONS = ("flash", "sdpa", "flex", "indexed", "thd")
-AVAILABLE = ("flash", "sdpa")
 # Vision towers of transformers take cu_seqlens and max_seqlen for their own; the rest is no input.
-_NOT_INPUTS = {"cu_seqlens", "max_seqlen", "pack_id", "sample_ids", "source_ids", "shifted"}
+_NOT_INPUTS = {"cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids"}
+_NOT_INPUTS |= {"shifted", "events"}
 _PER_TOKEN = {"input_ids", "labels", "position_ids", *SEQUENCE_FILL}
 
 Pack = Mapping[str, Any]
@@ -26,38 +26,50 @@ def collate(
     """The model's arguments for one pack or several.
 
     Returns ``input_ids`` and ``labels`` int64 [B, T], ``position_ids`` int64 [4, B, T] (mRoPE) or
-    [B, T], the media tensors of all packs concatenated, and ``use_cache`` False. There is no
-    ``attention_mask``: transformers isolates samples where positions restart, and only when it
-    gets neither a mask nor a cache.
+    [B, T], the media tensors of all packs concatenated, ``use_cache`` False, and what keeps the
+    samples apart:
 
     - ``'sdpa'`` (also right for ``eager``): each pack is a row, padded on the right to the longest;
-      the padding is a segment of its own with labels -100.
+      the padding is a segment of its own with labels -100. There is no ``attention_mask``:
+      transformers isolates samples where positions restart, and only when it gets neither a mask
+      nor a cache.
+    - ``'flex'``: the same rows; ``attention_mask`` is a BlockMask [B, 1, T, T].
     - ``'flash'``: all packs in one row (B = 1), nothing is padded; ``cu_seq_lens_q`` and
       ``cu_seq_lens_k`` int32, ``max_length_q`` and ``max_length_k`` state where the samples are, so
       that no layer has to derive it.
+    - ``'thd'``, for Transformer Engine: all packs in one row; ``cu_seqlens`` int32 counts the
+      samples' true lengths, ``cu_seqlens_padded`` int32 the same with alignment padding,
+      ``max_seqlen`` int32 [] the longest, ``padding_mask`` bool [1, T] is True on padding,
+      ``qkv_format`` ``'thd'``. mRoPE positions are [3, 1, T].
+    - ``'indexed'``, for NeMo Automodel: the rows of ``'sdpa'`` with ``attention_mask`` int64
+      [B, T] = 1, 1, 2, 2, 2 … the number of each token's segment, 0 on padding. mRoPE positions
+      are [3, B, T]. A model that turns this mask into bool merges the samples: those of
+      transformers do, take another mode for them.
 
     Packs of a plan made with ``--shift`` carry shifted labels, returned as ``shift_labels`` too:
     by these transformers' causal loss knows not to shift them again.
 
+    Args:
+        pad_token_id: what stands in the rows' padding.
+
     Raises:
-        OptionError: an unknown or not yet available `attention`.
+        OptionError: an unknown `attention`, or no pack.
         MismatchError: the packs do not go together, or a token is masked out.
     """
-    if attention not in ATTENTIONS:
-        raise OptionError(f"attention {attention!r} is none of {', '.join(ATTENTIONS)}")
-    if attention not in AVAILABLE:
+    if attention not in _LAYOUTS:
         raise OptionError(
-            f"attention {attention!r} is not available yet: use {' or '.join(AVAILABLE)}"
+            f"attention {attention!r} is none of {', '.join(ATTENTIONS)}: give the one that the"
+            " model was loaded with ('sdpa' serves eager too)"
         )
     packs = [packs] if isinstance(packs, Mapping) else list(packs)
     _check(packs)
-    batch = _one_row(packs) if attention == "flash" else _rows(packs, pad_token_id)
+    batch = _LAYOUTS[attention](packs, pad_token_id)
     if packs[0].get("shifted"):
         batch["shift_labels"] = batch["labels"]
     media = dict.fromkeys(key for pack in packs for key in pack)
     for key in media:
         if key not in _PER_TOKEN and key not in _NOT_INPUTS:
-            batch[key] = torch.cat([pack[key] for pack in packs if key in pack])
+            batch[key] = _joined(key, [pack[key] for pack in packs if key in pack])
     batch["use_cache"] = False
     return batch
 
@@ -74,6 +86,24 @@ def _check(packs: Sequence[Pack]) -> None:
                 f"pack {pack.get('pack_id')}: encode masks tokens out by attention_mask, which a"
                 " packed sequence cannot carry: leave them out in encode instead"
             )
+
+
+def _joined(key: str, tensors: Sequence[Tensor]) -> Tensor:
+    """Media of all packs; LLaVA's stacks of tiles [images, tiles, 3, h, w] may differ in tiles."""
+    tiles = {tensor.shape[1] for tensor in tensors if tensor.ndim == 5}
+    if len(tiles) > 1:
+        most = max(tiles)
+        pads = [(0, 0) * 3 + (0, most - tensor.shape[1]) for tensor in tensors]
+        tensors = [
+            torch.nn.functional.pad(tensor, pad) for tensor, pad in zip(tensors, pads, strict=True)
+        ]
+    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    if len(shapes) > 1:
+        raise MismatchError(
+            f"collate got {key} with different shapes {sorted(shapes)} after the first dimension:"
+            " packs of one batch must agree in it"
+        )
+    return torch.cat(list(tensors))
 
 
 def _all_positions(packs: Sequence[Pack]) -> list[Tensor]:
@@ -103,30 +133,83 @@ def _one_row(packs: Sequence[Pack]) -> dict[str, Any]:
     for key, fill in _extra(packs):
         parts = [pack.get(key, torch.full_like(pack["input_ids"], fill)) for pack in packs]
         batch[key] = torch.cat(parts)[None]
-    lengths = torch.cat([pack["cu_seqlens"].diff() for pack in packs])
-    bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0, dtype=torch.int32)])
-    longest = max(int(pack["max_seqlen"]) for pack in packs)
-    batch.update(cu_seq_lens_q=bounds, cu_seq_lens_k=bounds)
-    return {**batch, "max_length_q": longest, "max_length_k": longest}
+    return batch
 
 
 def _rows(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    width = max(pack["input_ids"].shape[0] for pack in packs)
-
-    def padded(tensors: Sequence[Tensor], fill: int) -> Tensor:
-        pads = [each.new_full((width - each.shape[0],), fill) for each in tensors]
-        return torch.stack([torch.cat(pair) for pair in zip(tensors, pads, strict=True)])
-
     positions = []
+    width = max(pack["input_ids"].shape[0] for pack in packs)
     for each in _all_positions(packs):
         pad = torch.arange(width - each.shape[-1])  # from 0 again: a sample of its own
         positions.append(torch.cat([each, pad.expand(*each.shape[:-1], -1)], dim=-1))
     batch = {
-        "input_ids": padded([pack["input_ids"] for pack in packs], pad_token_id),
-        "labels": padded([pack["labels"] for pack in packs], IGNORE),
+        "input_ids": _padded([pack["input_ids"] for pack in packs], pad_token_id),
+        "labels": _padded([pack["labels"] for pack in packs], IGNORE),
         "position_ids": torch.stack(positions, dim=-2),
     }
     for key, fill in _extra(packs):
         parts = [pack.get(key, torch.full_like(pack["input_ids"], fill)) for pack in packs]
-        batch[key] = padded(parts, fill)
+        batch[key] = _padded(parts, fill)
     return batch
+
+
+def _padded(tensors: Sequence[Tensor], fill: int) -> Tensor:
+    """[T] tensors as rows [B, longest T], padded on the right."""
+    width = max(tensor.shape[0] for tensor in tensors)
+    pads = [tensor.new_full((width - tensor.shape[0],), fill) for tensor in tensors]
+    return torch.stack([torch.cat(pair) for pair in zip(tensors, pads, strict=True)])
+
+
+def _flash(packs: Sequence[Pack], _: int) -> dict[str, Any]:
+    lengths = torch.cat([pack["cu_seqlens"].diff() for pack in packs])
+    bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).to(torch.int32)
+    longest = int(lengths.max())
+    bounds_of = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    return {**_one_row(packs), **bounds_of, "max_length_q": longest, "max_length_k": longest}
+
+
+def _flex(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
+    from packidx.torch.masks import segment_block_mask, segment_numbers
+
+    numbers = [segment_numbers(pack, padding=False) for pack in packs]
+    past = max(int(each[-1]) for each in numbers) + 1  # the rows' padding, above all others
+    mask = segment_block_mask(_padded(numbers, past))
+    return {**_rows(packs, pad_token_id), "attention_mask": mask}
+
+
+def _indexed(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
+    from packidx.torch.masks import segment_numbers
+
+    mask = _padded([segment_numbers(pack, padding=True) for pack in packs], 0)
+    return {**_three_rows(_rows(packs, pad_token_id)), "attention_mask": mask}
+
+
+def _thd(packs: Sequence[Pack], _: int) -> dict[str, Any]:
+    from packidx.torch.masks import segment_numbers, thd_bounds
+
+    lengths, slots = thd_bounds(packs)
+    padding = torch.cat([segment_numbers(pack, padding=True) for pack in packs]) == 0
+    return {
+        **_three_rows(_one_row(packs)),
+        "cu_seqlens": lengths,
+        "cu_seqlens_padded": slots,
+        "max_seqlen": lengths.diff().max(),
+        "padding_mask": padding[None],
+        "qkv_format": "thd",
+    }
+
+
+def _three_rows(batch: dict[str, Any]) -> dict[str, Any]:
+    """Without the row of restarting positions, which transformers alone reads."""
+    if batch["position_ids"].ndim == 3:
+        batch["position_ids"] = batch["position_ids"][1:]
+    return batch
+
+
+_LAYOUTS: dict[str, Callable[[Sequence[Pack], int], dict[str, Any]]] = {
+    "flash": _flash,
+    "sdpa": _rows,
+    "flex": _flex,
+    "indexed": _indexed,
+    "thd": _thd,
+}

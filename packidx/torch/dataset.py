@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -11,13 +12,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from packidx.errors import MismatchError, PackidxError
-from packidx.fetch import Fetcher
-from packidx.index import Index, Sample, open_index
-from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, Encoded, cut, normalise, shift
+from packidx.errors import MismatchError
+from packidx.index import Index, Pack, open_index
+from packidx.torch.dummy import check_reserve, encode_dummy
+from packidx.torch.events import Events
+from packidx.torch.media import join_media
+from packidx.torch.padding import extend, pad_tokens, up_to
+from packidx.torch.pieces import SEQUENCE_FILL, Encoded
+from packidx.torch.policy import Policy
+from packidx.torch.reading import Encode, Happened, SampleReader
 from packidx.transform import Function, planned_transform
-
-Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 class PackedDataset(Dataset[dict[str, Any]]):
@@ -26,32 +30,54 @@ class PackedDataset(Dataset[dict[str, Any]]):
     A pack is a dict of
 
     - ``input_ids``, ``labels`` int64 [T]: the first label of each sample is -100
-    - ``position_ids`` int64 [T], restarting per sample; or [4, T] if `encode` returns mRoPE
-      positions: row 0 restarts per sample, rows 1 to 3 are the sample's own
-    - ``cu_seqlens`` int32 [n + 1], ``max_seqlen`` int: where the n samples start, the longest
+    - ``position_ids`` int64 [T], restarting per segment; or [4, T] if `encode` returns mRoPE
+      positions: row 0 restarts per segment, rows 1 to 3 are the sample's own
+    - ``cu_seqlens`` int32 [s + 1], ``max_seqlen`` int: where the s segments start, padding at their
+      ends included, and the longest. A segment is a sample, n of them in order, then the dummy
+      image and the pack's own padding, if there are any
+    - ``lengths`` int32 [s]: tokens of each segment without padding
     - every other per-token tensor that `encode` returns (``attention_mask``,
       ``token_type_ids``, ``mm_token_type_ids``), [T]
     - every other tensor that `encode` returns, concatenated on dimension 0 in order
     - ``pack_id`` int, ``sample_ids`` int64 [n], ``source_ids`` int64 [n], numbers in the manifest's
       list of sources
     - ``shifted`` True, only for plans made with ``--shift``: position t predicts ``labels[t]``
+    - ``events``, only where something went otherwise than planned: a list of dicts, as in `events`
 
-    It holds no file open and pickles small: fork and spawn workers alike may use it.
+    It pickles small, and what it holds open serves forked and spawned workers alike.
 
     Args:
         index: path of an index (``dir`` or ``dir@ID``) or an opened one.
         encode: record, its images opened, -> one sample's tensors, ``input_ids`` [T] or [1, T] at
             least. Labels default to the ids. With a ``fingerprint()`` it is checked against the
             plan. An attribute ``media_token_ids`` (``{"image": id}``) tells where the media of a
-            sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as well.
+            sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as well. An
+            attribute ``pad_token_id`` (0 without) fills what is padded; a method ``hole(length,
+            media)``, if there is one, makes holes.
         roots: old prefix -> new prefix of shard and media paths.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
             counted with one: applied to every record, its media opened, before `encode`. Its
             random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
+        on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'drop'``
+            makes it a hole; ``'truncate'`` cuts a longer one, fills a shorter one with pad tokens,
+            and makes a hole where a cut would fall into media or its media are not the planned.
+        on_error: about a sample that cannot be read: ``'raise'``, or ``'hole'``. A hole has the
+            shapes of a healthy sample: pad tokens (and media tokens) of the planned length, no
+            labels, pixels of zero at the planned grid.
+        retries: how often reading is tried again, after 0.1 s and then twice as long each time,
+            where an input or output error may be transient. A missing file or a bad record is not.
+        dummy_image: True: a pack without media gets one small image as a segment of its own, seen
+            by no sample and without labels, for trainers that need every rank to run the vision
+            tower; the plan must reserve its tokens (``--reserve``). A record with one image: that.
+
+    Attributes:
+        index: the opened index.
+        events: what went otherwise than planned so far, in workers, too (`events.Events`).
 
     Raises:
         MismatchError: `encode` is not the encoder that the lengths were counted with, or
             `transform` is not the transform.
+        OptionError: a policy that does not exist.
     """
 
     def __init__(
@@ -60,16 +86,28 @@ class PackedDataset(Dataset[dict[str, Any]]):
         encode: Encode,
         roots: Mapping[str, str] | None = None,
         transform: str | Function | None = None,
+        *,
+        on_mismatch: str = "error",
+        on_error: str = "raise",
+        retries: int = 3,
+        dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
+        policy = Policy(on_mismatch, on_error, retries)
         self.index = open_index(index, roots)
         self.encode = encode
+        self.events = Events()
         sources = self.index.manifest["sources"]
         self._sources = {source["name"]: number for number, source in enumerate(sources)}
-        self._shift = bool(self.index.manifest["options"].get("shift"))
-        self._fetcher = Fetcher(self.index)
+        self._options = self.index.manifest["options"]
         _check_fingerprint(self.index, encode)
         planned = self.index.manifest["lengths"].get("transform")
-        self._transform = planned_transform(planned, transform, str(self.index.path))
+        checked = planned_transform(planned, transform, str(self.index.path))
+        self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
+        self._reader = SampleReader(self.index, encode, checked, policy, self._pad_token_id)
+        self._dummy_image = dummy_image
+        self._dummy: Encoded | None = None
+        if dummy_image and not self._options.get("reserve"):
+            self._encoded_dummy()  # to say now how much the plan must reserve
 
     def __len__(self) -> int:
         return self.index.num_packs
@@ -79,99 +117,89 @@ class PackedDataset(Dataset[dict[str, Any]]):
 
         Raises:
             IndexError: no such pack.
-            MismatchError: shard or encoded length differ from the plan.
+            MismatchError: shard or encoded sample differ from the plan.
             BadRecord, SourceError: a record, its media or its shard cannot be read.
+            OptionError: the plan does not reserve the dummy image's tokens.
         """
         number = operator.index(k)
         if not 0 <= number < len(self):
             raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index!r}")
         pack = self.index.pack(number)
-        parts = [self._part(sample, pack.stats["epoch"] or 0) for sample in pack.samples]
-        return self._join(number, pack.samples, parts)
+        epoch = pack.stats["epoch"] or 0
+        happened: Happened = []
+        parts = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
+        result = self._join(pack, parts)
+        if happened:
+            for one in happened:
+                self.events.add(one)
+            result["events"] = happened
+        return result
 
-    def _part(self, sample: Sample, epoch: int = 0) -> Encoded:
-        """The piece of one sample that its pack holds."""
-        where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
-        try:
-            record = self._fetcher.read(sample)
-            if self._transform is not None:
-                record = self._transform.apply(
-                    record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
-                )
-            encoded = normalise(self.encode(record))
-            return self._fit(encoded, sample)
-        except MismatchError as error:
-            raise MismatchError(f"{where}: {error}") from error
-        except Exception as error:
-            error.add_note(f"while reading {where} of {self.index.path}@{self.index.id}")
-            raise
-
-    def _fit(self, encoded: Encoded, sample: Sample) -> Encoded:
-        """`encoded` shifted and cut as planned, with exactly the planned length."""
-        if self._shift and encoded.length:
-            encoded = shift(encoded)
-        found, start = encoded.length, sample.token_start or 0
-        if (sample.padded_length or sample.length) != sample.length:
-            raise PackidxError(
-                "the plan pads samples, which this version cannot read: upgrade packidx"
-            )
-        if found == sample.length and not start:
-            return encoded
-        options = self.index.manifest["options"]
-        budget = options.get("planned_capacity", self.index.capacity)
-        may_cut = options.get("on_long") in ("split", "truncate") and found > budget
-        if not may_cut or start + sample.length > found:
-            after = " after the shift" if self._shift else ""
-            piece = f" from token {start}" if start else ""
-            raise MismatchError(
-                f"encoded to {found} tokens{after} but planned as {sample.length}{piece};"
-                " estimate with this encoder and plan again"
-            )
-        media_ids: Mapping[str, int] | None = getattr(self.encode, "media_token_ids", None)
-        part = cut(encoded, start, start + sample.length, media_ids)
-        if not self._shift:
-            part.labels[:1] = IGNORE  # its predictor is in another piece
-        return part
-
-    def _join(self, number: int, samples: list[Sample], parts: list[Encoded]) -> dict[str, Any]:
-        lengths = [part.length for part in parts]
-        pack: dict[str, Any] = {
-            "input_ids": torch.cat([part.input_ids for part in parts]),
-            "labels": torch.cat([part.labels for part in parts]),
-            "position_ids": _positions(parts),
-            "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
-            "max_seqlen": max(lengths),
+    def _join(self, pack: Pack, parts: list[Encoded]) -> dict[str, Any]:
+        segments, lengths = self._segments(pack, parts)
+        sizes = [segment.length for segment in segments]
+        joined: dict[str, Any] = {
+            "input_ids": torch.cat([segment.input_ids for segment in segments]),
+            "labels": torch.cat([segment.labels for segment in segments]),
+            "position_ids": _positions(segments),
+            "cu_seqlens": torch.tensor([0, *accumulate(sizes)], dtype=torch.int32),
+            "max_seqlen": max(sizes),
+            "lengths": torch.tensor(lengths, dtype=torch.int32),
         }
         for key, fill in SEQUENCE_FILL.items():
-            if any(key in part.sequence for part in parts):
-                pack[key] = torch.cat([part.per_token(key, fill) for part in parts])
-        for key in dict.fromkeys(key for part in parts for key in part.media):
-            pack[key] = _concatenate(key, [part.media[key] for part in parts if key in part.media])
-        pack["pack_id"] = number
-        pack["sample_ids"] = torch.tensor([sample.sample_id for sample in samples])
-        pack["source_ids"] = torch.tensor([self._sources.get(one.source, -1) for one in samples])
-        if self._shift:
-            pack["shifted"] = True
-        return pack
+            if any(key in segment.sequence for segment in segments):
+                joined[key] = torch.cat([segment.per_token(key, fill) for segment in segments])
+        joined |= join_media([segment.media for segment in segments])
+        samples = pack.samples
+        joined["pack_id"] = pack.pack_id
+        joined["sample_ids"] = torch.tensor([sample.sample_id for sample in samples])
+        joined["source_ids"] = torch.tensor([self._sources.get(one.source, -1) for one in samples])
+        if self._options.get("shift"):
+            joined["shifted"] = True
+        return joined
+
+    def _segments(self, pack: Pack, parts: list[Encoded]) -> tuple[list[Encoded], list[int]]:
+        """All that the pack holds, padded as planned, and the tokens of each without padding."""
+        pad = self._pad_token_id
+        lengths = [part.length for part in parts]
+        segments = [
+            extend(part, sample.padded_length or sample.length, pad)
+            for part, sample in zip(parts, pack.samples, strict=True)
+        ]
+        if self._dummy_image and not any(part.media for part in parts):
+            dummy = self._encoded_dummy()
+            aligned = up_to(dummy.length, self._options.get("align") or 1)
+            lengths.append(dummy.length)
+            segments.append(extend(dummy, aligned, pad))
+        total = sum(segment.length for segment in segments)
+        padded = up_to(total, self._options.get("pad_pack_to") or 1)
+        rest = max(padded, pack.stats["padded_length"] or 0) - total
+        if rest:
+            lengths.append(0)
+            segments.append(pad_tokens(rest, pad))
+        return segments, lengths
+
+    def _encoded_dummy(self) -> Encoded:
+        if self._dummy is None:
+            record = self._dummy_image if isinstance(self._dummy_image, Mapping) else None
+            dummy = encode_dummy(self.encode, record)
+            check_reserve(dummy, self._options, self.index.capacity)
+            self._dummy = dummy
+        return self._dummy
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dummy": None}
 
 
-def _positions(parts: list[Encoded]) -> Tensor:
-    text = torch.cat([torch.arange(part.length) for part in parts])
-    if all(part.rows is None for part in parts):
+def _positions(segments: list[Encoded]) -> Tensor:
+    text = torch.cat([torch.arange(segment.length) for segment in segments])
+    if all(segment.rows is None for segment in segments):
         return text
-    equal = (torch.arange(part.length).expand(3, -1) for part in parts)
-    rows = [one if part.rows is None else part.rows for one, part in zip(equal, parts, strict=True)]
+    rows = [
+        torch.arange(segment.length).expand(3, -1) if segment.rows is None else segment.rows
+        for segment in segments
+    ]
     return torch.cat([text[None], torch.cat(rows, dim=1)])
-
-
-def _concatenate(key: str, tensors: list[Tensor]) -> Tensor:
-    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
-    if len(shapes) > 1:
-        raise MismatchError(
-            f"encode returned {key} with different shapes {sorted(shapes)} after the first"
-            " dimension: samples of one pack must agree in it"
-        )
-    return torch.cat(tensors)
 
 
 def _check_fingerprint(index: Index, encode: Encode) -> None:

@@ -16,7 +16,14 @@ IGNORE = -100  # label of positions that do not contribute to the loss, as in tr
 # A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
 SEQUENCE_FILL = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 0}
 
-_TYPES = {"image": 1, "video": 2}  # values of transformers' mm_token_type_ids
+TYPES = {"image": 1, "video": 2}  # values of transformers' mm_token_type_ids
+
+
+class PlanMismatch(MismatchError):
+    """A sample is not what was planned: the data's fault, or the plan's, and a policy's to decide.
+
+    What an encoder may never return is a plain `MismatchError`.
+    """
 
 
 @dataclass
@@ -122,7 +129,8 @@ def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | N
             sample has ``mm_token_type_ids``.
 
     Raises:
-        MismatchError: a medium would be cut, or where the media stand is unknown.
+        PlanMismatch: a medium would be cut.
+        MismatchError: where the media stand is unknown.
     """
     rows = sample.rows
     if rows is not None:
@@ -152,8 +160,8 @@ def _cut_media(
     sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None
 ) -> dict[str, Tensor]:
     kept: dict[str, Tensor] = {}
-    for kind in _TYPES:
-        tensors = {key: value for key, value in sample.media.items() if _kind_of(key) == kind}
+    for kind in TYPES:
+        tensors = {key: value for key, value in sample.media.items() if kind_of(key) == kind}
         if not tensors:
             continue
         is_medium = _media_tokens(sample, kind, media_ids)
@@ -177,14 +185,15 @@ def _cut_media(
     return kept
 
 
-def _kind_of(key: str) -> str:
+def kind_of(key: str) -> str:
+    """``'image'`` or ``'video'``: which media one of an encoder's tensors is of."""
     return "video" if "video" in key or key == "second_per_grid_ts" else "image"
 
 
 def _media_tokens(sample: Encoded, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
     types = sample.sequence.get("mm_token_type_ids")
     if types is not None:
-        return types == _TYPES[kind]
+        return types == TYPES[kind]
     if media_ids is not None and kind in media_ids:
         return sample.input_ids == media_ids[kind]
     raise MismatchError(
@@ -196,7 +205,7 @@ def _media_tokens(sample: Encoded, kind: str, media_ids: Mapping[str, int] | Non
 def _boundary(tokens: Tensor, count: int, kind: str, at: int) -> int:
     found = (tokens == count).nonzero()
     if not len(found):
-        raise MismatchError(
+        raise PlanMismatch(
             f"the plan cuts this sample at token {at}, inside one of its {kind}s;"
             " estimate with this encoder and plan again"
         )

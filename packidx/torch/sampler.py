@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
 from packidx.index.order import Epochs
 from packidx.index.state import SEEDS, State
+from packidx.torch.loss import LossWeights
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
@@ -67,7 +67,6 @@ class PackSampler(Sampler[int]):
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
         self._order = self._epochs.order(self.index.id, self.seed, self.epoch)
-        self._label_tokens: npt.NDArray[np.int64] | None = None
 
     def _check(self) -> None:
         if self.world_size < 1:
@@ -186,15 +185,22 @@ class PackSampler(Sampler[int]):
         return self._packs(step * self.global_batch, (step + 1) * self.global_batch)
 
     def label_tokens_of_step(self, step: int) -> int | None:
-        """Label tokens in the global batch of `step`: its loss denominator. None if not planned."""
-        if self._label_tokens is None:
-            column = self.index.packs(columns=["label_tokens"]).column("label_tokens")
-            self._label_tokens = column.cast("int64").fill_null(-1).to_numpy()
-        counts = self._label_tokens[self.packs_of_step(step)]
-        return None if (counts < 0).any() else int(counts.sum())
+        """Label tokens in the global batch of `step`; None if the plan does not know them."""
+        total = self.denominator(step)
+        return None if total is None else int(total)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_label_tokens": None}
+    def denominator(self, step: int, weight: str = "token") -> float | None:
+        """What the loss of `step` is divided by, for a `LossWeights` of that name.
+
+        Σ n · w(n) over the samples (or pieces) of the global batch, n being a sample's label
+        tokens. It reads those packs' rows of the index, nothing else. None where a count is
+        unknown: bare lengths, samples that the plan cuts.
+        """
+        # In order of their numbers: each row group is then decoded once.
+        packs = map(self.index.pack, sorted(self.packs_of_step(step)))
+        counts = [sample.label_tokens for pack in packs for sample in pack.samples]
+        known = [count for count in counts if count is not None]
+        return LossWeights(weight).total(known) if len(known) == len(counts) else None
 
 
 def _whole(name: str, value: SupportsIndex) -> int:

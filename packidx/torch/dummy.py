@@ -1,0 +1,61 @@
+"""Records made up to see what an encoder makes of them; the dummy image of packs without media."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from packidx.errors import OptionError
+from packidx.torch.padding import up_to
+from packidx.torch.pieces import IGNORE, Encoded, normalise
+
+_SIDE = 32  # pixels; processors enlarge it to the least they take
+
+
+def encode_dummy(
+    encode: Callable[[dict[str, Any]], Mapping[str, Any]], record: Mapping[str, Any] | None
+) -> Encoded:
+    """A small grey image as a sample without labels.
+
+    Args:
+        encode: the encoder.
+        record: what it is given; None: a user's turn with one image.
+
+    Raises:
+        OptionError: `encode` makes no media of it.
+    """
+    sample = normalise(encode(made_up("image") if record is None else dict(record)))
+    if not sample.media:
+        raise OptionError(
+            "encode returned no media for the dummy image: give dummy_image= a record of its own"
+            " kind with one small image in it"
+        )
+    sample.labels.fill_(IGNORE)
+    return sample
+
+
+def check_reserve(dummy: Encoded, options: Mapping[str, Any], capacity: int) -> None:
+    """Whether the plan `options` leave room for `dummy` in every pack.
+
+    Raises:
+        OptionError: they do not.
+    """
+    align, pad_pack_to = options.get("align") or 1, options.get("pad_pack_to") or 1
+    reserved = options.get("reserve") or 0
+    needed = up_to(up_to(dummy.length, align), pad_pack_to)
+    if reserved < needed:
+        raise OptionError(
+            f"the dummy image takes {needed} tokens and the plan reserves {reserved} of each"
+            f" pack's {capacity}: plan with --reserve {needed}"
+        )
+
+
+def made_up(kind: str) -> dict[str, Any]:
+    """A record: ``'image'``, a user's turn with a small grey one; ``''``, two words."""
+    if not kind:
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        return {"messages": turns}
+    from PIL import Image
+
+    image = Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))
+    return {"messages": [{"role": "user", "content": [{"type": "image", "image": image}]}]}

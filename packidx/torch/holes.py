@@ -1,0 +1,161 @@
+"""Holes: what stands for a sample that cannot be had, in the shape that a healthy read has.
+
+Ranks that read the same pack for tensor, context or pipeline parallelism each read it by
+themselves. If one of them fails, its tensors must have the others' shapes, or the next collective
+operation hangs; and the model must find as many media tokens as it gets media.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from packidx.errors import MismatchError
+from packidx.index import Index, Sample
+from packidx.torch.dummy import made_up
+from packidx.torch.media import Planned, grid_of, join_media, planned_media
+from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, TYPES, Encoded, normalise
+from packidx.torch.shapes import Shape, learn_shape
+
+_SEARCHED = 64  # packs that are looked through for a sample of the same kind
+
+Read = Callable[[Sample], Encoded]
+
+
+class NoHole(MismatchError):
+    """The shape of a sample cannot be known without reading it."""
+
+
+class Holes:
+    """Makes holes, by ``encode.hole(length, media)`` if there is one, else after healthy samples.
+
+    Args:
+        index: of the plan.
+        encode: the encoder.
+        read: reads and encodes one sample as planned, or raises.
+        pad_token_id: what fills a hole.
+    """
+
+    def __init__(self, index: Index, encode: Any, read: Read, pad_token_id: int) -> None:
+        self._index, self._encode, self._read = index, encode, read
+        self._pad_token_id = pad_token_id
+        self._shapes: dict[str, Shape] = {}  # by kind of media, '' without any
+
+    def learn(self, part: Encoded, sample: Sample) -> None:
+        """Remember the shape of a healthy sample, if it is the first of its kind."""
+        media = planned_media(sample)
+        kind = _only_kind(media or ())
+        if kind is None or kind in self._shapes or (media is None and part.media):
+            return
+        self._shapes[kind] = learn_shape(part, media or (), self._media_ids.get(kind))
+
+    def build(self, sample: Sample) -> Encoded:
+        """The hole of `sample`: pad and media tokens, labels -100, pixels of zero.
+
+        Raises:
+            NoHole: plan and encoder do not tell enough.
+        """
+        planned = planned_media(sample)
+        if planned is None and self._may_have_media(sample):
+            raise NoHole(
+                "the plan does not say which media this sample has: plan again with this packidx,"
+                " from lengths that have a column media"
+            )
+        media = planned or ()
+        if hasattr(self._encode, "hole"):
+            return self._asked(sample, media)
+        kinds = list(dict.fromkeys(medium["kind"] for medium in media)) or [""]
+        shapes = {kind: self._shape(kind, sample) for kind in kinds}
+        ids = torch.full((sample.length,), self._pad_token_id, dtype=torch.int64)
+        types = torch.zeros_like(ids)
+        for medium in media:
+            where = shapes[medium["kind"]].tokens_of(medium, sample.length)
+            ids[where] = shapes[medium["kind"]].token or 0
+            types[where] = TYPES[medium["kind"]]
+        sequence = {
+            key: torch.full_like(ids, SEQUENCE_FILL[key], dtype=dtype)
+            for shape in shapes.values()
+            for key, dtype in shape.sequence.items()
+        }
+        if "mm_token_type_ids" in sequence:
+            sequence["mm_token_type_ids"] += types
+        has_rows = any(shape.has_rows for shape in shapes.values())
+        rows = torch.arange(sample.length).expand(3, -1) if has_rows else None
+        return Encoded(ids, torch.full_like(ids, IGNORE), rows, sequence, _blank(shapes, media))
+
+    def _asked(self, sample: Sample, media: Planned) -> Encoded:
+        encoded = normalise(self._encode.hole(sample.length, [dict(one) for one in media]))
+        if encoded.length != sample.length:
+            raise NoHole(
+                f"encode.hole returned {encoded.length} tokens, asked for were {sample.length}"
+            )
+        encoded.labels.fill_(IGNORE)
+        return encoded
+
+    def _may_have_media(self, sample: Sample) -> bool:
+        stats = self._index.pack(sample.pack_id).stats
+        return any(stats[name] != 0 for name in ("num_images", "num_videos"))
+
+    def _shape(self, kind: str, sample: Sample) -> Shape:
+        """The shape of samples with such media; reads others of the plan until it is known."""
+        others = self._others(sample, kind)
+        while kind not in self._shapes:
+            other = next(others, None)
+            with contextlib.suppress(Exception):  # when its own turn comes it is told
+                if other is None:
+                    self._shapes[kind] = self._shape_of_made_up(kind)
+                else:
+                    self.learn(self._read(other), other)
+            if other is None:
+                break
+        if kind not in self._shapes:
+            raise NoHole(
+                f"no other sample {'with a ' + kind if kind else 'without media'} could be read to"
+                " learn its shape from: give encode a method hole(length, media)"
+            )
+        problem = self._shapes[kind].problem
+        if problem is not None:
+            raise NoHole(f"{problem}: give encode a method hole(length, media)")
+        return self._shapes[kind]
+
+    def _shape_of_made_up(self, kind: str) -> Shape:
+        """The shape of a record of our own, which `encode` may or may not understand."""
+        part = normalise(self._encode(made_up(kind)))
+        grid = part.media.get(f"{kind}_grid_thw")
+        if not kind or grid is None:
+            return learn_shape(part, (), None)
+        token = self._media_ids[kind]
+        at = int((part.input_ids == token).nonzero()[0])
+        t, h, w = grid[0].tolist()
+        return learn_shape(part, [{"kind": kind, "t": t, "h": h, "w": w, "at": at}], token)
+
+    @property
+    def _media_ids(self) -> Mapping[str, int]:
+        return getattr(self._encode, "media_token_ids", None) or {}
+
+    def _others(self, sample: Sample, kind: str) -> Iterator[Sample]:
+        """Other samples of the kind, of this pack and of those after it."""
+        for step in range(min(_SEARCHED, self._index.num_packs)):
+            pack = self._index.pack((sample.pack_id + step) % self._index.num_packs)
+            for other in pack.samples:
+                same_kind = _only_kind(planned_media(other) or ()) == kind
+                if same_kind and other.sample_id != sample.sample_id:
+                    yield other
+
+
+def _only_kind(media: Planned) -> str | None:
+    """The kind of all of a sample's media, '' where there are none, None where they differ."""
+    kinds = {medium["kind"] for medium in media}
+    return None if len(kinds) > 1 else next(iter(kinds), "")
+
+
+def _blank(shapes: Mapping[str, Shape], media: Planned) -> dict[str, torch.Tensor]:
+    parts = []
+    for kind, shape in shapes.items():
+        grids = [grid_of(medium) for medium in media if medium["kind"] == kind]
+        known = [grid for grid in grids if grid is not None]  # all, or tokens_of had raised
+        parts.append({key: tensor.blank(known) for key, tensor in shape.media.items()})
+    return join_media(parts)

@@ -1,0 +1,157 @@
+"""Forward hooks for models whose own masks do not keep packed samples apart.
+
+They stand on inner modules, which every wrapper calls, and are module-level functions, so that a
+prepared model can still be copied and pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packidx.errors import MismatchError
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Arguments | None]
+
+
+def install(module: nn.Module, hook: Hook) -> None:
+    """Register `hook` before `module`'s forward, once however often it is asked for."""
+    if hook not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def bidirectional_images(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Gemma 3: masks per layer type, images seen in both directions within their own sample.
+
+    transformers (5.23) looks image blocks up at a token's position in its sample as if that were
+    its place in the row: in sliding layers, every sample but the first gets the first one's images.
+    """
+    mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    ours = mask is None or _is_block_mask(mask)
+    if not ours or positions is None or kwargs.get("past_key_values") is not None:
+        return None
+    types = kwargs.get("token_type_ids")
+    if types is None:
+        if kwargs.get("pixel_values") is None:
+            return args, {**kwargs, "attention_mask": None}  # text: transformers' masks are right
+        raise MismatchError(
+            "the batch has pixel_values and no token_type_ids, so this model would read its images"
+            " in one direction: let encode return token_type_ids, as the model's processor does"
+        )
+    config = _text_config(module)
+    implementation = config._attn_implementation
+    if "flash" in implementation:
+        return None  # such kernels know no image blocks, packed or not
+    segments = _segments(positions.expand(types.shape[0], -1))
+    blocks = _image_blocks(types == 1, segments)
+    build = {"eager": _additive, "flex_attention": _tiled}.get(implementation, _boolean)
+    masks = {
+        "full_attention": build(ImageBlocks(segments, blocks, None), module),
+        "sliding_attention": build(ImageBlocks(segments, blocks, config.sliding_window), module),
+    }
+    return args, {**kwargs, "attention_mask": masks}
+
+
+class ImageBlocks:
+    """The mask_mod of Gemma 3 within samples.
+
+    Args:
+        segments, blocks: int64 [B, T], number of a token's sample and of its image (-1: text).
+        window: tokens a sliding layer sees, itself included; None is all.
+    """
+
+    def __init__(self, segments: Tensor, blocks: Tensor, window: int | None) -> None:
+        self.segments, self.blocks, self.window = segments, blocks, window
+
+    def __call__(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        block = self.blocks[batch, query]
+        image = (block >= 0) & (block == self.blocks[batch, key])
+        seen = (query >= key) | image
+        if self.window is not None:
+            seen = seen & (key > query - self.window)
+        return seen & (self.segments[batch, query] == self.segments[batch, key])
+
+
+def _segments(positions: Tensor) -> Tensor:
+    """Number of each token's sample, int64 [B, T]: one begins where positions do not go on."""
+    first = positions[:, :1] - 1
+    return (positions.diff(prepend=first, dim=-1) != 1).cumsum(-1)
+
+
+def _image_blocks(image: Tensor, segments: Tensor) -> Tensor:
+    """Number of each token's image, -1 for text; an image ends with its sample at the latest."""
+    same = nn.functional.pad(image[:, :-1] & (segments.diff(dim=-1) == 0), (1, 0))
+    return torch.where(image, (image & ~same).cumsum(-1) - 1, -1)
+
+
+def _boolean(rule: ImageBlocks, module: nn.Module) -> Tensor:
+    """bool [B, 1, T, T], True where a token is seen."""
+    batch, length = rule.segments.shape
+    at = torch.arange(max(batch, length), device=rule.segments.device)
+    places = at[:batch, None, None], at[:1], at[None, :length, None], at[None, None, :length]
+    return rule(*places)[:, None]
+
+
+def _additive(rule: ImageBlocks, module: nn.Module) -> Tensor:
+    """[B, 1, T, T] in the model's dtype: 0 where a token is seen, its lowest number elsewhere."""
+    dtype = next(module.parameters()).dtype
+    zero = torch.zeros((), dtype=dtype, device=rule.segments.device)
+    return torch.where(_boolean(rule, module), zero, torch.finfo(dtype).min)
+
+
+def _tiled(rule: ImageBlocks, module: nn.Module) -> Any:
+    """The BlockMask that flex_attention takes."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    batch, length = rule.segments.shape
+    device = rule.segments.device
+    compiled = device.type != "cpu"  # uncompiled needs T² memory; compiling takes a minute on a CPU
+    return create_block_mask(
+        rule, batch, None, length, length, device=device.type, _compile=compiled
+    )
+
+
+def drop_block_mask(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Sliding or chunked layers: one BlockMask for all layers would switch their windows off.
+
+    Without it transformers makes a mask for each type of layer, where positions restart.
+    """
+    if not _is_block_mask(kwargs.get("attention_mask")):
+        return None
+    return args, {**kwargs, "attention_mask": None}
+
+
+def number_segments(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Linear attention: its convolution needs ``seq_idx`` beside the bounds of its recurrence."""
+    if kwargs.get("past_key_values") is not None:
+        return None
+    bounds = kwargs.get("cu_seq_lens_q")
+    if bounds is None:
+        raise MismatchError(
+            "the batch does not state where its samples begin, which this model's linear attention"
+            " needs: use collate(packs, attention='flash')"
+        )
+    if kwargs.get("seq_idx") is None:
+        lengths = bounds.diff()
+        numbers = torch.arange(len(lengths), device=bounds.device, dtype=torch.int32)
+        kwargs = {**kwargs, "seq_idx": numbers.repeat_interleave(lengths)[None]}
+    return args, kwargs
+
+
+def _is_block_mask(mask: Any) -> bool:
+    return type(mask).__name__ in ("BlockMask", "SegmentBlockMask")
+
+
+def _text_config(module: nn.Module) -> Any:
+    config: Any = module.config
+    return config.get_text_config()

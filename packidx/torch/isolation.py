@@ -1,0 +1,163 @@
+"""Does this model, on this pack, keep samples apart? Measured: packed against separate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packidx.errors import MismatchError
+from packidx.torch.collate import collate as collate_packs
+from packidx.torch.models import unprepared, unwrap
+from packidx.torch.separate import Pack, media_types, separate
+
+# Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
+# with tiny models; half types carry 8 or 11 bits.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+# What stands in transformers' config where `collate` is asked for the name before it.
+_IMPLEMENTATIONS = {"sdpa": ("sdpa", "eager"), "flex": ("flex_attention",), "flash": ("flash",)}
+
+
+class IsolationError(MismatchError):
+    """A sample's logits depend on the pack it is in."""
+
+
+def check_isolation(
+    model: nn.Module,
+    pack: Pack,
+    *,
+    attention: str = "sdpa",
+    tolerance: float | None = None,
+    collate: Callable[[Pack], Mapping[str, Any]] | None = None,
+    parts: Sequence[Mapping[str, Any]] | None = None,
+) -> float:
+    """Run `pack` once packed and once sample by sample; raise if their logits differ.
+
+    Samples run alone without `position_ids` where the model makes its own, so wrong ones in the
+    pack show as well. Nothing is trained: no gradients, evaluation mode, which is put back.
+    The logits of the pack stay in memory meanwhile. Under FSDP give every rank the same pack.
+
+    Args:
+        attention: what the run gives to `collate`.
+        tolerance: largest difference allowed, as a share of the sample's largest logit (at least
+            1); None takes one for the logits' dtype (1e-3 for float32, 5e-2 for bfloat16).
+        collate: the run's own collate of one pack, where it is not ours.
+        parts: what `encode` returns for each sample of the pack; needed only where the media of a
+            pack cannot be told apart, and an error says so.
+
+    Returns:
+        The largest difference found, in logits.
+
+    Raises:
+        IsolationError: a sample's logits differ; the first one is named, and likely reasons.
+        MismatchError: the model was loaded with another attention than `attention`, or the media
+            of the pack cannot be told apart.
+    """
+    inner = unwrap(model)
+    if collate is None:
+        _check_names(inner, attention)
+    device = next(model.parameters()).device
+    batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
+    alone = separate(pack, inner.config, parts)
+    worst = 0.0
+    with torch.no_grad(), _evaluating(model):
+        packed = _logits(model, batch, device)
+        starts = (pack["cu_seqlens"][:-1]).tolist()
+        for at, one in enumerate(alone):
+            own = _logits(model, _plain(one, inner, attention), device)
+            mine = packed[starts[at] : starts[at] + len(own)]
+            largest = max(1.0, float(own.abs().max()))
+            allowed = _TOLERANCE.get(own.dtype, 1e-3) if tolerance is None else tolerance
+            differences = (mine.double() - own.double()).abs().amax(-1)
+            difference = float(differences.max())
+            if not difference <= allowed * largest:  # NaN is a difference
+                first = int((~(differences <= allowed * largest)).nonzero()[0])
+                where = f"from its token {first} on by up to {difference:.3g} (allowed:"
+                raise IsolationError(
+                    f"pack {pack.get('pack_id')}, sample {int(one['sample_ids'])} at position"
+                    f" {at}: its logits in the pack differ from those of the sample alone, {where}"
+                    f" {allowed * largest:.3g}); likely because {_reason(inner, batch)}"
+                )
+            worst = max(worst, difference)
+    return worst
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every module's own mode again after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _check_names(model: Any, attention: str) -> None:
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else None
+    found = getattr(config, "_attn_implementation", None)
+    expected = _IMPLEMENTATIONS.get(attention)
+    if found is None or expected is None or any(name in found for name in expected):
+        return
+    raise MismatchError(
+        f"attention {attention!r} was asked for and the model was loaded with"
+        f" attn_implementation {found!r}: make them agree"
+    )
+
+
+def _plain(one: Pack, model: Any, attention: str) -> dict[str, Any]:
+    """One sample's arguments, as little of the pack in them as the model allows."""
+    if attention in ("indexed", "thd"):
+        return collate_packs([one], attention)  # such models take nothing else
+    batch = collate_packs([one], "flash" if attention == "flash" else "sdpa")
+    if "mm_token_type_ids" not in batch and any("grid_thw" in key for key in one):
+        types = media_types(one, model.config)
+        if not bool(types.any()):
+            return batch  # the model could not make positions without them
+        batch["mm_token_type_ids"] = types[None]
+    del batch["position_ids"]
+    return batch
+
+
+def _logits(model: nn.Module, batch: Mapping[str, Any], device: torch.device) -> Tensor:
+    """[T, vocabulary] of a batch of one row."""
+    inputs = {
+        key: value.to(device) if hasattr(value, "to") else value
+        for key, value in batch.items()
+        if key not in ("labels", "shift_labels")
+    }
+    output = model(**inputs)
+    logits: Tensor = getattr(output, "logits", output)
+    return logits.reshape(-1, logits.shape[-1])
+
+
+def _reason(model: Any, batch: Mapping[str, Any]) -> str:
+    """The first known mistake that this batch and model show."""
+    config = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    positions, mask = batch.get("position_ids"), batch.get("attention_mask")
+    mrope = "mrope_section" in (getattr(text, "rope_parameters", None) or {})
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        return "the batch has a 2-D attention_mask, which transformers reads as all one sample"
+    if unprepared(model):
+        return "the model's own masks are wrong for packs: call prepare_model on it first"
+    if batch.get("use_cache") is not False and getattr(text, "use_cache", False):
+        return "a cache is on, with which transformers ignores where positions restart"
+    if positions is None:
+        return "the batch has no position_ids, which tell transformers where samples begin"
+    if mrope and (positions.ndim != 3 or positions.shape[0] != 4):
+        return (
+            f"position_ids are {list(positions.shape)} and this model needs [4, B, T]: a row of"
+            " restarting positions, then its three mRoPE rows"
+        )
+    rows = positions[0] if positions.ndim == 3 else positions
+    if int((rows[:, 1:] - rows[:, :-1] != 1).sum()) < 1:
+        return "position_ids do not restart where samples begin"
+    return (
+        "position_ids, token types or media are not those of the samples, or the model was not"
+        " given to packidx.torch.prepare_model"
+    )

@@ -1,0 +1,260 @@
+"""A loss that does not depend on ranks, accumulation or packing.
+
+A step's loss is a weighted mean over all label tokens of its global batch,
+
+    L = Σ w(n) · cross_entropy / D,    D = Σ n · w(n),
+
+n being the label tokens of the sample (or piece) that a token belongs to. D is the same number on
+every rank and known before the step begins: `PackSampler.denominator(step, weight)` reads it from
+the plan. Each micro-step adds its share of the sum over D, gradients add up to those of L, and
+neither how many packs a rank takes nor which samples share a pack changes them.
+
+Where less was trained than planned (a sample that could not be read became a hole),
+`correct_gradients` exchanges the planned D for the one that was seen, once per step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from packidx.errors import MismatchError, OptionError
+from packidx.torch.pieces import IGNORE
+
+WEIGHTS = ("token", "sample", "square")
+
+Batch = Mapping[str, Any]
+
+# Sums of square roots rounded in another order differ by 1e-15, one token of 2^31 by 5e-10.
+_SAME = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """How much a label token counts, by the n label tokens of its sample.
+
+    ``'token'``: 1, so every token counts the same; ``'sample'``: 1/n, so every sample does;
+    ``'square'``: 1/√n, between the two. They are InternVL's ``loss_reduction``.
+
+    Raises:
+        OptionError: `name` is none of these.
+    """
+
+    name: str = "token"
+
+    def __post_init__(self) -> None:
+        if self.name not in WEIGHTS:
+            raise OptionError(f"loss weight {self.name!r} is none of {', '.join(WEIGHTS)}")
+
+    def per_token(self, counts: Tensor) -> Tensor:
+        """w(n) for int64 `counts`, float32 of the same shape; 0 where n is 0."""
+        power = {"token": 0.0, "sample": -1.0, "square": -0.5}[self.name]
+        weights: Tensor = counts.clamp(min=1).double().pow(power).float()
+        return weights.where(counts > 0, 0.0)
+
+    def total(self, counts: npt.ArrayLike) -> float:
+        """Σ n · w(n) over samples with `counts` label tokens each; their order does not matter."""
+        array = np.asarray(counts, np.int64)
+        if self.name == "token":
+            return float(array.sum())
+        if self.name == "sample":
+            return float(np.count_nonzero(array))
+        return math.fsum(np.sqrt(array).tolist())
+
+
+def packed_loss(
+    logits: Tensor,
+    batch: Batch,
+    weights: LossWeights,
+    denominator: float,
+    *,
+    scale: float = 1.0,
+    kept: Tensor | None = None,
+    head: torch.nn.Module | None = None,
+    chunk: int = 1024,
+) -> Tensor:
+    """This batch's share of the step's loss, a float32 scalar: Σ w · cross_entropy · scale / D.
+
+    Args:
+        logits: [B, T, V]; or with `head` the last hidden states [B, T, H].
+        batch: what `collate` returned: ``labels`` (and ``shift_labels``), ``position_ids``.
+        weights: of the label tokens.
+        denominator: D of the whole step, over all ranks and micro-steps.
+        scale: the number that the trainer divides gradients by. DDP and FSDP average over ranks:
+            the number of data-parallel ranks. A trainer that also divides each micro-step's loss by
+            the accumulation steps (``accelerator.backward``): times those.
+        kept: `label_positions`, where the model got them as ``logits_to_keep``: logits [B, n, V].
+        head: turns hidden states into logits (``model.lm_head``), for label positions only, `chunk`
+            of them at a time and again in the backward pass: logits of a whole pack with a large
+            vocabulary are often the largest tensor of a step.
+
+    Without a label token it is 0, with a gradient of 0 for all that `logits` came from.
+
+    Raises:
+        OptionError: `denominator` is None or below 0, that is to say no denominator.
+        MismatchError: `logits` are not of this batch, or not of these positions.
+    """
+    _check_denominator(denominator)
+    targets, per_token = loss_targets(batch, weights)
+    chosen = targets != IGNORE
+    rows = chosen_rows(logits, chosen, kept)
+    labels, factors = targets[chosen], per_token[chosen]
+    if head is None:
+        summed = _weighted_sum(None, rows, labels, factors)
+    else:
+        pieces = (torch.split(each, chunk) for each in (rows, labels, factors))
+        parts = [
+            checkpoint(_weighted_sum, head, *one, use_reentrant=False)
+            for one in zip(*pieces, strict=True)
+        ]
+        summed = torch.stack(parts).sum()
+    return summed * (scale / (denominator or 1.0))
+
+
+def _weighted_sum(
+    head: torch.nn.Module | None, rows: Tensor, labels: Tensor, per_token: Tensor
+) -> Tensor:
+    logits = rows if head is None else head(rows)
+    losses = functional.cross_entropy(logits.float(), labels, reduction="none")
+    return (losses * per_token).sum()
+
+
+def label_positions(batch: Batch) -> Tensor:
+    """Positions at which some row of the batch predicts a label, int64 [n], ascending.
+
+    As ``logits_to_keep`` it spares the model all other logits.
+    """
+    targets, _ = loss_targets(batch, LossWeights())
+    return (targets != IGNORE).any(0).nonzero()[:, 0]
+
+
+def chosen_rows(logits: Tensor, chosen: Tensor, kept: Tensor | None) -> Tensor:
+    """`logits` at the `chosen` positions, [n, V]."""
+    inside = chosen if kept is None else chosen[:, kept]
+    if logits.shape[:2] != inside.shape or (kept is not None and inside.sum() != chosen.sum()):
+        raise MismatchError(
+            f"logits of shape {list(logits.shape)} are not those of a batch of shape"
+            f" {list(chosen.shape)}{'' if kept is None else f' at {len(kept)} kept positions'}:"
+            " give the model's own, of all positions or of label_positions(batch)"
+        )
+    return logits[inside]
+
+
+def loss_targets(batch: Batch, weights: LossWeights) -> tuple[Tensor, Tensor]:
+    """What each position predicts and how much that counts: int64 [B, T] and float32 [B, T].
+
+    Position t predicts ``targets[:, t]``, -100 for nothing, as in transformers' ``shift_labels``.
+    For context parallelism compute both before the sequence is sharded, and shard them with it.
+    """
+    labels = batch["labels"]
+    segments = _segments(batch)
+    trained = labels != IGNORE
+    counts = torch.zeros(labels.numel(), dtype=torch.int64, device=labels.device)
+    counts.index_add_(0, segments.flatten(), trained.flatten().long())
+    per_token = weights.per_token(counts)[segments] * trained
+    if "shift_labels" in batch or batch.get("shifted"):
+        return labels, per_token
+    # The first label of each sample is masked, so nothing is predicted across its border.
+    return functional.pad(labels[..., 1:], (0, 1), value=IGNORE), functional.pad(
+        per_token[..., 1:], (0, 1)
+    )
+
+
+def _segments(batch: Batch) -> Tensor:
+    """Number of each token's segment, int64 [B, T] below B · T; a segment starts at position 0."""
+    positions, labels = batch["position_ids"], batch["labels"]
+    if positions.ndim > labels.ndim:
+        positions = positions[0]
+    starts = positions == 0
+    starts[..., 0] = True
+    numbers: Tensor = starts.flatten().cumsum(0) - 1
+    return numbers.view_as(labels)
+
+
+def _check_denominator(denominator: float | None) -> None:
+    if denominator is None:
+        raise OptionError(
+            "the loss has no denominator: the plan does not know this step's label tokens, so take"
+            " packidx.torch.seen_denominator of the step's batches"
+        )
+    if not denominator >= 0:
+        raise OptionError(f"the loss's denominator is {denominator}: it must be at least 0")
+
+
+def batch_weight(batch: Batch, weights: LossWeights) -> float:
+    """Σ n · w(n) over the samples of one batch: what it really adds to the step's denominator."""
+    trained = batch["labels"] != IGNORE
+    segments = _segments(batch)[trained]
+    return weights.total(torch.bincount(segments).cpu().numpy())
+
+
+def seen_denominator(
+    batches: Iterable[Batch], weights: LossWeights, group: dist.ProcessGroup | None = None
+) -> float:
+    """The step's denominator out of this rank's batches of the step, summed over the ranks.
+
+    All data-parallel ranks (`group`, all processes if None) must call it. For plans that do not
+    know label counts: those of bare lengths, or with samples that were cut.
+    """
+    return _summed_over_ranks([batch_weight(batch, weights) for batch in batches], group)
+
+
+def correct_gradients(
+    parameters: Iterable[Tensor],
+    planned: float,
+    seen: float | Sequence[float],
+    group: dist.ProcessGroup | None = None,
+) -> float:
+    """Make of gradients over the planned denominator those over the one that was seen.
+
+    To be called by all data-parallel ranks once per step, after the last backward pass, before
+    gradients are clipped. It costs one all-reduce of a number; only after holes does it touch them.
+
+    Args:
+        parameters: of the model, their gradients summed over ranks already.
+        planned: `PackSampler.denominator` of the step.
+        seen: `batch_weight` of this rank's batches of the step, or their sum.
+        group: the data-parallel ranks; all processes if None.
+
+    Returns:
+        the factor, 1.0 where everything planned was there.
+
+    Raises:
+        MismatchError: more was seen than planned, which a hole cannot do.
+    """
+    _check_denominator(planned)
+    each = [seen] if isinstance(seen, (int, float)) else seen
+    total = _summed_over_ranks(each, group)
+    if abs(total - planned) <= _SAME * planned or total == 0:
+        return 1.0
+    if total > planned:
+        raise MismatchError(
+            f"the step's samples weigh {total:g} in the loss but were planned as {planned:g}: pass"
+            " the denominator of this step and of this loss weight"
+        )
+    factor = planned / total
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+    return factor
+
+
+def _summed_over_ranks(parts: Sequence[float], group: dist.ProcessGroup | None) -> float:
+    total = math.fsum(parts)
+    if not (dist.is_available() and dist.is_initialized()):
+        return total
+    on_cpu = dist.get_backend(group) in ("gloo", "mpi")
+    device = None if on_cpu else torch.accelerator.current_accelerator()
+    value = torch.tensor(total, dtype=torch.float64, device=device)
+    dist.all_reduce(value, group=group)
+    return float(value)

@@ -1,0 +1,121 @@
+"""Media tensors: put together, and compared with what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from packidx.errors import MismatchError
+from packidx.index import Sample
+from packidx.torch.pieces import TYPES, Encoded, PlanMismatch
+
+Planned = Sequence[Mapping[str, Any]]
+"""A sample's media: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``, first token."""
+
+Grid = tuple[int, int, int]
+"""Patches of one medium: time or tiles, rows, columns."""
+
+# Tensors that a model reads only as far as another one says: it takes them filled up with zeros.
+_BOUNDED_BY = {
+    # LLaVA-NeXT, LLaVA-OneVision: tiles. Pixtral, Mistral 3: height and width.
+    "image_sizes": ("pixel_values",),
+    # Idefics3, SmolVLM: tiles, of which those of zeros alone are left out.
+    "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
+}
+
+
+def planned_media(sample: Sample) -> Planned | None:
+    """The media of a sample, as far as they lie in its piece; None where the plan does not say."""
+    media: Planned | None = getattr(sample, "media", None)
+    return media
+
+
+def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The media tensors of several samples, or of several packs, joined on dimension 0.
+
+    Where the model is told how much of ``pixel_values`` is real (by ``image_sizes`` or
+    ``pixel_attention_mask``) parts of different shapes are filled up with zeros to the largest.
+
+    Raises:
+        MismatchError: tensors of one name have shapes that do not go together.
+    """
+    keys = list(dict.fromkeys(key for part in parts for key in part))
+    fillable = {key for by, names in _BOUNDED_BY.items() if by in keys for key in names}
+    return {
+        key: _join(key, [part[key] for part in parts if key in part], key in fillable)
+        for key in keys
+    }
+
+
+def _join(key: str, tensors: Sequence[Tensor], fillable: bool) -> Tensor:
+    if len(tensors) == 1:
+        return tensors[0]
+    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    if len(shapes) == 1:
+        rows = sum(tensor.shape[0] for tensor in tensors)
+        return torch.cat(tuple(tensors), out=_empty((rows, *shapes.pop()), tensors))
+    if not fillable or len({len(shape) for shape in shapes}) > 1:
+        raise MismatchError(
+            f"encode returned {key} with different shapes {sorted(shapes)} after the first"
+            " dimension: samples of one pack must agree in it"
+        )
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    joined = _empty((sum(tensor.shape[0] for tensor in tensors), *largest), tensors).zero_()
+    at = 0
+    for tensor in tensors:
+        inside = tuple(slice(size) for size in tensor.shape[1:])
+        joined[(slice(at, at + tensor.shape[0]), *inside)] = tensor
+        at += tensor.shape[0]
+    return joined
+
+
+def _empty(shape: tuple[int, ...], tensors: Sequence[Tensor]) -> Tensor:
+    """An uninitialised tensor, of NumPy's memory where it has such numbers.
+
+    NumPy asks for huge pages from 4 MB on: the kernel then hands out a pack's pixels five times as
+    fast as in pages of 4 KB, which takes longer than copying them.
+    """
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    name = str(dtype).removeprefix("torch.")
+    if name in ("float32", "float16", "float64", "uint8", "int64"):
+        return torch.from_numpy(np.empty(shape, name))
+    return torch.empty(shape, dtype=dtype)
+
+
+def check_media(sample: Encoded, planned: Planned | None) -> None:
+    """Compare the grids that `sample` has with the planned ones, as far as both are known.
+
+    Raises:
+        PlanMismatch: they differ.
+    """
+    if planned is None:
+        return
+    for kind in TYPES:
+        grid = sample.media.get(f"{kind}_grid_thw")
+        wanted = [grid_of(medium) for medium in planned if medium["kind"] == kind]
+        if grid is None or None in wanted:
+            continue
+        found = [tuple(sides) for sides in grid.tolist()]
+        # Some models want a video's grid as one row per frame.
+        frames = [(1, h, w) for t, h, w in filter(None, wanted) for _ in range(t)]
+        if found != wanted and (kind != "video" or found != frames):
+            raise PlanMismatch(
+                f"encoded to {kind}s of {_words(found)} patches (t x h x w) but planned as"
+                f" {_words(wanted)}; estimate with this encoder and plan again"
+            )
+
+
+def grid_of(medium: Mapping[str, Any]) -> Grid | None:
+    """The planned (t, h, w), None where it is unknown."""
+    sides = (medium["t"] or 0, medium["h"] or 0, medium["w"] or 0)
+    return sides if all(side > 0 for side in sides) else None
+
+
+def _words(grids: Sequence[tuple[int, ...] | None]) -> str:
+    return ", ".join("x".join(map(str, grid or ())) for grid in grids) or "none"

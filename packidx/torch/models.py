@@ -1,0 +1,161 @@
+"""What a model needs before it trains on packs, and which models cannot keep samples apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from packidx.errors import MismatchError, OptionError
+from packidx.torch.hooks import (
+    Hook,
+    bidirectional_images,
+    drop_block_mask,
+    install,
+    number_segments,
+)
+
+ATTENTIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
+_STATELESS = {"full_attention", "sliding_attention", "chunked_attention"}
+_WINDOWED = {"sliding_attention", "chunked_attention"}
+# Models whose image or prefix tokens see one another across samples, whatever the batch says.
+_PREFIX = {"paligemma", "git", "molmo2", "pi0"}
+_KERNELS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d"}
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def prepare_model(model: Model) -> Model:
+    """Set what packing needs on a transformers model, in place, and return it.
+
+    Turns the cache off in every config it has: with a cache, transformers takes a pack for one long
+    sample. Models whose own masks are wrong for packs get a forward hook that makes right ones
+    (Gemma 3, sliding windows under flex_attention) or passes on where samples begin (linear
+    attention). Call it before the model is wrapped or compiled; calling it again changes nothing.
+
+    Raises:
+        OptionError: it is no transformers model.
+        MismatchError: its attention implementation or one of its layers lets samples see one
+            another; the sentence says which, and what would not.
+    """
+    inner = unwrap(model)
+    config = getattr(inner, "config", None)
+    if config is None or not hasattr(config, "get_text_config"):
+        raise OptionError(
+            f"{type(inner).__name__} has no config that names its attention: give prepare_model a"
+            " transformers model"
+        )
+    name = type(inner).__name__
+    _check_attention(name, config)
+    _check_layers(name, inner, config)
+    for each in _configs(config):
+        if hasattr(each, "use_cache"):
+            each.use_cache = False
+    config.use_cache = False
+    for module, hook in _hooks(inner, config):
+        install(module, hook)
+    return model
+
+
+def unwrap(model: nn.Module) -> Any:
+    """The model inside DistributedDataParallel, torch.compile and the like."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return unwrap(inner)
+    return model
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    """`config` and those inside it."""
+    yield config
+    for each in list(vars(config).values()):
+        if hasattr(each, "model_type") and hasattr(each, "to_dict"):
+            yield from _configs(each)
+
+
+def _check_attention(name: str, config: Any) -> None:
+    text = config.get_text_config()
+    implementation = getattr(text, "_attn_implementation", None)
+    known = isinstance(implementation, str) and "|" not in implementation
+    if not known or not (implementation in ATTENTIONS or "flash" in str(implementation)):
+        raise MismatchError(
+            f"{name} uses attention implementation {implementation!r}, which is not known to keep"
+            f" packed samples apart: load it with attn_implementation {', '.join(ATTENTIONS)}"
+        )
+    both_ways = getattr(text, "use_bidirectional_attention", None)
+    if not getattr(text, "is_causal", True) or both_ways in (True, "all"):
+        raise MismatchError(
+            f"{name} attends in both directions, and transformers makes no mask for packed samples"
+            " there: train it on padded batches"
+        )
+    if config.model_type in _PREFIX or both_ways == "vision":
+        raise MismatchError(
+            f"{name} ({config.model_type}) lets image or prefix tokens see one another in both"
+            " directions, across packed samples too: train it on padded batches"
+        )
+
+
+def _check_layers(name: str, model: nn.Module, config: Any) -> None:
+    text = config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False) or getattr(text, "cross_attention_layers", ()):
+        raise MismatchError(
+            f"{name} has cross-attention, through which packed samples see one another's images or"
+            " inputs: train it on padded batches"
+        )
+    kinds = _layer_types(text)
+    if "linear_attention" in kinds:
+        missing = [package for module, package in _KERNELS.items() if find_spec(module) is None]
+        if not torch.cuda.is_available():
+            missing.append("a CUDA device")
+        if missing:
+            raise MismatchError(
+                f"{name} has linear attention, whose torch code carries state from one packed"
+                f" sample into the next, and here is no {', no '.join(missing)}: run it on a GPU"
+                " after pip install flash-linear-attention causal-conv1d, or train it on padded"
+                " batches"
+            )
+        kinds -= {"linear_attention"}
+    elif not kinds and any(hasattr(module, "A_log") for module in model.modules()):
+        kinds = {"state space"}
+    if other := sorted(kinds - _STATELESS):
+        raise MismatchError(
+            f"{name} has layers of type {', '.join(other)}, which are not known to keep packed"
+            " samples apart: train it on padded batches"
+        )
+
+
+def _layer_types(text: Any) -> set[str]:
+    for key in ("layer_types", "layers_block_type", "block_types"):
+        if kinds := getattr(text, key, None):
+            return {str(kind) for kind in kinds}
+    return set()
+
+
+def _hooks(model: nn.Module, config: Any) -> Iterator[tuple[nn.Module, Hook]]:
+    """The modules that need a hook, and which."""
+    text = config.get_text_config()
+    kinds = _layer_types(text)
+    windowed = bool(kinds & _WINDOWED) or (not kinds and getattr(text, "sliding_window", None))
+    for module in model.modules():
+        own: Any = getattr(module, "config", None)
+        if own is config and config.model_type == "gemma3" and "language_model" in module._modules:
+            yield module, bidirectional_images
+        if own is text and "layers" in module._modules:
+            if "linear_attention" in kinds:
+                yield module, number_segments
+            if windowed and text._attn_implementation == "flex_attention":
+                yield module, drop_block_mask
+
+
+def unprepared(model: Any) -> bool:
+    """Whether a hook of `prepare_model` is missing on this transformers model."""
+    config = getattr(model, "config", None)
+    if not hasattr(config, "get_text_config"):
+        return False
+    return any(
+        hook not in module._forward_pre_hooks.values() for module, hook in _hooks(model, config)
+    )

@@ -1,0 +1,165 @@
+"""One sample of a pack: read, encoded, made to fit its plan; or what stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from packidx.errors import BadRecord, MismatchError, SourceError
+from packidx.fetch import Fetcher
+from packidx.index import Index, Sample
+from packidx.torch.events import event
+from packidx.torch.holes import Holes, NoHole
+from packidx.torch.media import check_media, planned_media
+from packidx.torch.padding import extend
+from packidx.torch.pieces import IGNORE, Encoded, PlanMismatch, cut, normalise, shift
+from packidx.torch.policy import Policy, is_of_the_sample, retried
+from packidx.transform import Transform
+
+Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
+Happened = list[dict[str, Any]]
+
+
+class SampleReader:
+    """Reads the samples of one plan by a policy.
+
+    Args:
+        index: of the plan.
+        encode: the encoder.
+        transform: the plan's.
+        policy: about samples that are not as planned.
+        pad_token_id: what fills samples up.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        encode: Encode,
+        transform: Transform | None,
+        policy: Policy,
+        pad_token_id: int,
+    ) -> None:
+        self._index, self._encode, self._transform = index, encode, transform
+        self._policy, self._pad_token_id = policy, pad_token_id
+        self._fetcher = Fetcher(index)
+        options = index.manifest["options"]
+        self._shift = bool(options.get("shift"))
+        self._cuts = options.get("on_long") in ("split", "truncate")
+        self._budget = options.get("planned_capacity", index.capacity)
+        self._holes = Holes(index, encode, self._read_again, pad_token_id)
+
+    def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded:
+        """The piece of `sample` that its pack holds, of exactly the planned length.
+
+        Args:
+            sample: as planned.
+            epoch: of its pack.
+            events: what happens is added here.
+
+        Raises:
+            MismatchError: shard or encoded sample differ from the plan.
+            BadRecord, SourceError: record, media or shard cannot be read.
+        """
+        try:
+            encoded, failed = retried(lambda: self._encoded(sample, epoch), self._policy.retries)
+        except Exception as error:
+            if self._policy.on_error == "raise" or not is_of_the_sample(error):
+                raise _located(error, sample, self._index) from error.__cause__
+            return self._hole("unreadable", sample, error, events)
+        if failed is not None:
+            events.append(event("retried", "read", sample, failed, encoded.length))
+        try:
+            part = self._fit(encoded, sample)
+        except PlanMismatch as error:
+            if self._policy.on_mismatch == "error":
+                raise _located(error, sample, self._index) from None
+            return self._mended(encoded, sample, error, events)
+        except MismatchError as error:
+            raise _located(error, sample, self._index) from None
+        if self._policy.makes_holes:
+            self._holes.learn(part, sample)
+        return part
+
+    def _read_again(self, sample: Sample) -> Encoded:
+        """A sample of any pack, as planned or not at all."""
+        epoch = self._index.pack(sample.pack_id).stats["epoch"] or 0
+        return self._fit(self._encoded(sample, epoch), sample)
+
+    def _encoded(self, sample: Sample, epoch: int) -> Encoded:
+        """The whole sample, as long as it may be."""
+        record = self._fetcher.read(sample)
+        if self._transform is not None:
+            record = self._transform.apply(
+                record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
+            )
+        encoded = normalise(self._encode(record))
+        return shift(encoded) if self._shift and encoded.length else encoded
+
+    def _fit(self, encoded: Encoded, sample: Sample) -> Encoded:
+        """`encoded` cut as planned, with exactly the planned length and media."""
+        found, start = encoded.length, sample.token_start or 0
+        part = encoded
+        if found != sample.length or start:
+            may_cut = self._cuts and found > self._budget
+            if not may_cut or start + sample.length > found:
+                after = " after the shift" if self._shift else ""
+                piece = f" from token {start}" if start else ""
+                raise PlanMismatch(
+                    f"encoded to {found} tokens{after} but planned as {sample.length}{piece};"
+                    " estimate with this encoder and plan again"
+                )
+            part = self._cut(encoded, start, start + sample.length)
+        check_media(part, planned_media(sample))
+        return part
+
+    def _cut(self, encoded: Encoded, start: int, stop: int) -> Encoded:
+        media_ids: Mapping[str, int] | None = getattr(self._encode, "media_token_ids", None)
+        part = cut(encoded, start, stop, media_ids)
+        if not self._shift:
+            part.labels[:1] = IGNORE  # its predictor is in another piece
+        return part
+
+    def _mended(
+        self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
+    ) -> Encoded:
+        """What stands for a sample that is not what was planned."""
+        found, start = encoded.length, sample.token_start or 0
+        if self._policy.on_mismatch == "truncate" and found > start:
+            stop = min(found, start + sample.length)
+            try:
+                part = self._cut(encoded, start, stop) if (start, stop) != (0, found) else encoded
+                check_media(part, planned_media(sample))
+            except MismatchError:  # the cut falls into media, or these are others than planned
+                pass
+            else:
+                done = "truncated" if part.length == sample.length else "padded"
+                events.append(event("mismatch", done, sample, error, found))
+                return extend(part, sample.length, self._pad_token_id)
+        return self._hole("mismatch", sample, error, events, found)
+
+    def _hole(
+        self,
+        kind: str,
+        sample: Sample,
+        error: Exception,
+        events: Happened,
+        found: int | None = None,
+    ) -> Encoded:
+        try:
+            hole = self._holes.build(sample)
+        except (NoHole, PlanMismatch) as reason:
+            text = f"{reason}; no hole can stand for it: {error}"
+            raise _located(NoHole(text), sample, self._index) from error
+        events.append(event(kind, "hole", sample, error, found))
+        return hole
+
+
+def _located(error: Exception, sample: Sample, index: Index) -> Exception:
+    """`error` with the pack and the sample in its text, or, of a foreign class, in its notes."""
+    where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
+    if isinstance(error, BadRecord):
+        return BadRecord(error.reason, f"{where}: {error.detail}")
+    if isinstance(error, MismatchError | SourceError):
+        return type(error)(f"{where}: {error}")
+    error.add_note(f"while reading {where} of {index.path}@{index.id}")
+    return error
