@@ -140,6 +140,16 @@ def test_appending_what_does_not_follow_says_so(tmp_path: Path) -> None:
         plan_packs(tmp_path / "bare.parquet", tmp_path / "b", append=open_index(tmp_path / "b"))
 
 
+def test_a_window_without_packs_does_not_decide_the_schedule(tmp_path: Path) -> None:
+    lengths = [9000] * 100 + [100] * 20_000
+    pq.write_table(pa.table({"length": lengths}), tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=1000, window_samples=100)
+    index = sound(open_index(tmp_path / "i"))
+    result = index.manifest["result"]
+    assert (result["windows"][0]["num_packs"], result["dropped"]) == (0, {"too_long": 100})
+    assert result["schedule_block"] == 128  # an eighth of 2,000 packs, as a power of two
+
+
 def test_windows_of_shards_need_shards(tmp_path: Path) -> None:
     pq.write_table(pa.table({"length": [1, 2]}), tmp_path / "l.parquet")
     with pytest.raises(OptionError, match="use --window-samples"):

@@ -152,7 +152,7 @@ class Job:
         dropped = plan.dropped
         if self.drawn is not None and plan.items.num_items:
             dropped = plan.keep(self.drawn[plan.number])
-        if not self.block:
+        if not self.block and plan.items.num_items:
             self.block = block_of(plan, len(self.windows), self.options)
         model = CostModel.from_json(self.options.cost_model)
         tally.begin_window(window, plan, dropped)
@@ -180,7 +180,12 @@ class Job:
         if dropped.num_rows:
             writer.write("dropped", dropped)
         tally.end_window(
-            plan, blocks_of(self.options.schedule, self.block, self.options.micro_steps)
+            plan,
+            blocks_of(
+                self.options.schedule,
+                self.block or self.options.micro_steps,
+                self.options.micro_steps,
+            ),
         )
         writer.end_window()
 
@@ -189,7 +194,7 @@ def block_of(plan: WindowPlan, num_windows: int, options: ResolvedOptions) -> in
     """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two."""
     if options.global_batch is not None:
         return options.global_batch
-    packs = plan.num_packs() * num_windows if plan.items.num_items else 0
+    packs = plan.num_packs() * num_windows
     fitting = 1 << max(0, (packs // 8).bit_length() - 1)
     steps = options.micro_steps
     return max(steps, min(512, fitting) // steps * steps)
