@@ -41,6 +41,7 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 def _show(rows: list[dict[str, Any]]) -> None:
     from .console import count, print_table
+    from .facts import asked_for
 
     header = [
         "snapshot",
@@ -52,6 +53,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
         "fill",
         "gap",
         "dropped",
+        "options",
     ]
     cells = []
     for row in rows:
@@ -67,6 +69,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
                 f"{100 * result['fill']:.2f} %",
                 count(result["gap"]),
                 count(result["num_dropped"]),
+                asked_for(options),
             ]
         )
     print_table(header, cells, right=3)

@@ -286,32 +286,15 @@ def _capacities(text: str, *, several: bool) -> list[int]:
 
 def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) -> None:
     from .console import print_facts
-    from .stats import result_facts
+    from .facts import result_facts
 
     ident = manifest["snapshot_id"]
     facts = result_facts(manifest)
-    if margin := margin_fact(manifest):
-        facts["margin"] = margin
     state = "exists already, HEAD points at it" if existed else f"written in {seconds:.1f} s"
     facts["index"] = f"{output}@{ident[:12]} ({state})"
     query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"
     facts["try"] = f'{_program()} sql {shlex.quote(output)} "{query}"'
     print_facts("Plan", facts)
-
-
-def margin_fact(manifest: dict[str, Any]) -> str | None:
-    """The margin and why; None where packs may be filled."""
-    options, lengths = manifest["options"], manifest["lengths"]
-    if not options["margin"]:
-        return None
-    share = f"{100 * options['margin']:.2f} %: packs of at most {options['planned_capacity']:,}"
-    found = lengths.get("calibration")
-    if found is None:
-        return share
-    return (
-        f"{share}, so that one overflows with a chance below {options['overflow_chance']:g} "
-        f"(calibrated on {found['num_samples']:,} samples; source {found['source']} decides)"
-    )
 
 
 def _program() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,8 @@ def _run(index: Index, query: str, kind: str, output: str | None) -> str | None:
         first = " ".join(str(error).split("\n\n")[0].split())
         if absent and "name lengths does not exist" in first:
             first = absent
+        if "syntax error" in first and re.search(r"\b(window|group|offset)\b", query, re.I):
+            first += '; the columns "window", "group" and "offset" need double quotes'
         raise OptionError(f"the query failed: {first}") from None
     return FORMATS[kind](columns, rows)
 

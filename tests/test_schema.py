@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from packidx import schema
 from packidx.files import array_digest, file_digest
+from packidx.index.order import permute
+from packidx.mix import derive_key
+
+ROOT = Path(__file__).parent.parent
 
 LOCATOR = "source:string key:string shard:int32 row:int64 offset:int64 nbytes:int64"
 EXPECTED = {
@@ -82,3 +87,13 @@ def test_digests_tell_values_nulls_and_types_apart() -> None:
     for array, digest in zip(arrays, digests, strict=True):
         padded = pa.concat_arrays([array, array]).slice(len(array))
         assert array_digest(padded) == digest
+
+
+def test_the_test_vectors_of_the_format_hold() -> None:
+    """What FORMAT.md states for readers in other languages."""
+    text = " ".join((ROOT / "FORMAT.md").read_text().split())
+    key = derive_key(0, "packs")
+    assert f'`derive_key(0, "packs")` is {key};' in text
+    order = permute(np.arange(10, dtype=np.uint64), 10, key).tolist()
+    assert f"under that key is {', '.join(map(str, order))}." in text
+    assert sorted(order) == list(range(10))

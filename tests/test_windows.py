@@ -164,4 +164,4 @@ def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["plan", longer, "-o", index, "--append"]) == 0
     assert "windows      3" in capsys.readouterr().out
     assert main(["stats", index]) == 0
-    assert "per pack, at most 2; fetching them whole" in capsys.readouterr().out
+    assert "per pack, at most 2; a reader that fetches whole shards" in capsys.readouterr().out

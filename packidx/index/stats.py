@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packidx.index.composition import Composition
 from packidx.index.cost import COLUMNS as COSTS
 from packidx.index.cost import pack_cost
-from packidx.index.idle import ScheduledPacks, ranks_stats
+from packidx.index.idle import RANKS, ScheduledPacks, ranks_stats
 from packidx.index.order import Epochs
 from packidx.index.reader import Index
 
@@ -47,7 +47,9 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
 
 
 def sample_stats(
-    index: Index, progress: Callable[[str], None] = lambda doing: None
+    index: Index,
+    progress: Callable[[str], None] = lambda doing: None,
+    ranks: Sequence[int] = RANKS,
 ) -> dict[str, Any]:
     """What only the samples tell, window by window.
 
@@ -75,7 +77,7 @@ def sample_stats(
     return {
         "composition": composition.result(),
         "locality": locality.result(),
-        "schedule": _schedule(index, np.concatenate(tokens) if tokens else None),
+        "schedule": _schedule(index, np.concatenate(tokens) if tokens else None, ranks),
     }
 
 
@@ -98,7 +100,7 @@ def _by_source(
     return np.stack([np.diff(one) for one in running], axis=1)
 
 
-def _schedule(index: Index, sources: Int64s | None) -> list[dict[str, Any]]:
+def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
     """What the order of the first epoch's packs is worth for each number of ranks."""
     packs = index.packs(["image_tokens", "video_tokens", *COSTS])
     mine = Epochs.of(index.manifest, index.path).scheduled(0)
@@ -113,7 +115,7 @@ def _schedule(index: Index, sources: Int64s | None) -> list[dict[str, Any]]:
     scheduled = ScheduledPacks(
         llm, vit, columns["length"], vision, None if sources is None else sources[mine]
     )
-    return ranks_stats(scheduled, int(index.manifest["result"]["schedule_block"]))
+    return ranks_stats(scheduled, int(index.manifest["result"]["schedule_block"]), ranks)
 
 
 class _Locality:

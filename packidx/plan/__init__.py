@@ -11,7 +11,7 @@ from packidx.errors import OptionError
 from packidx.index.reader import Index
 from packidx.plan.job import Job, Progress
 from packidx.plan.lengths import read_lengths
-from packidx.plan.options import PlanOptions, inherited
+from packidx.plan.options import PlanOptions, inherited, merged
 
 __all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
 
@@ -72,7 +72,10 @@ def plan_packs(
         asked = replace(options, **changes)
     elif earlier is not None:
         more = {} if append is None else {"epochs": earlier.manifest["options"]["epochs"]}
-        asked = PlanOptions(**inherited(earlier.manifest["options"]) | more | changes)
+        before = inherited(earlier.manifest["options"])
+        if changes.get("mix_by", "repeats") == "repeats":  # weights that are not named stay, too
+            changes["mix"] = merged(before["mix"], changes.get("mix", ()))
+        asked = PlanOptions(**before | more | changes)
     else:
         asked = PlanOptions(**changes)
     _check_earlier(asked, append, resume)

@@ -287,6 +287,12 @@ def inherited(options: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def merged(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    """Weights of two mixes, ``'source=weight'``; the second one's hold where both have one."""
+    named = {one.rpartition("=")[0]: one for one in (*before, *after)}
+    return tuple(named.values())
+
+
 _COUNTS = (
     "max_images",
     "max_vision_patches",

@@ -31,6 +31,7 @@ class Tally:
         self._samples = int(result.get("num_samples", 0))
         self._tokens = int(result.get("num_tokens", 0))
         self._tokens_cut = int(result.get("num_tokens_cut", 0))
+        self._tokens_dropped = int(result.get("num_tokens_dropped", 0))
         self._dropped = Counter(result.get("dropped", {}))
         self._strategies = Counter(result.get("strategies", {}))
         self._bound = int(result.get("lower_bound", 0))
@@ -55,6 +56,7 @@ class Tally:
                 "first_pack": self.num_packs,
             }
         )
+        self._tokens_dropped += int(dropped["length"].fill_null(0).to_numpy().clip(0).sum())
         for one in dropped["reason"].value_counts().to_pylist():
             self._dropped[one["values"]] += one["counts"]
         for name, counted in ((self._seen, plan.items.rows), (self._lost, None)):
@@ -96,6 +98,7 @@ class Tally:
             "num_tokens": self._tokens,
             "num_tokens_cut": self._tokens_cut,
             "num_dropped": sum(self._dropped.values()),
+            "num_tokens_dropped": self._tokens_dropped,
             "dropped": dict(sorted(self._dropped.items())),
             "fill": self._tokens / (self.num_packs * self._options.capacity),
             "strategies": dict(sorted(self._strategies.items())),

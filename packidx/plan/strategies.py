@@ -25,7 +25,8 @@ from packidx.plan.worst_fit import worst_fit_decreasing
 
 Int64s = NDArray[np.int64]
 
-# Above this certified gap, in packs of the bound, `auto` spends the seconds that `lp` takes.
+# Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
+# that `lp` takes.
 LP_GAP = 0.001
 
 
@@ -126,7 +127,8 @@ def _better(
 ) -> tuple[str, Records, tuple[int, str]]:
     """What `auto` takes instead of best fit."""
     name, plain = "bfd", records
-    if records.total_packs - bound[0] > LP_GAP * bound[0]:
+    gap = records.total_packs - bound[0]
+    if gap > max(1, LP_GAP * bound[0]):
         linear, bound = _linear(histogram, capacity, bound, records.total_packs)
         if linear.total_packs < records.total_packs:
             name, records = "lp", linear

@@ -1,0 +1,149 @@
+"""A plan in words: what `plan` and `stats` say of a manifest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .console import count
+
+
+def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
+    """A manifest's result and options in words; the same for `plan` and `stats`."""
+    result, options = manifest["result"], manifest["options"]
+    reasons = ", ".join(f"{n:,} {why}" for why, n in result["dropped"].items())
+    num_in = manifest["lengths"]["num_samples"]
+    epochs = options["epochs"]
+    variants = f", {epochs} epochs of {count(result['num_packs'] // epochs)}" if epochs > 1 else ""
+    facts = {
+        "samples": f"{count(num_in)} in, {count(result['num_samples'])} packed",
+        "tokens": count(result["num_tokens"]),
+        "packs": f"{count(result['num_packs'])} of {count(options['capacity'])} tokens{variants}",
+        "fill": f"{100 * result['fill']:.3f} %",
+        "lower bound": f"{count(result['lower_bound'])} packs ({_proofs(result['bound'])})",
+        "gap": f"{count(result['gap'])} packs ({result['gap_percent']:.3f} %)",
+        "strategy": _strategies(options["strategy"], result["strategies"]),
+        "schedule": result["schedule"],
+        "steps": _steps(result, epochs),
+        "dropped": _lost(result) + (f" ({reasons})" if reasons else ""),
+    }
+    if asked := asked_for(options):
+        facts["options"] = asked
+    if options["continues"]:
+        last = options["continues"][-1]
+        facts["continues"] = f"@{last['snapshot_id'][:12]} after {last['position']:,} packs"
+    if options["appends_to"]:
+        facts["appends to"] = f"@{options['appends_to'][:12]}"
+    if len(result["windows"]) > 1:
+        facts["windows"] = count(len(result["windows"]))
+    if result["num_pieces"] != result["num_samples"] * epochs:
+        facts["placed"] = f"{count(result['num_pieces'])} times: {_why_placed(options)}"
+    if result["num_tokens_cut"]:
+        facts["cut off"] = f"{count(result['num_tokens_cut'])} tokens of long samples"
+    methods = manifest["lengths"]["methods"]
+    if margin := margin_fact(manifest):
+        facts["margin" if options["margin"] else "planned"] = margin
+    encoder = manifest["lengths"].get("encoder")
+    how = ", ".join(f"{n:,} {name}" for name, n in methods.items())
+    by = f", by {encoder['name']}" if encoder else ""
+    facts["lengths"] = f"{how}{by}" if how else "taken as given"
+    return facts
+
+
+def _steps(result: dict[str, Any], epochs: int) -> str:
+    """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
+    size, packs = result["schedule_block"], result["num_packs"] // epochs
+    steps, left = divmod(packs, size)
+    if not steps:
+        return f"none: {count(size)} packs per step, but {count(packs)} planned"
+    said = f"{count(steps)} of {count(size)} packs per epoch"
+    if left:
+        share = 100 * left / packs
+        said += f"; {count(left)} packs ({share:.1f} %) are left over, others in each epoch"
+    return said
+
+
+def _lost(result: dict[str, Any]) -> str:
+    """Samples and tokens that are in no pack."""
+    if not result["num_dropped"]:
+        return "0"
+    tokens = result["num_tokens_dropped"]
+    share = 100 * tokens / max(tokens + result["num_tokens"], 1)
+    return f"{count(result['num_dropped'])} samples, {count(tokens)} tokens, {share:.1f} %"
+
+
+def _why_placed(options: dict[str, Any]) -> str:
+    whys = {
+        f"{options['epochs']} epochs": options["epochs"] > 1,
+        "copies": bool(options["weights"]),
+        "pieces of long samples": options["on_long"] == "split",
+    }
+    return ", ".join(why for why, holds in whys.items() if holds)
+
+
+# Options that say themselves in other lines.
+_SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin", "packing_ratio"}
+_SAID |= {"overflow_chance", "cost_model", "continues", "appends_to", "global_batch", "excluded"}
+_USUAL = {
+    "seed": 0,
+    "on_long": "drop",
+    "align": 1,
+    "pad_pack_to": 1,
+    "reserve": 0,
+    "side": "train",
+    "epochs": 1,
+    "micro_steps": 8,
+}
+
+
+def asked_for(options: dict[str, Any]) -> str:
+    """The options of a plan that are not the usual ones, as they are given to `packidx plan`."""
+    words = [f"--mix {name}={weight}" for name, weight in options["weights"].items()]
+    for name, value in options.items():
+        if name in _SAID or name == "weights" or value in (None, False, _USUAL.get(name)):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        words.append(option if value is True else f"{option} {value}")
+    if options["excluded"]:
+        words.append("--exclude …")
+    return " ".join(words)
+
+
+def margin_fact(manifest: dict[str, Any]) -> str | None:
+    """What packs are planned for and why; None where they may be filled."""
+    options, lengths = manifest["options"], manifest["lengths"]
+    if options["planned_capacity"] == options["capacity"]:
+        return None
+    share = f"packs of at most {options['planned_capacity']:,} tokens are planned"
+    if options["margin"]:
+        share = f"{100 * options['margin']:.2f} %: {share}"
+    found = lengths.get("calibration")
+    if found is None:
+        inexact = {name: n for name, n in lengths["methods"].items() if name != "exact"}
+        listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
+        return f"{share} ({listed} lengths)" if inexact and options["margin"] else share
+    return (
+        f"{share}, so that one overflows with a chance below {options['overflow_chance']:g} "
+        f"(calibrated on {found['num_samples']:,} samples; source {found['source']} decides)"
+    )
+
+
+def _strategies(asked: str, taken: dict[str, int]) -> str:
+    """What was asked for, and what it came to."""
+    if len(taken) == 1:
+        name = next(iter(taken))
+        return asked if name == asked else f"{asked}: {name}"
+    return f"{asked}: " + ", ".join(f"{name} ({n:,} windows)" for name, n in taken.items())
+
+
+_BOUNDS = {
+    "volume": "⌈Σ/C⌉",
+    "L2": "Martello–Toth L2",
+    "DFF": "dual-feasible functions",
+    "LP": "linear program",
+    "copies": "copies of one sample",
+}
+
+
+def _proofs(bound: str) -> str:
+    """The names of the bounds that won, in words."""
+    return ", ".join(_BOUNDS.get(name, name) for name in bound.split(", "))
