@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex
-from packidx.index import Index
-from packidx.index.reader import RowGroups
+from packidx.index import Index, Pack, Sample
+from packidx.index.row_groups import Recent, RowGroups
 from packidx.index.verify import verify_snapshot
 from packidx.schema import open_writer
 
@@ -30,30 +34,211 @@ def index(tmp_path: Path) -> Index:
     return open_index(tmp_path / "index")
 
 
-def test_packs_by_number_equal_the_tables(index: Index) -> None:
-    packs, samples = index.packs().to_pylist(), index.samples().to_pylist()
-    for number in [0, 1, len(packs) // 2, len(packs) - 1]:
-        pack = index.pack(number)
-        assert pack.stats == packs[number]
-        assert [s._asdict() for s in pack.samples] == [s for s in samples if s["pack_id"] == number]
-    for number in (-1, len(packs)):
-        with pytest.raises(IndexError, match=f"packs 0 to {len(packs) - 1}"):
-            index.pack(number)
+@pytest.fixture
+def in_pieces(tmp_path: Path) -> Index:
+    """An index with locators, some of them null, in files of 400 rows in row groups of 64."""
+    rng = np.random.default_rng(0)
+    size = 3000
+    some = rng.random(size) < 0.3
+    columns = {
+        "length": rng.integers(1, 300, size),
+        "source": pa.array(rng.choice(["läser", "b", "c"], size), mask=rng.random(size) < 0.1),
+        "key": pa.array([f"key-{n}" for n in range(size)], mask=some),
+        "offset": pa.array(rng.integers(0, 1 << 60, size), mask=~some),
+        "row": np.arange(size),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "lengths.parquet")
+    plan_packs(tmp_path / "lengths.parquet", tmp_path / "pieces", capacity=512)
+    index = open_index(tmp_path / "pieces")
+    files = []
+    for table in ("packs", "samples", "dropped"):
+        [path] = index.files(table)
+        rows = pq.read_table(path)
+        path.unlink()
+        for number, start in enumerate(range(0, max(1, rows.num_rows), 400)):
+            part = rows.slice(start, 400)
+            name = f"{table}-{number:05d}.parquet"
+            with open_writer(str(index.folder / name), rows.schema) as writer:
+                writer.write_table(part, row_group_size=64)
+            size = (index.folder / name).stat().st_size
+            files.append({"path": name, "rows": part.num_rows, "bytes": size, "sha256": ""})
+    path = index.folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": files}))
+    return open_index(index.path)
 
 
-def test_row_groups_cross_files_and_groups(tmp_path: Path) -> None:
-    rows = [700, 1, 299]
+def by_tables(index: Index) -> list[Pack]:
+    """All packs of an index, made of its whole tables."""
+    samples: dict[int, list[Sample]] = {}
+    for row in index.samples().to_pylist():
+        samples.setdefault(row["pack_id"], []).append(Sample(**row))
+    return [Pack(row["pack_id"], row, samples[row["pack_id"]]) for row in index.packs().to_pylist()]
+
+
+def test_packs_by_number_equal_the_tables(index: Index, in_pieces: Index) -> None:
+    for one in (index, in_pieces):
+        packs = by_tables(one)
+        assert sum(len(pack.samples) for pack in packs) == one.num_samples
+        order = np.random.default_rng(1).permutation(len(packs)).tolist()
+        for number in [*order, *range(len(packs))]:
+            assert one.pack(number) == packs[number]
+            assert one.stats(number) == packs[number].stats
+        for number in (-1, len(packs)):
+            with pytest.raises(IndexError, match=f"packs 0 to {len(packs) - 1}"):
+                one.pack(number)
+    assert len(in_pieces.files("samples")) > 5 and len(in_pieces.files("packs")) > 1
+    found = [sample for pack in by_tables(in_pieces) for sample in pack.samples]
+    for name in ("source", "key", "offset"):  # else nothing is said of nulls among values
+        assert 0 < sum(getattr(sample, name) is None for sample in found) < len(found)
+
+
+def test_packs_are_plain_python(in_pieces: Index) -> None:
+    pack = in_pieces.pack(5)
+    assert {type(value) for value in pack.stats.values()} == {int, type(None)}
+    for sample in pack.samples:
+        assert {type(value) for value in sample} <= {int, str, type(None)}
+    json.dumps([pack.stats, pack.samples])
+
+
+def number_table(folder: Path, rows: list[int]) -> list[Path]:
+    """Files whose column x counts on from 0, in row groups of 64."""
     paths, start = [], 0
     for number, n in enumerate(rows):
         part = pa.table({"x": pa.array(range(start, start + n), pa.int64())})
-        paths.append(tmp_path / f"{number}.parquet")
+        paths.append(folder / f"{number}.parquet")
         with open_writer(str(paths[-1]), part.schema) as writer:
             writer.write_table(part, row_group_size=64)
         start += n
-    groups = RowGroups(paths, rows, cached=2)
+    return paths
+
+
+def test_row_groups_cross_files_and_groups(tmp_path: Path) -> None:
+    rows = [700, 1, 0, 299]
+    groups = RowGroups(number_table(tmp_path, rows), rows, ["x"], decoded_bytes=1024)
     for first, count in [(0, 1), (63, 2), (60, 300), (698, 5), (999, 1), (0, 1000)]:
-        found = groups.read(first, count)["x"].to_pylist()
+        [found] = groups.read(first, count)
         assert found == list(range(first, first + count))
+    for first, count in [(1000, 1), (999, 2), (-1, 2), (3, 0)]:
+        with pytest.raises(IndexError, match=f"rows {first} to .* of 1000"):
+            groups.read(first, count)
+
+
+@given(
+    limit=st.integers(0, 30),
+    puts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20)), min_size=1),
+)
+def test_recent_keeps_what_was_used_last_within_its_limit(
+    limit: int, puts: list[tuple[int, int]]
+) -> None:
+    recent: Recent[int, int] = Recent(limit)
+    used: list[tuple[int, int]] = []  # last one last
+    for key, size in puts:
+        if (found := recent.get(key)) is None:
+            recent.put(key, size, size)
+            assert recent.get(key) == size
+        used = [one for one in used if one[0] != key] + [(key, found or size)]
+        while len(used) > 1 and sum(size for _, size in used) > limit:
+            used.pop(0)
+        assert recent.keys() == [key for key, _ in used]
+
+
+def test_a_reader_keeps_a_bounded_part_of_the_index(tmp_path: Path) -> None:
+    rows = [640] * 20
+    groups = RowGroups(number_table(tmp_path, rows), rows, ["x"], 4 * 64 * 8, footer_bytes=4000)
+    opened = []
+    for first in range(0, sum(rows), 64):
+        groups.read(first, 64)
+        assert groups.decoded <= 4
+        opened.append(groups.opened)
+    assert max(opened) < 6
+    small = RowGroups(number_table(tmp_path, rows), rows, ["x"], 0, footer_bytes=0)
+    for first in (0, 5000, 64, 70):
+        assert small.read(first, 1) == [[first]]
+        assert small.decoded == small.opened == 1
+
+
+def test_opening_reads_the_manifest_alone(index: Index) -> None:
+    first = index.files("samples")[0]
+    for path in [*index.files("packs"), *index.files("samples")]:
+        path.rename(path.with_suffix(".away"))
+    opened = open_index(index.path)
+    assert opened.num_packs == index.num_packs
+    with pytest.raises(FormatError, match="packs-00000.parquet is damaged or missing"):
+        opened.pack(0)
+    for path in first.parent.glob("*.away"):
+        path.rename(path.with_suffix(".parquet"))
+    assert opened.pack(0) == by_tables(index)[0]
+
+
+def read_packs(index: Index, numbers: list[int]) -> list[Pack]:
+    return [index.pack(number) for number in numbers]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_read_at_once_what_was_opened_before(in_pieces: Index, method: str) -> None:
+    expected = by_tables(in_pieces)
+    order = np.random.default_rng(2).integers(0, len(expected), 3000).tolist()
+    in_pieces.pack(order[0])
+    context = multiprocessing.get_context(method)
+    with context.Pool(2, initializer=keep, initargs=(in_pieces,)) as pool:
+        results = [pool.apply_async(read_kept, (order[at::2],)) for at in range(2)]
+        mine = read_packs(in_pieces, order)
+        assert mine == [expected[number] for number in order]
+        for at, result in enumerate(results):
+            assert result.get(60) == [expected[number] for number in order[at::2]]
+
+
+_kept: list[Index] = []
+
+
+def keep(index: Index) -> None:
+    _kept.append(index)  # a fork inherits it with its open files, a spawned process its path
+
+
+def read_kept(numbers: list[int]) -> list[Pack]:
+    return read_packs(_kept[-1], numbers)
+
+
+def test_threads_may_share_an_index(in_pieces: Index, tmp_path: Path) -> None:
+    expected = by_tables(in_pieces)
+    orders = [np.random.default_rng(n).integers(0, 700, 500).tolist() for n in range(4)]
+    rows = RowGroups(number_table(tmp_path, [700]), [700], ["x"], 600, footer_bytes=0)
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda order: [rows.read(n, 1)[0][0] for n in order], orders)
+        assert list(found) == orders
+        packs = threads.map(lambda order: read_packs(in_pieces, order), orders)
+        assert list(packs) == [[expected[n] for n in order] for order in orders]
+
+
+def test_columns_of_a_later_version_are_ignored(index: Index) -> None:
+    expected = by_tables(index)
+    for name in ("packs", "samples"):
+        rewrite(index, name, lambda table: table.add_column(3, "new", [[None] * table.num_rows]))
+    assert read_packs(open_index(index.path), [0, 9]) == [expected[0], expected[9]]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("packs", lambda t: t.slice(1), "damaged at pack 0 \\(pack 1 is in its place\\)"),
+        ("packs", lambda t: t.slice(0, 0), "damaged at pack 0 \\(it should be in rows 0 to 0 of 0"),
+        ("packs", lambda t: t.drop_columns("epoch"), "packs-00000.parquet lacks a column"),
+        ("packs", lambda t: t.drop_columns("group"), "packs-00000.parquet lacks a column"),
+        ("samples", lambda t: t.slice(1), "damaged at pack 0 .* samples from row 0 are of other"),
+        ("samples", lambda t: t.slice(0, 1), "damaged at pack 0 .* samples are rows 0 to .* of 1"),
+    ],
+)
+def test_a_pack_with_other_rows_is_refused(index: Index, name: str, change: Any, says: str) -> None:
+    rewrite(index, name, change)
+    with pytest.raises(FormatError, match=says):
+        open_index(index.path).pack(0)
+
+
+def test_a_file_with_other_rows_than_stated_is_refused(index: Index) -> None:
+    [path] = index.files("samples")
+    pq.write_table(pq.read_table(path).slice(1), path)
+    with pytest.raises(FormatError, match="has 8999 rows, its manifest says 9000"):
+        index.pack(0)
 
 
 def test_an_opened_index_pickles_as_its_path(index: Index) -> None:

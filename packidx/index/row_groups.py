@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -17,12 +15,9 @@ import pyarrow.parquet as pq
 
 from packidx.errors import FormatError
 
-# What a process keeps of one table. An epoch's order goes through blocks of neighbouring packs, so
-# that all of a step lies in one or two row groups: 0.3 MB of packs, 1 to 3 MB of samples each.
-DECODED_BYTES = 6 << 20
-# Of footers, counted as they are in the files: parsed they take ten times as much, 6 MB for 512 row
-# groups of 16 columns, and about 8 µs per KB to parse (measured with pyarrow 26).
-FOOTER_BYTES = 3 << 18
+# Of the footers a process keeps of one table, counted as they are in the files: parsed, they take
+# ten times as much, 6 MB for 512 row groups of 16 columns, and 8 µs per KB (pyarrow 26).
+FOOTER_BYTES = 1 << 18
 
 # Read as dictionaries, a quarter of the time: a row group holds few different ones.
 _REPEATED = {"source", "group"}
@@ -45,8 +40,8 @@ class RowGroups:
         paths: the table's files, in order.
         rows: number of rows of each, according to the manifest.
         names: columns to read; what else a file has is not looked at.
-        decoded_bytes: of decoded row groups that are kept, beside the newest.
-        footer_bytes: of the footers that are kept parsed, beside the newest.
+        decoded_bytes: of decoded row groups that are kept; the newest is in any case.
+        footer_bytes: of footers that are kept parsed; the newest is in any case.
     """
 
     def __init__(
@@ -54,7 +49,7 @@ class RowGroups:
         paths: Sequence[Path],
         rows: Sequence[int],
         names: Sequence[str],
-        decoded_bytes: int = DECODED_BYTES,
+        decoded_bytes: int,
         footer_bytes: int = FOOTER_BYTES,
     ) -> None:
         self._paths, self._rows, self._names = paths, rows, list(names)
@@ -81,6 +76,16 @@ class RowGroups:
             first, count = first + stop - start, count - (stop - start)
         return parts[0] if len(parts) == 1 else [sum(p, []) for p in zip(*parts, strict=True)]
 
+    @property
+    def decoded(self) -> int:
+        """Row groups that are kept decoded."""
+        return len(self._groups)
+
+    @property
+    def opened(self) -> int:
+        """Files that are kept open."""
+        return len(self._files)
+
     def _group_of(self, row: int) -> tuple[list[Column], int, int]:
         """The row group that holds `row`, where in it that is, and how many rows it has."""
         number = bisect_right(self._starts, row) - 1
@@ -97,11 +102,12 @@ class RowGroups:
     def _decode(self, number: int, at: int) -> list[Column]:
         file = self._file(number)
 
-        def decoded(_: Path) -> tuple[list[Column], int]:
+        def columns(_: Path) -> tuple[list[Column], int]:
             table = file.read_row_group(at, columns=self._names, use_threads=False)
             return [_column(table.column(name)) for name in self._names], table.nbytes
 
-        group, size = readable(self._paths[number], decoded)
+        group: list[Column]
+        group, size = readable(self._paths[number], columns)
         self._groups.put((number, at), group, size)
         return group
 
@@ -126,34 +132,41 @@ class RowGroups:
 class Recent(Generic[K, V]):
     """What was used last, of a bounded total size; the newest stays whatever its size.
 
-    Threads may share it: every step is one operation of a dict, and a value that one of them throws
-    out lives for as long as another holds it.
+    Threads may share it without a lock, which a fork could inherit locked: every step is one
+    operation of a dict, and a value that one thread throws out lives for as long as another holds
+    it. What two of them miss at once is made twice.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._kept: dict[K, tuple[V, int]] = {}  # used longest ago first
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keys(self) -> list[K]:
+        """What is kept, the latest last."""
+        return list(self._kept)
 
     def get(self, key: K) -> V | None:
         """What was put under `key`, if it is still kept."""
-        found = self._kept.get(key)
+        found = self._kept.pop(key, None)
         if found is None:
             return None
-        with contextlib.suppress(KeyError):
-            self._kept.move_to_end(key)
+        self._kept[key] = found
         return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keep `value`, of `size` bytes, and let go what was used longest ago."""
+        self._kept.pop(key, None)
         self._kept[key] = value, size
-        sizes = [size for _, size in list(self._kept.values())]
-        excess = sum(sizes) - self._limit
-        for oldest in sizes[:-1]:
+        kept = list(self._kept.items())
+        excess = sum(size for _, (_, size) in kept) - self._limit
+        for oldest, (_, size) in kept[:-1]:
             if excess <= 0:
                 break
-            with contextlib.suppress(KeyError):
-                self._kept.popitem(last=False)
-            excess -= oldest
+            self._kept.pop(oldest, None)
+            excess -= size
 
 
 def readable(path: Path, read: Callable[..., Any], **options: Any) -> Any:

@@ -31,9 +31,10 @@ from packidx.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES
 
 TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 
-# Rows per row group and per file, part of the format: a reader decodes one group per look-up.
+# Rows per row group and row groups per file, part of the format: a reader that looks one pack up
+# parses a file's footer, which grows with its groups, and decodes one group.
 ROW_GROUP = {"packs": 4096, "samples": 16384, "dropped": 16384}
-FILE_ROWS = 1 << 23
+FILE_GROUPS = 32
 
 # Columns that no other column and nothing in the manifest determines: hashed into the id.
 _ASSIGNMENT = {
@@ -199,6 +200,7 @@ class _Part:
         self._folder, self._table = folder, table
         self._number, self._window = first, window
         self._group = ROW_GROUP[table]
+        self._most = self._group * FILE_GROUPS
         self._rest = TABLES[table].empty_table()
         self._writer: pq.ParquetWriter | None = None
         self._rows = 0
@@ -209,10 +211,10 @@ class _Part:
         whole = rows.num_rows // self._group * self._group
         self._rest = rows.slice(whole)
         while whole:
-            now = min(whole, FILE_ROWS - self._rows)
+            now = min(whole, self._most - self._rows)
             self._append(rows.slice(0, now))
             rows, whole = rows.slice(now), whole - now
-            if self._rows == FILE_ROWS:
+            if self._rows == self._most:
                 self._finish()
 
     def close(self) -> list[dict[str, Any]]:
