@@ -7,7 +7,7 @@ in MurmurHash3's finaliser (Appleby, 2011), keyed by splitmix64 (Steele et al., 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,25 +79,23 @@ class BijectiveMix:
 
 def permutation(count: int, key: int) -> NDArray[np.int64]:
     """A seeded permutation of ``arange(count)``: the inputs in the order of their mixed values."""
-    out = np.empty(count, np.int64)
-    _permute_into(out, key)
-    return out
+    return np.concatenate([*permuted(count, key, max(count, 1)), np.empty(0, np.int64)])
 
 
-def small_permutation(count: int, key: int) -> NDArray[np.int32]:
-    """`permutation` of at most 2^31 numbers in half the memory, int32."""
-    out = np.empty(count, np.int32)
-    _permute_into(out, key)
-    return out
-
-
-def _permute_into(out: NDArray[Any], key: int) -> None:
-    count = len(out)
+def permuted(count: int, key: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """`permutation` in blocks of `size`, the last one shorter."""
     bits = max(1, (count - 1).bit_length())
     mix = BijectiveMix(bits, key)
-    done = 0
+    left, done = count, 0
+    block = np.empty(min(size, left), np.int64)
     for start in range(0, 1 << bits, _CHUNK):  # in the processor's cache it is five times faster
         inputs = mix.inverse(np.arange(start, min(start + _CHUNK, 1 << bits), dtype=np.uint64))
         inputs = inputs[inputs < np.uint64(count)]
-        out[done : done + len(inputs)] = inputs
-        done += len(inputs)
+        while len(inputs):
+            now = min(len(inputs), len(block) - done)
+            block[done : done + now] = inputs[:now]
+            inputs, done = inputs[now:], done + now
+            if done == len(block):
+                yield block
+                left, done = left - done, 0
+                block = np.empty(min(size, left), np.int64)

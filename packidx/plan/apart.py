@@ -78,7 +78,7 @@ def keep_apart(slots: Slots, sample: Int64s, copy: Int64s, sizes: Int64s, limits
     pack[homeless] = moved
     number = max(slots.num_packs, int(pack.max()) + 1)
     position = slots.position if not homeless else _positions(pack, slots.position, number)
-    return Slots(item, pack.astype(np.int32), position, number)
+    return Slots(item, number, (pack.astype(np.int32), position))
 
 
 def _clashes(pack: Int64s, sample: Int64s, copy: Int64s) -> Int64s:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+_BLOCK = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
@@ -26,7 +28,10 @@ class Histogram:
         if len(lengths) == 0:
             return cls(np.empty(0, np.int64), np.empty(0, np.int64))
         if int(lengths.max()) <= 1 << 24:
-            dense = np.bincount(lengths)
+            size = int(lengths.max()) + 1
+            dense = np.zeros(size, np.int64)
+            for start in range(0, len(lengths), _BLOCK):  # bincount copies what it counts
+                dense += np.bincount(lengths[start : start + _BLOCK], minlength=size)
             present = np.flatnonzero(dense)[::-1]
             return cls(present.astype(np.int64), dense[present].astype(np.int64))
         values, counts = np.unique(lengths, return_counts=True)

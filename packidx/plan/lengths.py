@@ -113,9 +113,9 @@ class Lengths:
         if self.manifest is not None or rows.start != self._digested:
             return
         for name in self.columns:
-            column = rows.arrow(name)  # in the schema's type, whatever its writer chose
-            digest = self._digests.setdefault(name, ColumnDigest(str(column.type)))
-            digest.update(column)
+            for column in rows.chunks(name):  # in the schema's type, whatever its writer chose
+                kind = str(column.type)
+                self._digests.setdefault(name, ColumnDigest(kind)).update(column)
         self._digested += rows.num_rows
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -95,6 +95,11 @@ class Rows:
         column = self.frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
         kind = LENGTHS.field(name).type
         return column if pa.types.is_integer(kind) else column.cast(kind)
+
+    def chunks(self, name: str) -> Iterator[pa.Array]:
+        """Column `name` as `arrow` gives it, in the chunks in which it is stored."""
+        for chunk in self.frame.get_column(name).get_chunks():
+            yield Rows(self.uri, self.start, chunk.to_frame()).arrow(name)
 
     def take(self, name: str, rows: Ints) -> pa.Array:
         """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""

@@ -184,4 +184,4 @@ def _evened(problem: Problem, slots: Slots, key: int) -> Slots:
     cost = problem.vision_cost[slots.item]
     length = problem.lengths[slots.item].astype(np.int64)
     order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
-    return replace(slots, item=slots.item[order])
+    return slots.with_items(slots.item[order])

@@ -50,17 +50,17 @@ class Packs:
 
 def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
     """Counters of the packs that `slots` makes of `items`, padded to multiples of `pad_to`."""
-    pack, item = slots.pack, slots.item
+    item = slots.item
 
     def total(values: NDArray[Any]) -> Int64s:
         # Sums below 2^53 are exact in the doubles that bincount adds.
-        return np.bincount(pack, values, slots.num_packs).astype(np.int64)
+        return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
 
     if slots.sums is not None and items.padded is items.length:
         sizes, tokens, squares = slots.sums
     else:
         length = items.length[item]
-        sizes = np.bincount(pack, minlength=slots.num_packs).astype(np.int64)
+        sizes = np.bincount(slots.pack, minlength=slots.num_packs).astype(np.int64)
         tokens, squares = total(length), total(length.astype(np.float64) ** 2)
     sums: dict[str, tuple[Int64s, Bools | None]] = {
         "length": (tokens, None),
@@ -75,7 +75,7 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
         values, null = found
         unknown = None
         if null is not None and null.any():
-            unknown = np.bincount(pack[null[item]], minlength=slots.num_packs) > 0
+            unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
         sums[name] = (total(values[item]), unknown)
     return Packs(sizes, sums, group)
 
@@ -124,6 +124,12 @@ def samples_chunks(
         first = last
 
 
+def as_arrow(values: NDArray[np.integer]) -> pa.Array:
+    """Integers as Arrow has them, not copied nor looked through for nulls, as `pa.array` does."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
 def _chunk(
     items: Items,
     order: Int32s,
@@ -145,17 +151,18 @@ def _chunk(
     def part(values: Int32s | None) -> Int32s:
         return zeros if values is None else values[order]
 
-    columns = {
+    arrays = {
         "pack_id": np.repeat(np.arange(first_pack, first_pack + len(sizes)), sizes),
         "position": np.arange(len(order), dtype=np.int32)
         - np.repeat(starts.astype(np.int32), sizes),
         "copy": part(items.copy),
         "piece": part(items.piece),
         "token_start": part(items.token_start),
-        "start": before.astype(np.int32),
+        "start": before.astype(np.int32, copy=False),
         "length": length,
         "padded_length": padded,
     }
+    columns = {name: as_arrow(values) for name, values in arrays.items()}
     if labels is not None:
         values, null = labels
         mask = None if null is None else null[order]

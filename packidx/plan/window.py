@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -124,10 +124,11 @@ class WindowPlan:
             shares=self._shares(slots, sums) if stratified else (),
         )
         packs = packs.select(order)
-        place = np.empty(len(order), np.int32)
+        place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(packs.sizes) - packs.sizes
         items = np.empty(len(slots.item), np.int32)
-        items[place[slots.pack] + slots.position] = slots.item
+        for run, pack, position in slots.runs():
+            items[place[pack] + position] = slots.item[run]
         return Variant(packs, items)
 
     def keep(self, packs: NDArray[np.bool_]) -> pa.Table:
@@ -190,7 +191,7 @@ class WindowPlan:
         for part in self._parts:
             slots = self._separated(part, part.solution.slots(self._key(part.name, epoch)))
             if len(self._parts) > 1:
-                slots = replace(slots, item=part.items[slots.item])
+                slots = slots.with_items(part.items[slots.item])
             found.append(slots)
             groups.append(np.full(slots.num_packs, part.code, np.int32))
         slots = found[0] if len(found) == 1 else joined(found)
@@ -204,7 +205,7 @@ class WindowPlan:
         chosen = kept[slots.pack]
         numbers = np.cumsum(kept, dtype=np.int32) - 1
         pack, position = numbers[slots.pack[chosen]], slots.position[chosen]
-        return Slots(slots.item[chosen], pack, position, int(kept.sum())), group[kept]
+        return Slots(slots.item[chosen], int(kept.sum()), (pack, position)), group[kept]
 
     def _key(self, group: str, epoch: int) -> int:
         epoch = 0 if self._kept is not None else epoch

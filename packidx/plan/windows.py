@@ -9,8 +9,8 @@ from packidx.errors import OptionError
 from packidx.plan.lengths import Lengths
 from packidx.plan.options import PlanOptions
 
-# Of a plan too large for the memory limit. Sorting and dealing are quickest where a window's arrays
-# are a few times the cache: a sample took 30 % longer in windows of 16 million than of 4 million.
+# Of a plan too large for the memory limit. A sample's part of the work grows with the window, as its
+# arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.
 WINDOW = 1 << 23
 
 # Measured peak of `packidx plan` per sample of a window, beyond what the modules take.
