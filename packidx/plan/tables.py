@@ -151,7 +151,7 @@ def _chunk(
     def part(values: Int32s | None) -> Int32s:
         return zeros if values is None else values[order]
 
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "pack_id": np.repeat(np.arange(first_pack, first_pack + len(sizes)), sizes),
         "position": np.arange(len(order), dtype=np.int32)
         - np.repeat(starts.astype(np.int32), sizes),
