@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.index import Index, Sample
-from packidx.records import containers
-from packidx.records.layout import Layout
-from packidx.records.media import open_media
-from packidx.records.sources import read_row
+
+if TYPE_CHECKING:
+    from packidx.records.layout import Layout
+
+# What reads records brings Pillow: it is imported when a record is read, so that `import
+# packidx.torch` costs little more than torch.
 
 # Errors of a file or of its reader that waiting does not mend.
 _LASTING = frozenset(
@@ -67,6 +69,8 @@ class Fetcher:
             ChangedSource: the shard's size is not the one that was counted.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
+        from packidx.records.media import open_media
+
         path, record = self._raw(sample)
         root = self._media_roots.get(sample.source or "")
         confined = root is not None
@@ -80,9 +84,12 @@ class Fetcher:
                 f"snapshot {self.index.id} was planned from bare lengths and does not say where its"
                 " samples are; plan from a table that `packidx estimate` wrote to read packs"
             )
+        from packidx.records import containers
+        from packidx.records.sources import read_row
+
         path = self._shard(sample.shard)
         kind = self.index.manifest["shards"][sample.shard].get("container", containers.DEFAULT)
-        layout = self._layouts.get(sample.source or "", Layout())
+        layout = self._layouts.get(sample.source or "") or _layout(self.index, {})
         row = -1 if sample.row is None else sample.row
         return path, read_row(path, row, sample.offset, sample.nbytes, kind=kind, layout=layout)
 
@@ -108,6 +115,8 @@ class Fetcher:
 
 
 def _layout(index: Index, source: dict[str, Any]) -> Layout:
+    from packidx.records.layout import Layout
+
     try:
         return Layout.from_json(source.get("layout"))
     except (OptionError, TypeError) as error:

@@ -8,8 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 REPO = Path(__file__).parent.parent
+
+# A slow machine is no defect: nothing is asserted about time.
+settings.register_profile("packidx", deadline=None)
+settings.load_profile("packidx")
 
 
 def _once(tmp_path_factory: pytest.TempPathFactory, script: str, name: str) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import collate
@@ -86,14 +87,75 @@ def test_shifted_labels_are_marked_as_such() -> None:
 
 @pytest.mark.parametrize("attention", ["flash_attention_2", "eager", ""])
 def test_unknown_attention_lists_the_names(attention: str) -> None:
-    with pytest.raises(OptionError, match="none of flash, sdpa, flex, indexed, thd"):
+    with pytest.raises(OptionError, match="none of flash, sdpa, flex, indexed, thd: give the one"):
         collate(pack([3]), attention)
 
 
-@pytest.mark.parametrize("attention", ["flex", "indexed", "thd"])
-def test_attentions_that_are_not_there_yet_say_so(attention: str) -> None:
-    with pytest.raises(OptionError, match=f"'{attention}' is not available yet: use flash or sdpa"):
-        collate(pack([3]), attention)
+def aligned() -> dict[str, Any]:
+    """Two samples in slots of 4, then a segment of nothing but padding."""
+    one = pack([4, 4, 4])
+    return {**one, "lengths": torch.tensor([3, 4, 0]).int(), "sample_ids": torch.arange(2)}
+
+
+def test_flex_sees_its_segment_up_to_itself() -> None:
+    batch = collate([aligned(), pack([2])], "flex")
+    mask = batch["attention_mask"]
+    assert isinstance(mask, BlockMask) and mask.shape == (2, 1, 12, 12)
+    assert batch["position_ids"].shape == (4, 2, 12)
+    place = torch.arange(12)
+    seen = mask.mask_mod(torch.tensor(0), torch.tensor(0), place[:, None], place)
+    assert torch.equal(seen, (place[:, None] // 4 == place // 4).tril())
+    seen = mask.mask_mod(torch.tensor(1), torch.tensor(0), place[:, None], place)
+    assert torch.equal(seen[:2, 2:], torch.zeros(2, 10, dtype=torch.bool))
+    assert not seen[2:, :2].any() and seen.diagonal().all()
+
+
+def test_indexed_numbers_the_segments() -> None:
+    batch = collate([aligned(), pack([2, 1])], "indexed")
+    mask = batch["attention_mask"]
+    assert mask.tolist() == [[1, 1, 1, 0, 2, 2, 2, 2, 0, 0, 0, 0], [1, 1, 2] + [0] * 9]
+    assert mask.dtype == torch.int64
+    assert batch["position_ids"].shape == (3, 2, 12)  # no row of restarting positions
+    assert collate(pack([3], mrope=False), "indexed")["position_ids"].shape == (1, 3)
+    assert batch.keys() == {"input_ids", "labels", "position_ids", "attention_mask", "use_cache"}
+
+
+def test_thd_counts_true_lengths_and_slots() -> None:
+    batch = collate([aligned(), pack([2, 1], **MEDIA)], "thd")
+    assert batch["cu_seqlens"].tolist() == [0, 3, 7, 9, 10]
+    assert batch["cu_seqlens_padded"].tolist() == [0, 4, 12, 14, 15]  # padding joins its neighbour
+    assert batch["max_seqlen"].tolist() == 4 and batch["max_seqlen"].ndim == 0
+    for key in ("cu_seqlens", "cu_seqlens_padded", "max_seqlen"):
+        assert batch[key].dtype == torch.int32
+    assert batch["qkv_format"] == "thd"
+    assert batch["padding_mask"].tolist() == [[n in (3, 8, 9, 10, 11) for n in range(15)]]
+    assert batch["input_ids"].shape == (1, 15) and batch["position_ids"].shape == (3, 1, 15)
+    assert "attention_mask" not in batch and batch["pixel_values"].shape == (8, 6)
+
+
+@pytest.mark.parametrize("attention", ["flash", "sdpa", "flex", "indexed", "thd"])
+def test_nothing_but_inputs_in_any_mode(attention: str) -> None:
+    one = {**aligned(), "events": [{"kind": "hole"}], **MEDIA}
+    batch = collate(one, attention)
+    assert not batch.keys() & {"pack_id", "sample_ids", "source_ids", "events", "lengths"}
+    assert batch["use_cache"] is False and batch["labels"].shape == batch["input_ids"].shape
+    if attention != "thd":
+        assert not batch.keys() & {"cu_seqlens", "max_seqlen"}
+
+
+def test_packs_may_differ_in_tiles_per_image() -> None:
+    """LLaVA-OneVision's pixel_values: how many are real follows from image_sizes."""
+
+    def tiles(count: int) -> dict[str, Any]:
+        return pack([2], pixel_values=torch.ones(1, count, 3, 2, 2), image_sizes=torch.ones(1, 2))
+
+    batch = collate([tiles(1), tiles(3)])
+    assert batch["pixel_values"].shape == (2, 3, 3, 2, 2)
+    assert batch["pixel_values"].sum(dim=(2, 3, 4)).tolist() == [[12, 0, 0], [12, 12, 12]]
+    with pytest.raises(MismatchError, match="pixel_values with different shapes"):
+        collate(
+            [pack([2], pixel_values=torch.ones(2, 6)), pack([2], pixel_values=torch.ones(2, 7))]
+        )
 
 
 def test_masked_out_tokens_are_refused() -> None:

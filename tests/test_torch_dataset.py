@@ -397,15 +397,6 @@ def test_import_is_light() -> None:
     assert not loaded & {"yaml", "jinja2", "av", "lmdb", "packidx.records.mixes"}
 
 
-def test_plan_pads_nothing_yet(index: Index) -> None:
-    samples = index.samples()
-    assert samples["padded_length"].equals(samples["length"])
-    dataset = PackedDataset(index, SyntheticEncode())
-    sample = index.pack(0).samples[0]
-    with pytest.raises(PackidxError, match="pads samples"):
-        dataset._part(sample._replace(padded_length=sample.length + 8))
-
-
 def test_media_of_different_shapes(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"all": IMAGES[:2]}, capacity=64)
 

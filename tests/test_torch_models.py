@@ -1,8 +1,9 @@
-"""Real models: packed logits are those of the samples alone, unless isolation is broken."""
+"""prepare_model and check_isolation on real models: what they set, refuse, find and say."""
 
 from __future__ import annotations
 
-from functools import cache
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,207 +11,32 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
-from torch_packs import (
-    IMAGE,
-    VIDEO,
-    VISION_END,
-    VISION_START,
-    VOCABULARY,
-    SyntheticEncode,
-    make_index,
-    record,
+from tiny_models import (
+    RECORDS,
+    TEXT,
+    VIT,
+    TinyEncode,
+    alone,
+    encoded_samples,
+    fresh,
+    packs_of,
+    tiny,
 )
+from torch_packs import IMAGE, make_index
 
+from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset, collate
-
-RECORDS = [
-    record(1, [5, (4, 6), 7, (8, 4), 6]),
-    record(2, [9]),
-    record(3, [1]),
-    record(4, [2, (4, 4), (2, 8), 11]),
-    record(5, [4, (6, 6), 3]),
-]
-TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
-}
-TOKENS = {
-    "image_token_id": IMAGE,
-    "video_token_id": VIDEO,
-    "vision_start_token_id": VISION_START,
-    "vision_end_token_id": VISION_END,
-}
+from packidx.torch.hooks import install, number_segments
+from packidx.torch.isolation import IsolationError, check_isolation
+from packidx.torch.models import prepare_model
 
 
-@cache
-def tiny(family: str, attention: str) -> Any:
-    """A random model with two layers whose every weight matters."""
-    vision: dict[str, Any] = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_heads": 2,
-    }
-    vision |= {"out_hidden_size": 32, "patch_size": 4, "temporal_patch_size": 2}
-    vision |= {"spatial_merge_size": 2}
-    if family == "qwen2_5_vl":
-        vision |= {"window_size": 16, "fullatt_block_indexes": [1]}
-        config = transformers.Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, **TOKENS)
-        kind = transformers.Qwen2_5_VLForConditionalGeneration
-    else:
-        vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
-        text = {**TEXT, "head_dim": 8}
-        config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **TOKENS)
-        kind = transformers.Qwen3VLForConditionalGeneration
-    torch.manual_seed(0)
-    model = kind._from_config(config, attn_implementation=attention).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():  # the default init is so small that a leak would hardly show
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=0.15, generator=generator)
-    return model
-
-
-class ModelEncode(SyntheticEncode):
-    """Positions as the model itself computes them for the sample alone."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(patch_dim=3 * 2 * 4 * 4, rope=None)
-        self.model = model
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        result = super().__call__(record)
-        ids, types = result["input_ids"][None], result["mm_token_type_ids"][None]
-        grid = result.get("image_grid_thw")
-        rows, _ = self.model.model.get_rope_index(ids, mm_token_type_ids=types, image_grid_thw=grid)
-        result["position_ids"] = rows[:, 0]
-        return result
-
-
-def alone(model: Any, one: dict[str, Any]) -> torch.Tensor:
-    """Logits of one sample, computed in the plainest way there is."""
-    encoded = ModelEncode(model)(one)
-    inputs = {key: encoded[key] for key in ("pixel_values", "image_grid_thw") if key in encoded}
-    inputs["input_ids"] = encoded["input_ids"][None]
-    inputs["mm_token_type_ids"] = encoded["mm_token_type_ids"][None]
-    with torch.no_grad():
-        logits: torch.Tensor = model(**inputs).logits[0]
-    return logits
-
-
-def worst_difference(model: Any, packs: list[dict[str, Any]], batch: dict[str, Any]) -> float:
-    """Largest difference between the packed logits and those of each sample alone."""
-    with torch.no_grad():
-        logits = model(**batch).logits
-    worst, samples = 0.0, 0
-    for row, pack in enumerate(packs):
-        bounds = pack["cu_seqlens"].tolist()
-        for at, sample_id in enumerate(pack["sample_ids"].tolist()):
-            mine = logits[row, bounds[at] : bounds[at + 1]]
-            worst = max(worst, float((mine - alone(model, RECORDS[sample_id])).abs().max()))
-            samples += 1
-    assert samples == sum(len(pack["sample_ids"]) for pack in packs) > 1
-    assert logits.std() > 0.5
-    return worst
-
-
-MODELS = [
-    (family, attention) for family in ("qwen2_5_vl", "qwen3_vl") for attention in ("sdpa", "eager")
-]
-
-
-@pytest.fixture(params=MODELS, ids="-".join)
-def model(request: pytest.FixtureRequest) -> Any:
-    return tiny(*request.param)
-
-
-def dataset_of(folder: Path, model: Any, capacity: int) -> PackedDataset:
-    index = make_index(folder, {"all": RECORDS}, capacity=capacity)
-    return PackedDataset(index, ModelEncode(model))
-
-
-def test_one_pack_of_all_samples(tmp_path: Path, model: Any) -> None:
-    dataset = dataset_of(tmp_path, model, 128)
-    (pack,) = [dataset[k] for k in range(len(dataset))]
-    assert len(pack["sample_ids"]) == 5 and len(pack["image_grid_thw"]) == 5
-    assert worst_difference(model, [pack], collate(pack)) < 1e-5
-
-
-def test_rows_of_several_packs(tmp_path: Path, model: Any) -> None:
-    dataset = dataset_of(tmp_path, model, 45)
-    packs = [dataset[k] for k in range(len(dataset))]
-    assert len(packs) > 1 and len({len(pack["input_ids"]) for pack in packs}) > 1
-    assert worst_difference(model, packs, collate(packs)) < 1e-5
-
-
-def test_flash_arguments_say_the_same_as_the_positions(tmp_path: Path, model: Any) -> None:
-    """No flash kernel runs on a CPU, but the models must accept its arguments."""
-    dataset = dataset_of(tmp_path, model, 45)
-    packs = [dataset[k] for k in range(len(dataset))]
-    batch = collate(packs, "flash")
-    starts = (batch["position_ids"][0, 0] == 0).nonzero().flatten().tolist()
-    assert batch["cu_seq_lens_q"].tolist() == [*starts, batch["input_ids"].shape[1]]
-    ends = torch.cat([pack["cu_seqlens"].diff() for pack in packs]).cumsum(0)
-    whole = {
-        "cu_seqlens": torch.cat([ends.new_zeros(1), ends]),
-        "sample_ids": torch.cat([pack["sample_ids"] for pack in packs]),
-    }
-    assert worst_difference(model, [whole], batch) < 1e-5
-
-
-def restart_nowhere(batch: dict[str, Any]) -> None:
-    batch["position_ids"][0] = torch.arange(batch["input_ids"].shape[1])
-
-
-def leave_the_cache_on(batch: dict[str, Any]) -> None:
-    del batch["use_cache"]
-
-
-def only_mrope_rows(batch: dict[str, Any]) -> None:
-    batch["position_ids"] = batch["position_ids"][1:]
-
-
-def mask_of_ones(batch: dict[str, Any]) -> None:
-    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-
-
-def mrope_of_the_whole_pack(batch: dict[str, Any]) -> None:
-    batch["position_ids"][1:] += torch.arange(batch["input_ids"].shape[1])
-
-
-BREAKS = [
-    restart_nowhere,
-    leave_the_cache_on,
-    only_mrope_rows,
-    mask_of_ones,
-    mrope_of_the_whole_pack,
-]
-
-
-@pytest.mark.parametrize("broken", BREAKS)
-def test_broken_isolation_shows(tmp_path: Path, model: Any, broken: Any) -> None:
-    """Guards the tests above: each of these mistakes must be far outside their tolerance."""
-    dataset = dataset_of(tmp_path, model, 128)
-    pack = dataset[0]
-    batch = collate(pack)
-    batch["position_ids"] = batch["position_ids"].clone()
-    broken(batch)
-    assert worst_difference(model, [pack], batch) > 1e-3
-
-
-def test_samples_do_not_depend_on_their_neighbours(tmp_path: Path, model: Any) -> None:
-    """Nor on what stands in the padding."""
-    dataset = dataset_of(tmp_path, model, 45)
-    packs = [dataset[k] for k in range(len(dataset))]
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_samples_do_not_depend_on_what_stands_in_the_padding(
+    tmp_path: Path, attention: str
+) -> None:
+    model = tiny("qwen2_5_vl", attention)
+    packs = packs_of(tmp_path, "qwen2_5_vl", 45)
     with torch.no_grad():
         one = model(**collate(packs, pad_token_id=0)).logits
         other = model(**collate(packs, pad_token_id=77)).logits
@@ -219,46 +45,259 @@ def test_samples_do_not_depend_on_their_neighbours(tmp_path: Path, model: Any) -
         assert torch.equal(one[row, :length], other[row, :length])
 
 
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3"])
 @pytest.mark.parametrize("shift", [False, True])
-def test_loss_is_the_mean_over_all_label_tokens(tmp_path: Path, model: Any, shift: bool) -> None:
+def test_loss_is_the_mean_over_all_label_tokens(tmp_path: Path, family: str, shift: bool) -> None:
     """Packed loss = token-weighted mean of the samples' own, whoever shifts the labels."""
-    index = make_index(tmp_path, {"all": [*RECORDS[:2], *RECORDS[3:]]}, capacity=128, shift=shift)
-    dataset = PackedDataset(index, ModelEncode(model))
-    (pack,) = [dataset[k] for k in range(len(dataset))]
+    model, encode = tiny(family), TinyEncode(family, tiny(family))
+    index = make_index(tmp_path, {"all": RECORDS[family]}, capacity=128, shift=shift)
+    (pack,) = list(map(PackedDataset(index, encode).__getitem__, range(index.num_packs)))
     total, count = 0.0, 0
-    for one in (*RECORDS[:2], *RECORDS[3:]):
-        logits = alone(model, one)
-        ids = ModelEncode(model)(one)["input_ids"]
-        total += float(torch.nn.functional.cross_entropy(logits[:-1], ids[1:], reduction="sum"))
-        count += len(ids) - 1
     with torch.no_grad():
+        for one in RECORDS[family]:
+            ids = encode(one)["input_ids"]
+            total += float(alone(model, encode(one)).loss) * (len(ids) - 1)
+            count += len(ids) - 1
         loss = float(model(**collate(pack)).loss)
+        assert check_isolation(model, pack) < 1e-5
     assert count == int((pack["labels"] != -100).sum())
     assert loss == pytest.approx(total / count, abs=1e-5)
 
 
-def test_a_text_model_with_plain_positions(tmp_path: Path) -> None:
-    config = transformers.Qwen2Config(**{k: v for k, v in TEXT.items() if k != "rope_parameters"})
-    torch.manual_seed(0)
-    model = transformers.Qwen2ForCausalLM(config).eval()
+# prepare_model
+
+
+def test_the_cache_is_off_everywhere() -> None:
+    model = fresh("qwen3_vl")
+    assert model.config.text_config.use_cache
+    assert prepare_model(model) is model
+    assert model.config.use_cache is False and model.config.text_config.use_cache is False
+
+
+def test_a_prepared_model_needs_no_use_cache_in_the_batch(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "qwen2_vl")
+
+    def without(pack: Any) -> dict[str, Any]:
+        return {key: value for key, value in collate(pack).items() if key != "use_cache"}
+
+    model = fresh("qwen2_vl")
+    with pytest.raises(IsolationError, match="a cache is on"):
+        check_isolation(model, pack, collate=without)
+    assert check_isolation(prepare_model(model), pack, collate=without) < 1e-5
+
+
+def hooks(model: Any) -> int:
+    return sum(len(module._forward_pre_hooks) for module in model.modules())
+
+
+def test_hooks_are_installed_once_and_survive_copies(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "gemma3")
+    model = prepare_model(prepare_model(fresh("gemma3")))
+    assert hooks(model) == 1
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert check_isolation(prepare_model(other), pack) < 1e-5
+        assert hooks(other) == 1
+    assert hooks(prepare_model(fresh("qwen3"))) == 0
+
+
+def test_wrapped_models(tmp_path: Path) -> None:
+    class Wrapper(torch.nn.Module):  # as DistributedDataParallel
+        def __init__(self, module: Any) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, **inputs: Any) -> Any:
+            return self.module(**inputs)
+
+    (pack,) = packs_of(tmp_path, "gemma3")
+    model = Wrapper(fresh("gemma3"))
+    assert prepare_model(model) is model and not model.module.config.text_config.use_cache
+    assert check_isolation(model, pack) < 1e-5
+
+
+def test_gemma3_refuses_images_without_token_types(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "gemma3")
+    del pack["token_type_ids"]
+    with pytest.raises(MismatchError, match="no token_type_ids, so this model would read its"):
+        prepare_model(fresh("gemma3"))(**collate(pack))
+
+
+def paligemma() -> Any:
+    config = transformers.PaliGemmaConfig(
+        text_config={**TEXT, "model_type": "gemma"},
+        vision_config={**VIT, "image_size": 8, "patch_size": 4, "vision_use_head": False},
+        image_token_id=IMAGE,
+        projection_dim=32,
+    )
+    return transformers.PaliGemmaForConditionalGeneration(config)
+
+
+def with_config(family: str, **values: Any) -> Any:
+    model = fresh(family)
+    for name, value in values.items():
+        setattr(model.config.get_text_config(), name, value)
+    return model
+
+
+def mamba() -> Any:
+    config = transformers.MambaConfig(vocab_size=96, hidden_size=16, num_hidden_layers=1)
+    return transformers.MambaForCausalLM(config)
+
+
+def t5() -> Any:
+    config = transformers.T5Config(vocab_size=96, d_model=16, d_ff=16, num_layers=1, num_heads=2)
+    return transformers.T5ForConditionalGeneration(config)
+
+
+REFUSED = {
+    "has linear attention, .* missing here .flash-linear-attention": lambda: fresh("qwen3_5"),
+    "uses attention implementation 'paged.sdpa'": lambda: with_config(
+        "qwen3", _attn_implementation="paged|sdpa"
+    ),
+    "attends in both directions": lambda: with_config("gemma3", use_bidirectional_attention=True),
+    "attends in both directions, and": lambda: with_config("qwen3", is_causal=False),
+    "lets image or prefix tokens see one another": paligemma,
+    "layers of type conv, which": lambda: with_config("qwen3", layer_types=["conv"] * 2),
+    "cross-attention, through which": lambda: with_config("qwen3", cross_attention_layers=[1]),
+    "T5ForConditionalGeneration has cross-attention": t5,
+    "MambaForCausalLM has layers of type linear_attention": mamba,
+}
+
+
+@pytest.mark.parametrize("says", REFUSED)
+def test_models_that_cannot_isolate_are_refused(says: str) -> None:
+    with pytest.raises(MismatchError, match=says) as caught:
+        prepare_model(REFUSED[says]())
+    assert "\n" not in str(caught.value)
+
+
+def test_linear_attention_is_told_where_samples_begin(tmp_path: Path) -> None:
+    """The kernels get their bounds: without them transformers' fallback says what it cannot do."""
+    (pack,) = packs_of(tmp_path, "qwen3_vl")
+    model = fresh("qwen3_5")
+    install(model.model.language_model, number_segments)
+    with pytest.raises(ValueError, match="`causal_conv1d_fn` can't keep packed sequences apart"):
+        model(**collate(pack, "flash"))
+    with pytest.raises(MismatchError, match="use collate.packs, attention='flash'."):
+        model(**collate(pack))
+
+
+def test_numbers_of_segments_are_those_of_the_bounds() -> None:
+    bounds = torch.tensor([0, 2, 5], dtype=torch.int32)
+    given = number_segments(torch.nn.Identity(), (), {"cu_seq_lens_q": bounds})
+    assert given is not None
+    assert given[1]["seq_idx"].tolist() == [[0, 0, 1, 1, 1]]
+    assert given[1]["seq_idx"].dtype == torch.int32
+
+
+def test_paligemma_is_refused_for_a_reason() -> None:
+    """Its prefix tokens see those of every sample, which check_isolation finds."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.tensor([IMAGE] * 4 + [5, 6, 7] + [IMAGE] * 4 + [8, 9, 10])
+    pack = {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": torch.arange(7).repeat(2),
+        "cu_seqlens": torch.tensor([0, 7, 14], dtype=torch.int32),
+        "max_seqlen": 7,
+        "sample_ids": torch.arange(2),
+        "token_type_ids": torch.tensor([0, 0, 0, 0, 0, 1, 1] * 2),
+        "pixel_values": torch.randn(2, 3, 8, 8, generator=generator),
+    }
+    model = paligemma()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.normal_(std=0.3)
-    records = [record(n, [5 + 3 * n]) for n in range(4)]
-    index = make_index(tmp_path, {"all": records}, capacity=30)
-    encode = SyntheticEncode(rope=None, types=False)
-    dataset = PackedDataset(index, encode)
-    packs = [dataset[k] for k in range(len(dataset))]
-    batch = collate(packs)
-    assert batch["position_ids"].shape == batch["input_ids"].shape
+                parameter.normal_(std=0.15, generator=generator)
+    with pytest.raises(IsolationError, match="sample 0 at position 0"):
+        check_isolation(model, pack)
+
+
+def test_no_transformers_model() -> None:
+    with pytest.raises(OptionError, match="Linear has no config"):
+        prepare_model(torch.nn.Linear(1, 1))
+
+
+# check_isolation
+
+
+def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "qwen2_vl")
+    model = fresh("qwen2_vl").train()
+    model.model.visual.eval()  # as a frozen tower is
+    before = {key: copy.copy(value) for key, value in pack.items()}
+    modes = [module.training for module in model.modules()]
+    assert check_isolation(model, pack) < 1e-5
+    with pytest.raises(IsolationError):
+        check_isolation(model, pack, tolerance=0.0)
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert pack.keys() == before.keys()
+    assert all(
+        torch.equal(pack[key], value) if isinstance(value, torch.Tensor) else pack[key] == value
+        for key, value in before.items()
+    )
+
+
+def test_wrong_positions_of_the_pack_itself_are_found(tmp_path: Path) -> None:
+    """mRoPE that an encoder lost, or made for the whole pack."""
+    (pack,) = packs_of(tmp_path, "qwen3_vl")
+    plain = {**pack, "position_ids": pack["position_ids"][0]}
+    stretched = pack["position_ids"].clone()
+    stretched[1:] *= 2
+    for wrong in (plain, {**pack, "position_ids": stretched}):
+        with pytest.raises(IsolationError):
+            check_isolation(tiny("qwen3_vl"), wrong)
+
+
+def test_the_sample_that_differs_is_named(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "internvl")
+    pixels = pack["pixel_values"].clone()
+    pixels[-1] += 1  # of the last sample that has images
+    with_images = [
+        int((one["input_ids"] == IMAGE).any()) for one in encoded_samples("internvl", pack)
+    ]
+    at = max(place for place, has in enumerate(with_images) if has)
+
+    def one_wrong(pack: Any) -> dict[str, Any]:
+        return {**collate(pack), "pixel_values": pixels}
+
+    where = (
+        rf"pack 0, sample {int(pack['sample_ids'][at])} at position {at}: .* from its token \d+ "
+    )
+    with pytest.raises(IsolationError, match=where):
+        check_isolation(tiny("internvl"), pack, collate=one_wrong)
+
+
+def test_a_model_that_yields_no_numbers_is_no_proof(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "qwen3")
+    model = fresh("qwen3")
     with torch.no_grad():
-        logits = model(**batch).logits
-    for row, pack in enumerate(packs):
-        bounds = pack["cu_seqlens"].tolist()
-        for at, sample_id in enumerate(pack["sample_ids"].tolist()):
-            ids = encode(records[sample_id])["input_ids"]
-            with torch.no_grad():
-                own = model(input_ids=ids[None]).logits[0]
-            assert (logits[row, bounds[at] : bounds[at + 1]] - own).abs().max() < 1e-5
-    assert max(len(pack["sample_ids"]) for pack in packs) > 1
+        model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(IsolationError, match="by up to nan"):
+        check_isolation(model, pack)
+
+
+def test_attention_and_implementation_must_agree(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "qwen3")
+    with pytest.raises(MismatchError, match="'flash' was asked for .* attn_implementation 'sdpa'"):
+        check_isolation(tiny("qwen3"), pack, attention="flash")
+    with pytest.raises(OptionError, match="none of flash"):
+        check_isolation(tiny("qwen3"), pack, attention="varlen")
+    with pytest.raises(IsolationError, match="2-D attention_mask"):
+        check_isolation(tiny("qwen3"), pack, attention="indexed")
+
+
+def test_media_that_cannot_be_told_apart_need_the_parts(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "llava_onevision")
+    named = {key: value for key, value in pack.items() if key != "batch_num_images"}
+    joined = torch.cat([named["pixel_values"], named["pixel_values"][:1]])
+    sizes = torch.cat([named["image_sizes"], named["image_sizes"][:1]])
+    model = tiny("llava_onevision")
+    with pytest.raises(MismatchError, match="which images belong to which sample cannot be told"):
+        check_isolation(model, {**named, "pixel_values": joined, "image_sizes": sizes})
+    encode = TinyEncode("llava_onevision", model)
+    parts = [encode(RECORDS["llava_onevision"][n]) for n in pack["sample_ids"].tolist()]
+    assert check_isolation(model, pack, parts=parts) < 1e-5
+    with pytest.raises(MismatchError, match="but parts have"):
+        check_isolation(model, pack, parts=parts[::-1])

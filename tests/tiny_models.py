@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
-from torch_packs import IMAGE, VIDEO, VISION_END, VISION_START, VOCABULARY, SyntheticEncode, record
+from torch_packs import (
+    IMAGE,
+    VIDEO,
+    VISION_END,
+    VISION_START,
+    VOCABULARY,
+    SyntheticEncode,
+    make_index,
+    record,
+)
+
+from packidx.torch import PackedDataset
 
 FAMILIES = (
     "qwen2_vl",
@@ -144,9 +156,13 @@ _BUILDERS: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
-def fresh(family: str, attention: str = "sdpa") -> Any:
+def fresh(family: str, attention: str = "sdpa", sliding_window: int | None = None) -> Any:
     """A model of its own, for tests that change it; its vision tower attends by sdpa."""
     kind, config = _BUILDERS[family]()
+    if sliding_window is not None:
+        text = config.get_text_config()
+        text.sliding_window = sliding_window
+        text.layer_types = ["full_attention", "sliding_attention"]
     torch.manual_seed(0)
     flex = attention == "flex_attention"
     model = kind._from_config(config, attn_implementation="sdpa" if flex else attention).eval()
@@ -224,7 +240,7 @@ class TinyEncode(SyntheticEncode):
     def _llava_onevision(self, tokens: list[int], generator: torch.Generator) -> dict[str, Any]:
         sizes = {16: (16, 8), 10: (8, 8), 5: (8, 8)}
         tiles = {16: 3, 10: 2, 5: 1}  # the image, then its parts: several images have none
-        most = max(tiles.values())  # as the processor pads the images of one call
+        most = max(tiles[count] for count in tokens)
         return {
             "pixel_values": torch.randn(len(tokens), most, 3, 8, 8, generator=generator),
             "image_sizes": torch.tensor([sizes[count] for count in tokens]),
@@ -239,3 +255,40 @@ def alone(model: Any, encoded: dict[str, Any]) -> Any:
     inputs = {"labels": encoded["input_ids"], **inputs}
     inputs = {key: value[None] if key in rows else value for key, value in inputs.items()}
     return model(**inputs)
+
+
+def packs_of(
+    folder: Path, family: str, capacity: int = 128, **options: Any
+) -> list[dict[str, Any]]:
+    """The packs of the family's records; capacity 128 holds them all."""
+    index = make_index(folder, {"all": RECORDS[family]}, capacity=capacity, **options)
+    dataset = PackedDataset(index, TinyEncode(family, tiny(family)))
+    return [dataset[number] for number in range(len(dataset))]
+
+
+def encoded_samples(family: str, pack: dict[str, Any]) -> list[dict[str, Any]]:
+    """What encode returned for each sample of `pack`."""
+    encode = TinyEncode(family, tiny(family))
+    return [encode(RECORDS[family][sample]) for sample in pack["sample_ids"].tolist()]
+
+
+def worst_difference(
+    model: Any, family: str, packs: list[dict[str, Any]], logits: torch.Tensor
+) -> float:
+    """Largest difference between packed logits [B, T, V] and those of each sample alone.
+
+    `model` runs the samples; where `logits` have one row, the packs stand in it one after another.
+    """
+    worst, samples, offset = 0.0, 0, 0
+    for row, pack in enumerate(packs):
+        flat = logits[0, offset:] if len(logits) == 1 else logits[row]
+        bounds = pack["cu_seqlens"].tolist()
+        for start, encoded in zip(bounds, encoded_samples(family, pack), strict=False):
+            with torch.no_grad():
+                own = alone(model, encoded).logits[0]
+            worst = max(worst, float((flat[start : start + len(own)] - own).abs().max()))
+            samples += 1
+        offset += bounds[-1]
+    assert samples == sum(len(pack["sample_ids"]) for pack in packs) > 1
+    assert logits.std() > 0.5
+    return worst

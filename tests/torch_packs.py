@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import namedtuple
 from functools import cached_property
@@ -71,6 +72,28 @@ class SyntheticEncode:
         return result
 
 
+class Failing(SyntheticEncode):
+    """Raises for some records, counting how often it is asked for them.
+
+    Args:
+        keys: of these records.
+        error: what is raised.
+        times: how often per record; -1 always.
+    """
+
+    def __init__(self, keys: set[str], error: Exception, times: int = -1, **options: Any) -> None:
+        super().__init__(**options)
+        self.keys, self.error, self.times = keys, error, times
+        self.asked: dict[str, int] = {}
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        key = record["id"]
+        self.asked[key] = self.asked.get(key, 0) + 1
+        if key in self.keys and (self.times < 0 or self.asked[key] <= self.times):
+            raise copy.copy(self.error)  # one that was raised holds what raised it
+        return super().__call__(record)
+
+
 def mrope(parts: Parts) -> torch.Tensor:
     """Rows of Qwen2-VL's scheme: text counts in all rows, an image in its grid."""
     rows, at = [], 0
@@ -135,7 +158,12 @@ def write_lengths(
                 }
                 | locator
                 | counts
-                | {"num_images": len(media_spans(one["parts"])), "method": "exact", "status": "ok"}
+                | {
+                    "num_images": len(media_spans(one["parts"])),
+                    "num_videos": 0,
+                    "method": "exact",
+                    "status": "ok",
+                }
             )
             data += line + b"\n"
         path = folder / f"{source}.jsonl"
@@ -194,6 +222,15 @@ def bare_index(folder: Path, num_packs: int, block: int | None = None) -> Index:
     return index
 
 
+def shapes(pack: dict[str, Any]) -> dict[str, Any]:
+    """Shape and type of a pack's tensors, its other values as they are, without its events."""
+    return {
+        key: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
+        for key, value in pack.items()
+        if key != "events"
+    }
+
+
 class MediaIndex(Index):
     """An index whose samples carry their media, as the lengths table it was planned from has them.
 
@@ -226,7 +263,7 @@ class MediaIndex(Index):
         return MediaSample(**{**sample._asdict(), "media": media})
 
 
-MediaSample: Any = namedtuple("MediaSample", dict.fromkeys([*Sample._fields, "media"]))  # noqa: PYI024
+MediaSample: Any = namedtuple("MediaSample", dict.fromkeys([*Sample._fields, "media"]))
 
 
 def with_media(index: Index) -> Index:

@@ -133,7 +133,10 @@ def launch(function: Callable[..., None], world_size: int, *arguments: Any) -> N
 def _rank(rank: int, function: Callable[..., None], size: int, port: int, *arguments: Any) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    # What a user's process has; else each of its DataLoader workers would start a server again.
+    torch.multiprocessing.set_start_method("fork", force=True)
     function(rank, *arguments)
 
 

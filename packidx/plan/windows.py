@@ -9,7 +9,7 @@ from packidx.errors import OptionError
 from packidx.plan.lengths import Lengths
 from packidx.plan.options import PlanOptions
 
-# Of a plan too large for the memory limit. A sample's part of the work grows with the window, as its
+# Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
 # arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.
 WINDOW = 1 << 23
 

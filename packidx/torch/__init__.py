@@ -8,8 +8,40 @@ world size, carry on.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.sampler import PackSampler
 
-__all__ = ["PackSampler", "PackedDataset", "collate"]
+if TYPE_CHECKING:
+    from packidx.torch.isolation import IsolationError, check_isolation
+    from packidx.torch.loss import LossWeights, packed_loss
+    from packidx.torch.models import prepare_model
+
+# What the process that trains needs, and a worker that reads packs need not wait for.
+_LATER = {
+    "IsolationError": "isolation",
+    "LossWeights": "loss",
+    "check_isolation": "isolation",
+    "packed_loss": "loss",
+    "prepare_model": "models",
+}
+
+__all__ = [
+    "IsolationError",
+    "LossWeights",
+    "PackSampler",
+    "PackedDataset",
+    "check_isolation",
+    "collate",
+    "packed_loss",
+    "prepare_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
+from packidx.torch.media import join_media
 from packidx.torch.pieces import IGNORE, SEQUENCE_FILL
 
 ATTENTIONS = ("flash", "sdpa", "flex", "indexed", "thd")
@@ -66,12 +67,18 @@ def collate(
     batch = _LAYOUTS[attention](packs, pad_token_id)
     if packs[0].get("shifted"):
         batch["shift_labels"] = batch["labels"]
-    media = dict.fromkeys(key for pack in packs for key in pack)
-    for key in media:
-        if key not in _PER_TOKEN and key not in _NOT_INPUTS:
-            batch[key] = _joined(key, [pack[key] for pack in packs if key in pack])
+    batch |= join_media([media_of(pack) for pack in packs])
     batch["use_cache"] = False
     return batch
+
+
+def media_of(pack: Pack) -> dict[str, Tensor]:
+    """The media tensors of a pack: whatever counts neither tokens nor samples."""
+    return {
+        key: value
+        for key, value in pack.items()
+        if key not in _PER_TOKEN and key not in _NOT_INPUTS
+    }
 
 
 def _check(packs: Sequence[Pack]) -> None:
@@ -86,24 +93,6 @@ def _check(packs: Sequence[Pack]) -> None:
                 f"pack {pack.get('pack_id')}: encode masks tokens out by attention_mask, which a"
                 " packed sequence cannot carry: leave them out in encode instead"
             )
-
-
-def _joined(key: str, tensors: Sequence[Tensor]) -> Tensor:
-    """Media of all packs; LLaVA's stacks of tiles [images, tiles, 3, h, w] may differ in tiles."""
-    tiles = {tensor.shape[1] for tensor in tensors if tensor.ndim == 5}
-    if len(tiles) > 1:
-        most = max(tiles)
-        pads = [(0, 0) * 3 + (0, most - tensor.shape[1]) for tensor in tensors]
-        tensors = [
-            torch.nn.functional.pad(tensor, pad) for tensor, pad in zip(tensors, pads, strict=True)
-        ]
-    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
-    if len(shapes) > 1:
-        raise MismatchError(
-            f"collate got {key} with different shapes {sorted(shapes)} after the first dimension:"
-            " packs of one batch must agree in it"
-        )
-    return torch.cat(list(tensors))
 
 
 def _all_positions(packs: Sequence[Pack]) -> list[Tensor]:
@@ -169,11 +158,10 @@ def _flash(packs: Sequence[Pack], _: int) -> dict[str, Any]:
 
 
 def _flex(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    from packidx.torch.masks import segment_block_mask, segment_numbers
+    from packidx.torch.masks import block_mask, causal_within, segment_numbers
 
     numbers = [segment_numbers(pack, padding=False) for pack in packs]
-    past = max(int(each[-1]) for each in numbers) + 1  # the rows' padding, above all others
-    mask = segment_block_mask(_padded(numbers, past))
+    mask = block_mask(causal_within(_padded(numbers, 0)))  # the rows' padding is a segment too
     return {**_rows(packs, pad_token_id), "attention_mask": mask}
 
 

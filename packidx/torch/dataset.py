@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ from packidx.torch.padding import extend, pad_tokens, up_to
 from packidx.torch.pieces import SEQUENCE_FILL, Encoded
 from packidx.torch.policy import Policy
 from packidx.torch.reading import Encode, Happened, SampleReader
-from packidx.transform import Function, planned_transform
+
+if TYPE_CHECKING:
+    from packidx.transform import Function
 
 
 class PackedDataset(Dataset[dict[str, Any]]):
@@ -100,6 +102,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
         self._sources = {source["name"]: number for number, source in enumerate(sources)}
         self._options = self.index.manifest["options"]
         _check_fingerprint(self.index, encode)
+        from packidx.transform import planned_transform  # brings numpy.random, which takes time
+
         planned = self.index.manifest["lengths"].get("transform")
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)

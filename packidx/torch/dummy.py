@@ -55,6 +55,8 @@ def made_up(kind: str) -> dict[str, Any]:
     if not kind:
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         return {"messages": turns}
+    if kind != "image":
+        raise OptionError(f"no {kind} can be made up: give encode a method hole(length, media)")
     from PIL import Image
 
     image = Image.new("RGB", (_SIDE, _SIDE), (127, 127, 127))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from packidx.torch.media import Planned, grid_of, join_media, planned_media
 from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, TYPES, Encoded, normalise
 from packidx.torch.shapes import Shape, learn_shape
 
-_SEARCHED = 64  # packs that are looked through for a sample of the same kind
+_SEARCHED = 64  # packs that are looked through for samples of the same kind
+_TRIED = 16  # such samples
 
 Read = Callable[[Sample], Encoded]
 
@@ -101,16 +103,14 @@ class Holes:
 
     def _shape(self, kind: str, sample: Sample) -> Shape:
         """The shape of samples with such media; reads others of the plan until it is known."""
-        others = self._others(sample, kind)
-        while kind not in self._shapes:
-            other = next(others, None)
-            with contextlib.suppress(Exception):  # when its own turn comes it is told
-                if other is None:
-                    self._shapes[kind] = self._shape_of_made_up(kind)
-                else:
-                    self.learn(self._read(other), other)
-            if other is None:
+        for other in islice(self._others(sample, kind), _TRIED):
+            if kind in self._shapes:
                 break
+            with contextlib.suppress(Exception):  # when its own turn comes it is told
+                self.learn(self._read(other), other)
+        if kind not in self._shapes:
+            with contextlib.suppress(Exception):  # an encoder for records of another kind
+                self._shapes[kind] = self._shape_of_made_up(kind)
         if kind not in self._shapes:
             raise NoHole(
                 f"no other sample {'with a ' + kind if kind else 'without media'} could be read to"
@@ -124,17 +124,17 @@ class Holes:
     def _shape_of_made_up(self, kind: str) -> Shape:
         """The shape of a record of our own, which `encode` may or may not understand."""
         part = normalise(self._encode(made_up(kind)))
-        grid = part.media.get(f"{kind}_grid_thw")
-        if not kind or grid is None:
+        if not kind:
             return learn_shape(part, (), None)
         token = self._media_ids[kind]
+        ((t, h, w),) = part.media[f"{kind}_grid_thw"].tolist()
         at = int((part.input_ids == token).nonzero()[0])
-        t, h, w = grid[0].tolist()
         return learn_shape(part, [{"kind": kind, "t": t, "h": h, "w": w, "at": at}], token)
 
     @property
     def _media_ids(self) -> Mapping[str, int]:
-        return getattr(self._encode, "media_token_ids", None) or {}
+        found: Mapping[str, int] = getattr(self._encode, "media_token_ids", None) or {}
+        return found
 
     def _others(self, sample: Sample, kind: str) -> Iterator[Sample]:
         """Other samples of the kind, of this pack and of those after it."""

@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
 from packidx.errors import MismatchError
+from packidx.torch.masks import Between, PackBlockMask, block_mask, causal_within
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Arguments | None]
@@ -49,33 +51,16 @@ def bidirectional_images(
     if "flash" in implementation:
         return None  # such kernels know no image blocks, packed or not
     segments = _segments(positions.expand(types.shape[0], -1))
-    blocks = _image_blocks(types == 1, segments)
+    everywhere = Between(causal_within(segments).first, _ends(types == 1, segments))
+    place = torch.arange(types.shape[1], device=types.device)
+    oldest = place - config.sliding_window + 1  # that a sliding layer sees
+    nearby = Between(everywhere.first.maximum(oldest), everywhere.last)
     build = {"eager": _additive, "flex_attention": _tiled}.get(implementation, _boolean)
     masks = {
-        "full_attention": build(ImageBlocks(segments, blocks, None), module),
-        "sliding_attention": build(ImageBlocks(segments, blocks, config.sliding_window), module),
+        "full_attention": build(everywhere, module),
+        "sliding_attention": build(nearby, module),
     }
     return args, {**kwargs, "attention_mask": masks}
-
-
-class ImageBlocks:
-    """The mask_mod of Gemma 3 within samples.
-
-    Args:
-        segments, blocks: int64 [B, T], number of a token's sample and of its image (-1: text).
-        window: tokens a sliding layer sees, itself included; None is all.
-    """
-
-    def __init__(self, segments: Tensor, blocks: Tensor, window: int | None) -> None:
-        self.segments, self.blocks, self.window = segments, blocks, window
-
-    def __call__(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        block = self.blocks[batch, query]
-        image = (block >= 0) & (block == self.blocks[batch, key])
-        seen = (query >= key) | image
-        if self.window is not None:
-            seen = seen & (key > query - self.window)
-        return seen & (self.segments[batch, query] == self.segments[batch, key])
 
 
 def _segments(positions: Tensor) -> Tensor:
@@ -84,37 +69,34 @@ def _segments(positions: Tensor) -> Tensor:
     return (positions.diff(prepend=first, dim=-1) != 1).cumsum(-1)
 
 
-def _image_blocks(image: Tensor, segments: Tensor) -> Tensor:
-    """Number of each token's image, -1 for text; an image ends with its sample at the latest."""
-    same = nn.functional.pad(image[:, :-1] & (segments.diff(dim=-1) == 0), (1, 0))
-    return torch.where(image, (image & ~same).cumsum(-1) - 1, -1)
+def _ends(image: Tensor, segments: Tensor) -> Tensor:
+    """Place of the last token that each one sees, int64 [B, T]: its image's, or its own.
+
+    Args:
+        image: bool [B, T]; an image ends with its sample at the latest.
+    """
+    length = image.shape[1]
+    place = torch.arange(length, device=image.device).expand_as(segments)
+    goes_on = nn.functional.pad(image[:, :-1] & image[:, 1:] & (segments.diff(dim=-1) == 0), (0, 1))
+    ends = torch.where(goes_on, length, place)
+    return ends.flip(-1).cummin(-1).values.flip(-1)
 
 
-def _boolean(rule: ImageBlocks, module: nn.Module) -> Tensor:
+def _boolean(rule: Between, module: nn.Module) -> Tensor:
     """bool [B, 1, T, T], True where a token is seen."""
-    batch, length = rule.segments.shape
-    at = torch.arange(max(batch, length), device=rule.segments.device)
-    places = at[:batch, None, None], at[:1], at[None, :length, None], at[None, None, :length]
-    return rule(*places)[:, None]
+    key = torch.arange(rule.first.shape[1], device=rule.first.device)
+    return ((key >= rule.first[..., None]) & (key <= rule.last[..., None]))[:, None]
 
 
-def _additive(rule: ImageBlocks, module: nn.Module) -> Tensor:
+def _additive(rule: Between, module: nn.Module) -> Tensor:
     """[B, 1, T, T] in the model's dtype: 0 where a token is seen, its lowest number elsewhere."""
     dtype = next(module.parameters()).dtype
-    zero = torch.zeros((), dtype=dtype, device=rule.segments.device)
+    zero = torch.zeros((), dtype=dtype, device=rule.first.device)
     return torch.where(_boolean(rule, module), zero, torch.finfo(dtype).min)
 
 
-def _tiled(rule: ImageBlocks, module: nn.Module) -> Any:
-    """The BlockMask that flex_attention takes."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    batch, length = rule.segments.shape
-    device = rule.segments.device
-    compiled = device.type != "cpu"  # uncompiled needs T² memory; compiling takes a minute on a CPU
-    return create_block_mask(
-        rule, batch, None, length, length, device=device.type, _compile=compiled
-    )
+def _tiled(rule: Between, module: nn.Module) -> PackBlockMask:
+    return block_mask(rule)
 
 
 def drop_block_mask(
@@ -149,7 +131,7 @@ def number_segments(
 
 
 def _is_block_mask(mask: Any) -> bool:
-    return type(mask).__name__ in ("BlockMask", "SegmentBlockMask")
+    return isinstance(mask, BlockMask)
 
 
 def _text_config(module: nn.Module) -> Any:

@@ -40,56 +40,65 @@ def segment_numbers(pack: Pack, *, padding: bool) -> Tensor:
     return numbers
 
 
-class SameSegment:
-    """The mask_mod "same segment, not later", an object so that worker processes can send it.
+class Between:
+    """The mask_mod "key in [first[query], last[query]]", an object so that workers can send it.
 
     Args:
-        numbers: int [B, T], equal for tokens of one segment.
+        first, last: int64 [B, T], places in the row, the token's own among them; neither ever falls
+            along a row.
     """
 
-    def __init__(self, numbers: Tensor) -> None:
-        self.numbers = numbers
+    def __init__(self, first: Tensor, last: Tensor) -> None:
+        self.first, self.last = first, last
 
     def __call__(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        same = self.numbers[batch, query] == self.numbers[batch, key]
-        return same & (query >= key)
+        return (key >= self.first[batch, query]) & (key <= self.last[batch, query])
+
+    def to(self, device: torch.device | str) -> Between:
+        return Between(self.first.to(device), self.last.to(device))
 
 
-class SegmentBlockMask(BlockMask):
-    """A BlockMask that takes the numbers its mask_mod reads along to another device."""
+def causal_within(numbers: Tensor) -> Between:
+    """What a token sees: its own segment up to itself.
+
+    Args:
+        numbers: int64 [B, T], another one wherever another segment begins.
+    """
+    place = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
+    begins = numbers.diff(dim=-1, prepend=numbers[:, :1]) != 0
+    return Between(torch.where(begins, place, 0).cummax(-1).values, place)
+
+
+class PackBlockMask(BlockMask):
+    """A BlockMask that takes the tensors its mask_mod reads along to another device."""
 
     mask_mod: Any
 
-    def to(self, device: torch.device | str, **_: Any) -> SegmentBlockMask:
+    def to(self, device: torch.device | str, **_: Any) -> PackBlockMask:
         """The same mask on `device`; keywords of Tensor.to (``non_blocking``) are accepted."""
-        return segment_block_mask(self.mask_mod.numbers.to(device))
+        return block_mask(self.mask_mod.to(device))
 
 
-def segment_block_mask(numbers: Tensor) -> SegmentBlockMask:
-    """Causal attention within each segment, for flex_attention.
+def block_mask(rule: Between) -> PackBlockMask:
+    """`rule` for flex_attention, one mask [B, 1, T, T] for all heads.
 
-    The tiles follow from the first and last segment of each, so nothing of size T² is made.
-
-    Args:
-        numbers: int [B, T], never falling along a row.
+    What the tokens of a tile see follows from its first and last token, because neither bound ever
+    falls: nothing of size T² is made.
     """
-    batch, length = numbers.shape
-    pad = -length % BLOCK
-    # What stands past the end belongs to no segment: a tile that reaches there is never full.
-    filled = torch.cat([numbers, numbers.new_full((batch, pad), -1)], dim=1)
-    tiles = filled.view(batch, -1, BLOCK)
-    first = tiles[..., 0]
-    last = torch.where(tiles < 0, tiles.amax(-1, keepdim=True), tiles)[..., -1]
-    row, column = first[:, :, None], last[:, None, :]
-    earlier = torch.ones(first.shape[1], first.shape[1], dtype=torch.bool, device=numbers.device)
-    seen = (column >= row) & earlier.tril()
-    whole = (tiles >= 0).all(-1) & (first == last)
-    full = whole[:, :, None] & whole[:, None, :] & (row == first[:, None, :]) & earlier.tril(-1)
-    mask: SegmentBlockMask = SegmentBlockMask.from_kv_blocks(
+    length = rule.first.shape[1]
+    starts = torch.arange(0, length, BLOCK, device=rule.first.device)
+    ends = starts + BLOCK - 1
+    last = ends.clamp(max=length - 1)
+
+    some = rule.first[:, starts, None], rule.last[:, last, None]  # seen by some token of the tile
+    every = rule.first[:, last, None], rule.last[:, starts, None]  # and by each of them
+    seen = (ends >= some[0]) & (starts <= some[1])
+    full = (starts >= every[0]) & (ends <= every[1]) & (ends < length)[:, None]
+    mask: PackBlockMask = PackBlockMask.from_kv_blocks(
         *_listed(seen & ~full),
         *_listed(full),
         BLOCK_SIZE=BLOCK,
-        mask_mod=SameSegment(numbers),
+        mask_mod=rule,
         seq_lengths=(length, length),
     )
     return mask

@@ -23,6 +23,8 @@ _STATELESS = {"full_attention", "sliding_attention", "chunked_attention"}
 _WINDOWED = {"sliding_attention", "chunked_attention"}
 # Models whose image or prefix tokens see one another across samples, whatever the batch says.
 _PREFIX = {"paligemma", "git", "molmo2", "pi0"}
+# Linear attention that takes the bounds of samples, given the kernels.
+_GATED_DELTA = ("qwen3_5", "qwen3_next")
 _KERNELS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d"}
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -87,15 +89,15 @@ def _check_attention(name: str, config: Any) -> None:
             f" packed samples apart: load it with attn_implementation {', '.join(ATTENTIONS)}"
         )
     both_ways = getattr(text, "use_bidirectional_attention", None)
-    if not getattr(text, "is_causal", True) or both_ways in (True, "all"):
-        raise MismatchError(
-            f"{name} attends in both directions, and transformers makes no mask for packed samples"
-            " there: train it on padded batches"
-        )
     if config.model_type in _PREFIX or both_ways == "vision":
         raise MismatchError(
             f"{name} ({config.model_type}) lets image or prefix tokens see one another in both"
             " directions, across packed samples too: train it on padded batches"
+        )
+    if not getattr(text, "is_causal", True) or both_ways in (True, "all"):
+        raise MismatchError(
+            f"{name} attends in both directions, and transformers makes no mask for packed samples"
+            " there: train it on padded batches"
         )
 
 
@@ -107,16 +109,16 @@ def _check_layers(name: str, model: nn.Module, config: Any) -> None:
             " inputs: train it on padded batches"
         )
     kinds = _layer_types(text)
-    if "linear_attention" in kinds:
+    if "linear_attention" in kinds and str(text.model_type).startswith(_GATED_DELTA):
         missing = [package for module, package in _KERNELS.items() if find_spec(module) is None]
         if not torch.cuda.is_available():
             missing.append("a CUDA device")
         if missing:
             raise MismatchError(
                 f"{name} has linear attention, whose torch code carries state from one packed"
-                f" sample into the next, and here is no {', no '.join(missing)}: run it on a GPU"
-                " after pip install flash-linear-attention causal-conv1d, or train it on padded"
-                " batches"
+                f" sample into the next, and what would not is missing here ({', '.join(missing)}):"
+                " pip install flash-linear-attention causal-conv1d and run it on a GPU, or train it"
+                " on padded batches"
             )
         kinds -= {"linear_attention"}
     elif not kinds and any(hasattr(module, "A_log") for module in model.modules()):

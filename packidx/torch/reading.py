@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord, MismatchError, SourceError
 from packidx.fetch import Fetcher
@@ -14,7 +14,9 @@ from packidx.torch.media import check_media, planned_media
 from packidx.torch.padding import extend
 from packidx.torch.pieces import IGNORE, Encoded, PlanMismatch, cut, normalise, shift
 from packidx.torch.policy import Policy, is_of_the_sample, retried
-from packidx.transform import Transform
+
+if TYPE_CHECKING:
+    from packidx.transform import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 Happened = list[dict[str, Any]]
@@ -155,11 +157,12 @@ class SampleReader:
 
 
 def _located(error: Exception, sample: Sample, index: Index) -> Exception:
-    """`error` with the pack and the sample in its text, or, of a foreign class, in its notes."""
+    """`error` with the pack and the sample in its notes, and where the class is ours in its text."""
     where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
+    located = error
     if isinstance(error, BadRecord):
-        return BadRecord(error.reason, f"{where}: {error.detail}")
-    if isinstance(error, MismatchError | SourceError):
-        return type(error)(f"{where}: {error}")
-    error.add_note(f"while reading {where} of {index.path}@{index.id}")
-    return error
+        located = BadRecord(error.reason, f"{where}: {error.detail}")
+    elif isinstance(error, MismatchError | SourceError):
+        located = type(error)(f"{where}: {error}")
+    located.add_note(f"while reading {where} of {index.path}@{index.id}")
+    return located

@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
+from packidx.torch.collate import media_of
 from packidx.torch.masks import spans
-from packidx.torch.pieces import SEQUENCE_FILL, normalise
+from packidx.torch.pieces import SEQUENCE_FILL, TYPES, normalise
 
-_TYPES = {"image": 1, "video": 2}  # values of transformers' mm_token_type_ids
 _TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
-_NO_MEDIA = {"input_ids", "labels", "position_ids", *SEQUENCE_FILL}
-_NO_MEDIA |= {"cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids"}
-_NO_MEDIA |= {"shifted", "events"}
 
 Pack = Mapping[str, Any]
 
@@ -75,7 +72,7 @@ def media_types(pack: Pack, config: Any) -> Tensor:
         return types
     ids: Tensor = pack["input_ids"]
     types = torch.zeros_like(ids)
-    for kind, value in _TYPES.items():
+    for kind, value in TYPES.items():
         for name in _TOKEN_NAMES:
             token = getattr(config, name.format(kind), None)
             if isinstance(token, int):
@@ -86,11 +83,11 @@ def media_types(pack: Pack, config: Any) -> Tensor:
 def _media(pack: Pack, config: Any, bounds: list[tuple[int, int]]) -> list[dict[str, Tensor]]:
     types = media_types(pack, config)
     found: list[dict[str, Tensor]] = [{} for _ in bounds]
-    for kind, value in _TYPES.items():
+    for kind, value in TYPES.items():
         tensors = {
-            key: pack[key]
-            for key in pack
-            if key not in _NO_MEDIA and (value == _TYPES["video"]) == _of_video(key)
+            key: tensor
+            for key, tensor in media_of(pack).items()
+            if (kind == "video") == _of_video(key)
         }
         if not tensors:
             continue
@@ -151,6 +148,9 @@ class _Cut:
         runs = [_runs(each) for each in self.tokens]
         if sum(runs) == len(value):
             return runs
+        with_media = [int(count > 0) for count in self.counts]
+        if sum(with_media) == len(value):
+            return with_media
         tokens, rest = divmod(sum(self.counts), len(value))
         if value.ndim == 4 and not rest and tokens and not any(n % tokens for n in self.counts):
             return [count // tokens for count in self.counts]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ class Shape:
         sequence: dtypes of the per-token tensors.
         media: the media tensors.
         token: id of the token that media features replace; None without media.
-        share: such tokens per patch.
+        share: so many such tokens for so many patches.
         problem: why the shape of other media cannot be told; None where it can.
     """
 
@@ -57,7 +56,7 @@ class Shape:
     sequence: Mapping[str, torch.dtype]
     media: Mapping[str, MediaTensor]
     token: int | None = None
-    share: Fraction = Fraction(0)
+    share: tuple[int, int] = (0, 1)
     problem: str | None = None
 
     def tokens_of(self, medium: Mapping[str, Any], length: int) -> slice:
@@ -67,14 +66,15 @@ class Shape:
             PlanMismatch: the plan does not say, or they do not fit.
         """
         grid, at = grid_of(medium), medium["at"]
-        count = self.share * (math.prod(grid) if grid else 0)
-        if not grid or at is None or at < 0 or not count or count.denominator > 1:
+        tokens, patches = self.share
+        count, rest = divmod(tokens * math.prod(grid or (0,)), patches)
+        if at is None or at < 0 or not count or rest:
             raise PlanMismatch(f"the plan does not say how large and where a {medium['kind']} is")
-        if at + int(count) > length:
+        if at + count > length:
             raise PlanMismatch(
                 f"a {medium['kind']} of {count} tokens at {at} does not fit its {length} tokens"
             )
-        return slice(at, at + int(count))
+        return slice(at, at + count)
 
 
 def learn_shape(part: Encoded, planned: Planned, token: int | None) -> Shape:
@@ -106,7 +106,7 @@ def learn_shape(part: Encoded, planned: Planned, token: int | None) -> Shape:
     patches = sum(map(math.prod, known))
     if problem is None and (kind not in TYPES or not found):
         problem = f"which tokens are those of a {kind} is unknown"
-    share = Fraction(found, max(patches, 1))
+    share = found, max(patches, 1)
     return Shape(part.rows is not None, sequence, media, token, share, problem)
 
 

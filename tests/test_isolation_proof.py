@@ -1,0 +1,231 @@
+"""Packed = separate: logits, loss and gradients, for seven families, and every way to break it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import FAMILIES, alone, encoded_samples, fresh, packs_of, tiny, worst_difference
+from torch_packs import IMAGE
+
+from packidx.errors import MismatchError
+from packidx.torch import collate
+from packidx.torch.isolation import IsolationError, check_isolation
+from packidx.torch.models import prepare_model
+from packidx.torch.separate import separate
+
+TOLERANCE = 1e-5
+MROPE = [family for family in FAMILIES if family.endswith("_vl")]
+VISION = [family for family in FAMILIES if family != "qwen3"]
+
+
+def model_of(family: str, attention: str = "sdpa") -> Any:
+    return prepare_model(tiny(family, attention))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_loss_and_gradients(tmp_path: Path, family: str, attention: str) -> None:
+    model = model_of(family, attention)
+    (pack,) = packs_of(tmp_path, family)
+    assert len(pack["sample_ids"]) == (3 if family == "qwen3" else 4)
+    output = model(**collate(pack))
+    assert worst_difference(model, family, [pack], output.logits.detach()) < TOLERANCE
+    packed = gradients(model, output.loss)
+    total = int((pack["labels"] != -100).sum())
+    loss = torch.zeros(())
+    for encoded in encoded_samples(family, pack):
+        share = (len(encoded["input_ids"]) - 1) / total
+        loss = loss + alone(model, encoded).loss * share
+    assert float(output.loss.detach()) == pytest.approx(float(loss.detach()), abs=TOLERANCE)
+    separate = gradients(model, loss)
+    assert packed.keys() == separate.keys()
+    worst = max(float((packed[name] - separate[name]).abs().max()) for name in packed)
+    assert worst < TOLERANCE
+    assert max(float(gradient.abs().max()) for gradient in packed.values()) > 0.01
+    if family in VISION:
+        assert any("vision" in name or "visual" in name for name in packed)
+
+
+def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    named = dict(model.named_parameters())
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name: one for name, one in zip(named, found, strict=True) if one is not None}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_several_packs(tmp_path: Path, family: str, attention: str) -> None:
+    """As padded rows, and all in one row; no flash kernel runs here, but its arguments do."""
+    model = model_of(family)
+    packs = packs_of(tmp_path, family, 30 if family == "qwen3" else 45)
+    assert len(packs) > 1
+    with torch.no_grad():
+        logits = model(**collate(packs, attention)).logits
+    assert worst_difference(model, family, packs, logits) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", [*MROPE, "internvl", "llava_onevision", "qwen3"])
+def test_indexed_mask_as_nemo_expands_it(tmp_path: Path, family: str) -> None:
+    packs = packs_of(tmp_path, family, 45)
+    batch = collate(packs, "indexed")
+    number = batch["attention_mask"]
+    same = (number[:, :, None] == number[:, None]) & (number > 0)[:, :, None]
+    padding = torch.eye(number.shape[1], dtype=torch.bool)  # a row of nothing is not a number
+    batch["attention_mask"] = (same.tril() | padding)[:, None]
+    with torch.no_grad():
+        logits = model_of(family)(**batch).logits
+    assert worst_difference(model_of(family), family, packs, logits) < TOLERANCE
+
+
+def cache_on(batch: dict[str, Any]) -> None:
+    batch["use_cache"] = True
+
+
+def no_restart(batch: dict[str, Any]) -> None:
+    length = torch.arange(batch["input_ids"].shape[1])
+    if batch["position_ids"].ndim == 3:
+        batch["position_ids"][0] = length
+    else:
+        batch["position_ids"][:] = length
+
+
+def no_positions(batch: dict[str, Any]) -> None:
+    del batch["position_ids"]
+
+
+def mask_of_ones(batch: dict[str, Any]) -> None:
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+
+
+def causal_mask_over_all(batch: dict[str, Any]) -> None:
+    length = batch["input_ids"].shape[1]
+    batch["attention_mask"] = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
+
+
+def indexed_mask_cast_to_bool(batch: dict[str, Any]) -> None:
+    positions = batch["position_ids"][0] if batch["position_ids"].ndim == 3 else None
+    positions = batch["position_ids"] if positions is None else positions
+    batch["attention_mask"] = (positions == 0).cumsum(-1)  # transformers casts it
+
+
+def mrope_rows_only(batch: dict[str, Any]) -> None:
+    batch["position_ids"] = batch["position_ids"][1:]
+
+
+def text_positions_only(batch: dict[str, Any]) -> None:
+    batch["position_ids"] = batch["position_ids"][0]
+
+
+def mrope_of_the_whole_pack(batch: dict[str, Any]) -> None:
+    batch["position_ids"][1:] += torch.arange(batch["input_ids"].shape[1])
+
+
+def images_of_another_sample(batch: dict[str, Any]) -> None:
+    batch["pixel_values"] = batch["pixel_values"].flip(0)
+
+
+def no_token_types(batch: dict[str, Any]) -> None:
+    batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
+
+
+EVERY = [no_restart, no_positions, mask_of_ones, causal_mask_over_all, indexed_mask_cast_to_bool]
+BREAKS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
+    *((family, broken) for family in FAMILIES for broken in EVERY),
+    # Gemma 3's hook makes its masks whether there is a cache or not.
+    *((family, cache_on) for family in FAMILIES if family != "gemma3"),
+    *((family, mrope_rows_only) for family in MROPE),
+    *((family, text_positions_only) for family in MROPE),
+    *((family, mrope_of_the_whole_pack) for family in MROPE),
+    *((family, images_of_another_sample) for family in VISION),
+    ("gemma3", no_token_types),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "broken"), BREAKS, ids=lambda one: getattr(one, "__name__", one)
+)
+def test_each_break_shows_and_is_found(tmp_path: Path, family: str, broken: Any) -> None:
+    model = model_of(family)
+    (pack,) = packs_of(tmp_path, family)
+
+    def broken_collate(pack: Any) -> dict[str, Any]:
+        batch = {key: copy.copy(value) for key, value in collate(pack).items()}
+        batch["position_ids"] = batch["position_ids"].clone()
+        broken(batch)
+        return batch
+
+    with torch.no_grad():
+        logits = model(**broken_collate(pack)).logits
+    assert worst_difference(model, family, [pack], logits) > 1e-2
+    with pytest.raises(IsolationError, match=r"pack 0, sample \d at position \d: its logits"):
+        check_isolation(model, pack, collate=broken_collate)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whole_packs_pass_the_check(tmp_path: Path, family: str) -> None:
+    for number, capacity in enumerate((128, 45)):
+        (tmp_path / str(number)).mkdir()
+        for pack in packs_of(tmp_path / str(number), family, capacity):
+            assert check_isolation(model_of(family), pack) < TOLERANCE
+            parts = encoded_samples(family, pack)
+            assert check_isolation(model_of(family), pack, parts=parts) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "gemma3"])
+def test_alignment_padding_changes_nothing(tmp_path: Path, family: str) -> None:
+    (pack,) = packs_of(tmp_path, family, align=8, pad_pack_to=16)
+    slots = pack["cu_seqlens"].diff()
+    assert (slots % 8 == 0).all() and (pack["lengths"] < slots).any()
+    assert check_isolation(model_of(family), pack) < TOLERANCE
+    alone = separate(pack, model_of(family).config, None)
+    count = len(pack["sample_ids"])
+    assert [len(one["input_ids"]) for one in alone] == pack["lengths"][:count].tolist()
+    packed = collate(pack, "flash")
+    with torch.no_grad():
+        logits = model_of(family)(**packed).logits
+    assert worst_difference(model_of(family), family, [pack], logits) < TOLERANCE
+
+
+def test_gemma3_needs_its_hook(tmp_path: Path) -> None:
+    """Unprepared, its sliding layers put the first sample's image blocks into every sample."""
+    (pack,) = packs_of(tmp_path, "gemma3")
+    model = fresh("gemma3")
+    with torch.no_grad():
+        logits = model(**collate(pack)).logits
+    assert worst_difference(model, "gemma3", [pack], logits) > 1e-2
+    with pytest.raises(IsolationError, match="call prepare_model on it first"):
+        check_isolation(model, pack)
+    assert check_isolation(prepare_model(model), pack) < TOLERANCE
+
+
+def test_gemma3_images_that_touch_across_samples(tmp_path: Path) -> None:
+    """One sample ends with an image and the next begins with one: two blocks, not one."""
+    model = model_of("gemma3")
+    (pack,) = packs_of(tmp_path, "gemma3")
+    ids = torch.tensor([5, 6, *[IMAGE] * 4, *[IMAGE] * 4, 7, 8])
+    types = (ids == IMAGE).long()
+    touching = {
+        "input_ids": ids,
+        "labels": ids,
+        "position_ids": torch.arange(6).repeat(2),
+        "cu_seqlens": torch.tensor([0, 6, 12], dtype=torch.int32),
+        "max_seqlen": 6,
+        "sample_ids": torch.arange(2),
+        "token_type_ids": types,
+        "pixel_values": pack["pixel_values"][:2],
+    }
+    assert check_isolation(model, touching) < TOLERANCE
+
+
+def test_linear_attention_leaks_without_kernels(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "qwen3_vl")
+    model = fresh("qwen3_5")
+    with pytest.raises(IsolationError):
+        check_isolation(model, pack)
+    with pytest.raises(MismatchError, match="has linear attention, whose torch code carries state"):
+        prepare_model(model)

@@ -1,0 +1,170 @@
+"""Restored at every step, in the loaders people use: the rest of the stream is the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from trained_packs import Encode, launch, trained_index
+
+from packidx.errors import MismatchError, OptionError
+from packidx.index import Index
+from packidx.torch import PackedDataset, PackSampler, collate
+
+WORKERS = (0, 1, 3)
+
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create 3 worker:UserWarning"
+    ),  # 2 cores
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # by torchdata 0.11
+]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """23 packs: five steps of four, and three left out."""
+    index = trained_index(tmp_path_factory.mktemp("restore"), 18)
+    assert index.num_packs // 4 == 5 and index.num_packs % 4
+    return index
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Five steps of 24, which 2, 3, 4 and 8 ranks can share out, and some packs left out."""
+    index = trained_index(tmp_path_factory.mktemp("large"), 100)
+    assert index.num_packs // 24 == 5 and index.num_packs % 24
+    return index
+
+
+def content(batch: dict[str, Any]) -> list[Any]:
+    return [batch["input_ids"].tolist(), batch["labels"].tolist(), batch["position_ids"].tolist()]
+
+
+def only_id(packs: list[dict[str, Any]]) -> int:
+    return int(packs[0]["pack_id"])
+
+
+def make(kind: Any, index: Index, sampler: PackSampler, workers: int, **options: Any) -> Any:
+    dataset = PackedDataset(index, Encode())
+    options = {"collate_fn": collate, "num_workers": workers} | options
+    return kind(dataset, batch_size=1, sampler=sampler, **options)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_restored_at_every_step(index: Index, workers: int) -> None:
+    for rank in range(2):
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "global_batch": 4, "seed": 7}
+        sampler = PackSampler(index, epoch=1, **options)
+        running = iter(make(DataLoader, index, sampler, workers))
+        whole, states = [], [sampler.state_at(0)]
+        for step in range(sampler.num_steps):
+            whole += [content(next(running)) for _ in range(2)]
+            states.append(json.loads(json.dumps(sampler.state_at(step + 1))))
+        with pytest.raises(StopIteration):
+            next(running)
+        assert len(whole) == 10 and len({str(one) for one in whole}) == 10
+        for step, state in enumerate(states):
+            restored = PackSampler(index, **options)
+            restored.load_state_dict(state)
+            rest = [content(batch) for batch in make(DataLoader, index, restored, workers)]
+            assert rest == whole[2 * step :]
+
+
+def test_four_ranks_then_two_three_and_eight(large: Index) -> None:
+    """Each number of ranks for a step or two, with one worker each: every pack exactly once."""
+    state = PackSampler(large, global_batch=24, seed=1).state_at(0)
+    consumed: list[int] = []
+    for world_size, steps in ((4, 1), (2, 1), (3, 1), (8, 2)):
+        states, taken = [], []
+        for rank in range(world_size):
+            sampler = PackSampler(large, rank=rank, world_size=world_size, global_batch=24, seed=1)
+            sampler.load_state_dict(state)
+            first = state["position"] // 24
+            batches = iter(make(DataLoader, large, sampler, int(rank == 0), collate_fn=only_id))
+            taken.append([next(batches) for _ in range(steps * 24 // world_size)])
+            states.append(sampler.state_at(first + steps))
+        assert all(one == states[0] for one in states)
+        consumed += [pack for micro in zip(*taken, strict=True) for pack in micro]
+        state = json.loads(json.dumps(states[0]))
+    alone = PackSampler(large, global_batch=24, seed=1)
+    assert consumed == list(alone)
+    assert sorted(consumed + alone.left_out) == list(range(large.num_packs))
+    assert len(alone.left_out) == large.num_packs % 24 > 0
+    with pytest.raises(OptionError, match="24 is not a positive multiple of world_size 5"):
+        PackSampler(large, world_size=5, global_batch=24)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_torchdata_restores_at_every_batch(index: Index, workers: int) -> None:
+    """Its state is that of the batches it has handed out, whatever its workers have drawn."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install torchdata")
+    options: dict[str, Any] = {"rank": 1, "world_size": 2, "global_batch": 4}
+
+    def loader() -> Any:
+        sampler = PackSampler(index, **options)
+        return make(stateful.StatefulDataLoader, index, sampler, workers, collate_fn=only_id)
+
+    running, states, whole = loader(), [], []
+    for pack in running:
+        whole.append(pack)
+        states.append(running.state_dict())
+    assert whole == list(PackSampler(index, **options))
+    for count, state in enumerate(states[:-1], start=1):
+        again = loader()
+        again.load_state_dict(state)
+        assert list(again) == whole[count:]
+
+
+def prepared(rank: int, path: str, out: str) -> None:
+    """What accelerate's prepare() makes of a sampler of all packs."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    options: dict[str, Any] = {"global_batch": 4, "seed": 2}
+
+    def loader() -> tuple[Any, PackSampler]:
+        sampler = PackSampler(path, **options)
+        dataset = PackedDataset(path, Encode())
+        plain = DataLoader(dataset, sampler=sampler, collate_fn=only_id, num_workers=rank)
+        return accelerator.prepare(plain), sampler
+
+    running, sampler = loader()
+    whole, rest = [], []
+    for epoch in range(2):
+        running.set_epoch(epoch)
+        whole.append(list(running))
+    for step in range(sampler.num_steps + 1):
+        again, restored = loader()
+        restored.load_state_dict(sampler.state_at(step))
+        again.set_epoch(restored.epoch)
+        rest.append(list(again))
+    torch.save((len(running), whole, rest), f"{out}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_accelerate_deals_out_what_the_sampler_would(index: Index, tmp_path: Path) -> None:
+    launch(prepared, 2, f"{index.path}@{index.id}", str(tmp_path))
+    for rank in range(2):
+        length, whole, rest = torch.load(tmp_path / f"{rank}.pt")
+        mine = PackSampler(index, rank=rank, world_size=2, global_batch=4, seed=2)
+        assert length == len(mine)
+        for epoch in range(2):
+            mine.set_epoch(epoch)
+            assert whole[epoch] == list(mine)
+        assert rest == [whole[1][2 * step :] for step in range(mine.num_steps + 1)]
+
+
+def test_state_of_another_snapshot_and_no_ranks(index: Index, large: Index) -> None:
+    state = PackSampler(large, global_batch=4).state_at(2)
+    sampler = PackSampler(index, global_batch=4)
+    with pytest.raises(MismatchError) as caught:
+        sampler.load_state_dict(state)
+    assert large.id in str(caught.value) and index.id in str(caught.value)
+    assert "dir@ID" in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(OptionError, match=r"^world_size is 0; it must be at least 1$"):
+        PackSampler(index, world_size=0)

@@ -1,0 +1,324 @@
+"""What a reader does about samples that cannot be read or are not what was planned."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from torch.utils.data import DataLoader
+from torch_packs import (
+    Failing,
+    SyntheticEncode,
+    length_of,
+    make_index,
+    record,
+    shapes,
+    with_media,
+)
+
+from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
+from packidx.index import Index
+from packidx.torch import PackedDataset, events, policy
+
+TEXTS = [record(seed, [5 + seed]) for seed in range(5)]
+IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return with_media(make_index(tmp_path, {"text": TEXTS, "image": IMAGES}, capacity=64))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "BACKOFF", 0.001)
+
+
+BAD = BadRecord("broken_media", "an image cannot be decoded")
+
+
+def test_a_healthy_read_tells_nothing(index: Index) -> None:
+    options: Any = {"on_error": "hole", "on_mismatch": "truncate"}
+    dataset = PackedDataset(index, SyntheticEncode(), **options)
+    assert not any("events" in dataset[k] for k in range(len(dataset)))
+    assert len(dataset.events) == 0 and dataset.events.counts == {} and not list(dataset.events)
+
+
+# -- input and output ------------------------------------------------------------------------------
+
+
+def stale() -> OSError:
+    return OSError(errno.ESTALE, "Stale file handle")
+
+
+def test_input_that_fails_is_tried_again(index: Index) -> None:
+    key = str(index.pack(0).samples[1].key)
+    encode = Failing({key}, stale(), times=2)
+    dataset = PackedDataset(index, encode)
+    pack = dataset[0]
+    assert encode.asked[key] == 3
+    assert torch.equal(pack["input_ids"], PackedDataset(index, SyntheticEncode())[0]["input_ids"])
+    (told,) = pack["events"]
+    assert (told["kind"], told["done"], told["key"]) == ("retried", "read", key)
+    assert "Stale file handle" in told["error"] and dataset.events.counts == {"retried": 1}
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_input_that_fails_for_good(index: Index, retries: int) -> None:
+    sample = index.pack(0).samples[1]
+    encode = Failing({str(sample.key)}, stale())
+    with pytest.raises(OSError) as caught:
+        PackedDataset(index, encode, retries=retries)[0]
+    assert f"pack 0, sample {sample.sample_id} (key {sample.key!r})" in str(caught.value.__notes__)
+    assert encode.asked[str(sample.key)] == 1 + retries
+    encode.error = stale()
+    dataset = PackedDataset(index, encode, retries=retries, on_error="hole")
+    assert dataset[0]["events"][0]["done"] == "hole"
+
+
+LASTING = [
+    BAD,
+    FileNotFoundError(errno.ENOENT, "No such file"),
+    OSError("image file is truncated"),  # as Pillow says it, without a number
+    KeyError("tokens"),
+]
+
+
+@pytest.mark.parametrize("error", LASTING, ids=lambda error: type(error).__name__)
+def test_what_will_fail_again_is_not_tried_again(index: Index, error: Exception) -> None:
+    key = str(index.pack(0).samples[0].key)
+    encode = Failing({key}, error)
+    with pytest.raises(type(error)):
+        PackedDataset(index, encode)[0]
+    assert encode.asked[key] == 1
+    encode = Failing({key}, error)
+    PackedDataset(index, encode, on_error="hole")[0]
+    assert encode.asked[key] == 1
+
+
+def test_an_io_error_is_seen_behind_what_was_made_of_it(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The readers of records say `BadRecord` and `SourceError`, whatever the file system said."""
+    real, opened = os.open, []
+
+    def flaky(path: Any, *args: Any, **options: Any) -> int:
+        if str(path).endswith(".jsonl") and "packidx-events" not in str(path):
+            opened.append(path)
+            if len(opened) == 1:
+                raise OSError(errno.EIO, "Input/output error")
+        return real(path, *args, **options)
+
+    import builtins
+
+    real_open = builtins.open
+
+    def flaky_open(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path).endswith(".jsonl") and "packidx-events" not in str(path):
+            opened.append(path)
+            if len(opened) == 1:
+                raise OSError(errno.EIO, "Input/output error")
+        return real_open(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", flaky)
+    monkeypatch.setattr(builtins, "open", flaky_open)
+    dataset = PackedDataset(index, SyntheticEncode())
+    assert dataset[0]["events"][0]["kind"] == "retried"
+    assert "SourceError" in dataset[0].get("events", dataset.events.records)[0]["error"]
+
+
+def test_errors_that_are_raised_name_the_sample(index: Index, tmp_path: Path) -> None:
+    sample = index.pack(0).samples[0]
+    where = f"pack 0, sample {sample.sample_id} \\(key '{sample.key}'\\)"
+    with pytest.raises(BadRecord, match=f"broken_media: {where}: an image cannot be decoded"):
+        PackedDataset(index, Failing({str(sample.key)}, BAD))[0]
+    for name in ("text", "image"):
+        os.rename(tmp_path / f"{name}.jsonl", tmp_path / f"{name}.gone")
+    with pytest.raises(SourceError, match=f"{where}: shard .*No such file"):
+        PackedDataset(index, SyntheticEncode())[0]
+
+
+def test_what_concerns_the_whole_plan_is_raised_whatever_the_policy(
+    index: Index, tmp_path: Path
+) -> None:
+    options: Any = {"on_error": "hole", "on_mismatch": "drop"}
+    with pytest.raises(MismatchError, match="but not input_ids$"):
+        PackedDataset(index, lambda record: {"labels": [1]}, **options)[0]
+    for error in (MemoryError(), ModuleNotFoundError("no module named av")):
+        encode = Failing({str(one["id"]) for one in TEXTS + IMAGES}, error)
+        with pytest.raises(type(error)):
+            PackedDataset(index, encode, **options)[0]
+    for name in ("text", "image"):
+        with open(tmp_path / f"{name}.jsonl", "ab") as file:
+            file.write(b"{}\n")
+    with pytest.raises(MismatchError, match=r"\): shard .*has \d+ bytes, \d+ when .*plan again$"):
+        PackedDataset(index, SyntheticEncode(), **options)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_mismatch": "ignore"}, "on_mismatch 'ignore' is none of error, drop, truncate"),
+        ({"on_error": "skip"}, "on_error 'skip' is none of raise, hole"),
+        ({"retries": -1}, "retries is -1: it must be 0 or more"),
+    ],
+)
+def test_policies_that_do_not_exist(index: Index, options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        PackedDataset(index, SyntheticEncode(), **options)
+
+
+# -- other than planned ----------------------------------------------------------------------------
+
+
+class Resized(SyntheticEncode):
+    """Encodes one record as if its parts were others."""
+
+    def __init__(self, key: str, parts: Any) -> None:
+        super().__init__()
+        self.key, self.parts = key, parts
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        parts = self.parts if record["id"] == self.key else record["parts"]
+        return super().__call__({**record, "parts": parts})
+
+
+def at(index: Index, key: str) -> tuple[int, slice]:
+    """The pack of a sample, and its tokens there."""
+    for k in range(index.num_packs):
+        for sample in index.pack(k).samples:
+            if sample.key == key:
+                return k, slice(sample.start, sample.start + sample.length)
+    raise AssertionError(key)
+
+
+CASES = [
+    # key, other parts, what truncate does: IMAGES[1] is [3, (4, 4), 4, (2, 2), 3]
+    ("key-2", [9], "truncated"),
+    ("key-2", [4], "padded"),
+    ("key-101", [3, (4, 4), 4, (2, 2), 6], "truncated"),
+    ("key-101", [3, (4, 4), 4, (2, 2), 1], "padded"),
+    ("key-101", [5, (4, 4), 4, (2, 2), 3], "truncated"),
+    ("key-101", [3, (4, 4), 4, 6, (2, 2)], "hole"),  # the cut falls into the last image
+    ("key-101", [3, (4, 8), 4, (2, 2), 3], "hole"),  # whole after the cut, but twice as large
+    ("key-101", [3, (4, 4), 4], "hole"),  # an image less
+]
+
+
+@pytest.mark.parametrize(("key", "parts", "done"), CASES)
+def test_a_sample_of_another_length(index: Index, key: str, parts: Any, done: str) -> None:
+    k, inside = at(index, key)
+    planned = inside.stop - inside.start
+    healthy = PackedDataset(index, SyntheticEncode())[k]
+    encode = Resized(key, parts)
+    with pytest.raises(MismatchError, match=f"encoded to {length_of(parts)} tokens but planned as"):
+        PackedDataset(index, encode)[k]
+    dropped = PackedDataset(index, encode, on_mismatch="drop")
+    pack = dropped[k]
+    assert shapes(pack) == shapes(healthy)
+    assert pack["labels"][inside].eq(-100).all()
+    assert dropped.events.records[0]["done"] == "hole"
+    assert dropped.events.counts == {"mismatch": 1}
+
+    dataset = PackedDataset(index, encode, on_mismatch="truncate")
+    pack = dataset[k]
+    assert shapes(pack) == shapes(healthy)
+    (told,) = pack["events"]
+    found = (told["done"], told["planned"], told["found"], told["key"])
+    assert found == (done, planned, length_of(parts), key)
+    if done == "hole":
+        assert pack["labels"][inside].eq(-100).all()
+        return
+    whole = encode({"id": key, "seed": int(key[4:]), "parts": parts})
+    kept = min(planned, length_of(parts))
+    assert torch.equal(pack["input_ids"][inside][:kept], whole["input_ids"][:kept])
+    assert torch.equal(pack["labels"][inside][1:kept], whole["input_ids"][1:kept])
+    assert pack["labels"][inside][kept:].eq(-100).all()
+    assert torch.equal(pack["position_ids"][0, inside], torch.arange(planned))
+    if "pixel_values" in whole:
+        rows = [row.tolist() for row in pack["pixel_values"]]
+        assert all(row.tolist() in rows for row in whole["pixel_values"])
+
+
+@pytest.mark.parametrize("on_mismatch", ["error", "drop", "truncate"])
+def test_media_of_another_size_at_the_same_length(index: Index, on_mismatch: str) -> None:
+    """A 2 x 8 image has the tokens of a 4 x 4 one: length alone would not tell."""
+    k, inside = at(index, "key-101")
+    encode = Resized("key-101", [3, (2, 8), 4, (2, 2), 3])
+    dataset = PackedDataset(index, encode, on_mismatch=on_mismatch)
+    if on_mismatch == "error":
+        with pytest.raises(MismatchError, match="images of 1x2x8, 1x2x2 patches.*1x4x4, 1x2x2"):
+            dataset[k]
+        return
+    pack = dataset[k]
+    assert shapes(pack) == shapes(PackedDataset(index, SyntheticEncode())[k])
+    assert pack["labels"][inside].eq(-100).all() and len(dataset.events) == 1
+
+
+# -- seen everywhere -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_what_workers_meet_is_seen_in_the_process_that_trains(index: Index, context: str) -> None:
+    keys = {"key-1", "key-3", "key-102"}
+    dataset = PackedDataset(index, Failing(keys, BAD), on_error="hole")
+    options: dict[str, Any] = {"multiprocessing_context": context, "num_workers": 2}
+    loader = DataLoader(dataset, batch_size=None, **options)
+    told = [one for pack in loader for one in pack.get("events", [])]
+    assert {one["key"] for one in told} == keys
+    assert sorted(dataset.events, key=str) == sorted(told, key=str)
+    assert dataset.events.counts == {"unreadable": 3}
+    if context == "fork":
+        list(loader)
+        assert len(dataset.events) == 6, "a second epoch's add to them"
+
+
+def test_copies_have_events_of_their_own(index: Index) -> None:
+    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="hole")
+    copy = pickle.loads(pickle.dumps(dataset))
+    k, _ = at(index, "key-1")
+    copy[k]
+    assert len(copy.events) == 1 and len(dataset.events) == 0
+
+
+def test_events_are_bounded_and_leave_nothing_behind(
+    index: Index,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(events, "LIMIT", 5)
+    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="hole")
+    k, _ = at(index, "key-1")
+    with caplog.at_level(logging.WARNING, "packidx.torch"):
+        for _ in range(8):
+            dataset[k]
+    assert dataset.events.counts == {"unreadable": 8} and len(dataset.events) == 8
+    assert len(dataset.events.records) == 5
+    assert len(caplog.messages) == 5, "the log, too, ends somewhere"
+    assert f"pack {k}, sample 1 (key 'key-1'), planned as 6 tokens: unreadable" in caplog.text
+    assert "further ones are only counted" in caplog.messages[-1]
+    assert len(list(folder.iterdir())) == 1
+    del dataset
+    gc.collect()
+    assert not list(folder.iterdir())
+
+
+def test_a_full_disk_ends_no_training(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    dataset = PackedDataset(index, Failing({"key-1"}, BAD), on_error="hole")
+    dataset[at(index, "key-1")[0]]
+    assert dataset.events.counts == {"unreadable": 1}

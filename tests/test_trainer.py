@@ -1,0 +1,183 @@
+"""transformers' Trainer by examples/train_hf.py: its packs, its gradients, its restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trained_packs import (
+    Encode,
+    Noting,
+    gradients,
+    largest_difference,
+    launch,
+    tiny_model,
+    trained_index,
+)
+
+from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch.loss import WEIGHTS, LossWeights, packed_loss
+
+BATCH = 8
+RANKS = (1, 2, 4, 8)
+
+
+def trainer(
+    out: str,
+    dataset: Any,
+    sampler: PackSampler,
+    name: str = "token",
+    model: Any = None,
+    **options: Any,
+) -> Any:
+    from transformers import TrainingArguments
+
+    from train_hf import PackedTrainer
+
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": sampler.global_batch // sampler.world_size,
+        "max_grad_norm": 0.0,
+        "report_to": [],
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+        "seed": 3,
+    }
+    return PackedTrainer(
+        model or tiny_model(),
+        TrainingArguments(out, **settings | options),
+        train_dataset=dataset,
+        sampler=sampler,
+        weight=name,
+    )
+
+
+def keep_gradients(into: list[Any], losses: list[float]) -> Any:
+    from transformers import TrainerCallback
+
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
+            into.append(gradients(model))
+
+        def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
+            losses.extend([logs["loss"]] if "loss" in logs else [])
+
+    return Keep()
+
+
+def one_step(rank: int, world_size: int, path: str, out: str) -> None:
+    for name in WEIGHTS:
+        sampler = PackSampler(path, rank=rank, world_size=world_size, global_batch=BATCH)
+        dataset = PackedDataset(path, Encode())
+        found: list[Any] = []
+        losses: list[float] = []
+        model = tiny_model()
+        model.accepts_loss_kwargs = False  # such a one's loss Trainer takes for a mean per batch
+        job = trainer(f"{out}/run", dataset, sampler, name, model, max_steps=1)
+        job.add_callback(keep_gradients(found, losses))
+        job.train()
+        torch.save((found, losses), f"{out}/{name}-{world_size}-{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("trainer")
+    trained_index(folder)
+    return str(folder / "index")
+
+
+@pytest.mark.parametrize("size", RANKS)
+def test_gradients_do_not_depend_on_ranks(index: str, tmp_path: Path, size: int) -> None:
+    launch(one_step, size, size, index, str(tmp_path))
+    for name in WEIGHTS:
+        expected, loss = alone(index, name)
+        for rank in range(size):
+            (found,), losses = torch.load(tmp_path / f"{name}-{size}-{rank}.pt")
+            difference = largest_difference(found, expected)
+            assert difference < 1e-5
+            assert rank or losses == [pytest.approx(loss, abs=1e-3)]
+        print(f"{name} {size} x {BATCH // size}: {difference:.1e}")
+
+
+def alone(path: str, name: str) -> tuple[dict[str, torch.Tensor], float]:
+    """The step in one loop, without Trainer."""
+    model, dataset, sampler = (
+        tiny_model(),
+        PackedDataset(path, Encode()),
+        PackSampler(path, global_batch=BATCH),
+    )
+    packs = sampler.packs_of_step(0)
+    labels = [sampler.index.pack(k).stats["label_tokens"] for k in packs]
+    assert max(labels) >= 100 * min(labels)
+    denominator, total = sampler.denominator(0, name), 0.0
+    assert denominator is not None
+    for number in packs:
+        batch = collate(dataset[number])
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        loss = packed_loss(model(**inputs).logits, batch, LossWeights(name), denominator)
+        loss.backward()
+        total += float(loss.detach())
+    return gradients(model), total
+
+
+def epochs(rank: int, path: str, out: str) -> None:
+    """Two epochs and a half; again from the checkpoint in the middle of the second one."""
+    world_size, steps = 2, PackSampler(path, global_batch=4).num_steps
+    for resume in (None, f"{out}/run/checkpoint-{steps + 1}"):
+        sampler = PackSampler(path, rank=rank, world_size=world_size, global_batch=4, seed=5)
+        dataset = Noting(path, Encode())
+        options = {"max_steps": 2 * steps + 2, "save_strategy": "steps", "save_steps": steps + 1}
+        job = trainer(f"{out}/run", dataset, sampler, **options)
+        job.train(resume_from_checkpoint=resume)
+        weights = {name: value.clone() for name, value in job.model.state_dict().items()}
+        torch.save((dataset.asked, weights), f"{out}/{'resumed' if resume else 'whole'}-{rank}.pt")
+
+
+def test_each_rank_gets_exactly_the_samplers_packs(index: str, tmp_path: Path) -> None:
+    launch(epochs, 2, index, str(tmp_path))
+    for rank in range(2):
+        sampler = PackSampler(index, rank=rank, world_size=2, global_batch=4, seed=5)
+        expected = []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            expected += list(sampler)
+        asked, weights = torch.load(tmp_path / f"whole-{rank}.pt")
+        done = (2 * sampler.num_steps + 2) * 2
+        assert asked == expected[:done]
+        again, same = torch.load(tmp_path / f"resumed-{rank}.pt")
+        assert again == expected[(sampler.num_steps + 1) * 2 : done]
+        assert all(torch.allclose(weights[key], same[key], atol=1e-6) for key in weights)
+
+
+def test_evaluation_has_its_own_denominator(index: str, tmp_path: Path) -> None:
+    dataset = PackedDataset(index, Encode())
+    few = torch.utils.data.Subset(dataset, [0])
+    job = trainer(str(tmp_path), dataset, PackSampler(index, global_batch=4), max_steps=1)
+    batch = collate(dataset[0])
+    model = job.model.eval()
+    with torch.no_grad():
+        expected = float(model(**batch).loss)
+    assert job.evaluate(few)["eval_loss"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_numbers_that_do_not_agree(index: str, tmp_path: Path) -> None:
+    sampler = PackSampler(index, global_batch=4)
+    with pytest.raises(ValueError, match="global_batch 4, the Trainer 1 processes of 2 packs"):
+        trainer(
+            str(tmp_path), PackedDataset(index, Encode()), sampler, gradient_accumulation_steps=2
+        )
+
+
+def test_the_plans_denominator_is_the_trainers(index: str, tmp_path: Path) -> None:
+    sampler = PackSampler(index, global_batch=4)
+    job = trainer(str(tmp_path), PackedDataset(index, Encode()), sampler, "square", max_steps=1)
+    batches = iter(job.get_train_dataloader())
+    for step in range(sampler.num_steps):
+        taken, denominator = job.get_batch_samples(batches, 4, "cpu")
+        assert len(taken) == 4
+        assert denominator == pytest.approx(sampler.denominator(step, "square"), rel=1e-14)
