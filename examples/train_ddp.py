@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--index", default="data/index", help="folder of the pack index")
     parser.add_argument("--processor", default="data/processors/qwen2.5-vl", help="its processor")
-    parser.add_argument("--steps", type=int, default=3, help="optimizer steps")
+    parser.add_argument("--steps", type=int, default=2, help="optimizer steps")
     parser.add_argument("--global-batch", type=int, default=2, help="packs per optimizer step")
     parser.add_argument("--loss-weight", default="token", help="token, sample or square")
     parser.add_argument("--workers", type=int, default=1, help="DataLoader worker processes")

@@ -147,6 +147,9 @@ def test_the_plan_must_reserve_the_dummy_image(tmp_path: Path) -> None:
 def test_a_record_of_ones_own_for_the_dummy_image(tmp_path: Path) -> None:
     index = make_index(tmp_path, {"text": TEXTS}, capacity=64, reserve=30)
     dataset = PackedDataset(index, SyntheticEncode(), dummy_image=IMAGES[0])
+    first = dataset[0]["pixel_values"]
+    first.zero_()
+    assert not dataset[0]["pixel_values"].eq(0).all(), "a pack's tensors are its own"
     assert dataset[0]["image_grid_thw"].tolist() == [[1, 4, 2], [1, 2, 2]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -189,7 +190,9 @@ class PackedDataset(Dataset[dict[str, Any]]):
             dummy = encode_dummy(self.encode, record)
             check_reserve(dummy, self._options, self.index.capacity)
             self._dummy = dummy
-        return self._dummy
+        # A worker moves what it returns into shared memory: each pack has its own.
+        media = {key: value.clone() for key, value in self._dummy.media.items()}
+        return replace(self._dummy, media=media)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_dummy": None}

@@ -185,7 +185,7 @@ def _check_denominator(denominator: float | None) -> None:
     if denominator is None:
         raise OptionError(
             "the loss has no denominator: the plan does not know this step's label tokens, so take"
-            " packidx.torch.seen_denominator of the step's batches"
+            " packidx.torch.loss.seen_denominator of the step's batches"
         )
     if not denominator >= 0:
         raise OptionError(f"the loss's denominator is {denominator}: it must be at least 0")

@@ -157,7 +157,7 @@ class SampleReader:
 
 
 def _located(error: Exception, sample: Sample, index: Index) -> Exception:
-    """`error` with the pack and the sample in its notes, and where the class is ours in its text."""
+    """`error` with the pack and the sample in its notes, and in its text if it is ours."""
     where = f"pack {sample.pack_id}, sample {sample.sample_id} (key {sample.key!r})"
     located = error
     if isinstance(error, BadRecord):
