@@ -268,3 +268,21 @@ def test_excluded_keys_are_dropped(tmp_path: Path) -> None:
     assert index.dropped(["key", "reason"]).to_pylist() == [
         {"key": key, "reason": "excluded"} for key in keys[3:7]
     ]
+
+
+def test_few_samples_many_times_over_stay_apart(tmp_path: Path) -> None:
+    """Copies equal nothing but each other: what finds no partner gets packs of its own."""
+    rng = np.random.default_rng(0)
+    few = rng.choice(np.arange(100, 4000), 200, replace=False)
+    table = pa.table(
+        {
+            "length": np.concatenate([rng.integers(100, 4000, 800), few]),
+            "source": ["many"] * 800 + ["few"] * 200,
+        }
+    )
+    pq.write_table(table, tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=8192, mix=("few=40",))
+    index = open_index(tmp_path / "i")
+    assert_sound(index)
+    assert index.manifest["result"]["num_pieces"] == 800 + 40 * 200
+    assert index.manifest["result"]["gap_percent"] < 5

@@ -1,124 +1,128 @@
-"""Copies of one sample never share a pack: where chance put two together, equals are exchanged."""
+"""Copies of one sample never share a pack: where chance put two together, equals are exchanged.
+
+Best fit puts equals together, and nothing equals a sample as its copies do. So items that share a
+pack with another copy change places with items of exactly their size, all of them at once and in
+rounds, each pack once per round. What finds no partner (few samples, many copies) goes to packs of
+its own: the first copies of all such samples, then the second ones, and so on; where that is much,
+all items are packed so, if this needs fewer packs.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.hashing import hash_ints
+from packidx.plan.capped import capped
+from packidx.plan.in_order import window_fit
 from packidx.plan.place import Slots
 
 Int64s = NDArray[np.int64]
 
-_TRIES = 256  # equal items looked at for an exchange, before a pack is opened
+_ROUNDS = 24
+_MANY = 0.01  # share of the items that find no partner, above which all are packed in turns, too
+_IDLE = 4  # rounds without an exchange, after which there is nothing left to exchange
 
 
-class _Members:
-    """Which samples are in which packs, and what has been changed since."""
-
-    def __init__(self, pack: Int64s, sample: Int64s) -> None:
-        self._sorted = np.sort(self._key(pack, sample))
-        self._changed: dict[int, int] = {}
-
-    @staticmethod
-    def _key(pack: Int64s, sample: Int64s) -> Int64s:
-        return (pack << 32) | sample
-
-    def count(self, pack: int, sample: int) -> int:
-        """How many items of `sample` are in `pack`."""
-        key = (pack << 32) | sample
-        first, last = np.searchsorted(self._sorted, [key, key + 1])
-        return int(last - first) + self._changed.get(key, 0)
-
-    def add(self, pack: int, sample: int, number: int) -> None:
-        key = (pack << 32) | sample
-        self._changed[key] = self._changed.get(key, 0) + number
-
-
-def keep_apart(slots: Slots, sample: Int64s, copy: Int64s, sizes: Int64s, limits: Int64s) -> Slots:
-    """`slots` with no two copies of one sample in a pack.
+def keep_apart(slots: Slots, sample: Int64s, sizes: Int64s, limits: Int64s, key: int) -> Slots:
+    """`slots` with no two items of one sample in a pack.
 
     Args:
         slots: of the items.
-        sample, copy: int64 [n], of each item.
+        sample: int64 [n], of each item.
         sizes: int64 [n, d], of each item in every limited dimension.
         limits: int64 [d].
-
-    An item that shares a pack with another copy changes places with one of exactly its size; where
-    there is none, it goes to a pack that is opened for such items.
+        key: seeds who exchanges with whom.
     """
-    pack = slots.pack.astype(np.int64)
-    samples, copies = sample[slots.item], copy[slots.item]
-    clashes = _clashes(pack, samples, copies)
+    pack, item = slots.pack.astype(np.int64), slots.item.copy()
+    clashes = _clashes(pack, sample[item])[0]
     if not len(clashes):
         return slots
-    members = _Members(pack, samples)
-    item = slots.item.copy()
+    clashes = _exchange(pack, item, sample, sizes, clashes, key)
+    if not len(clashes):
+        return slots.with_items(item)
+    pack[clashes] = slots.num_packs + _in_turns(
+        sample[item[clashes]], sizes[item[clashes]], limits, key
+    )
+    if len(clashes) > _MANY * len(item):  # what they leave behind is half empty
+        anew = _in_turns(sample[item], sizes[item], limits, key)
+        pack = anew if anew.max() < pack.max() else pack
+    number = int(pack.max()) + 1
+    places = pack.astype(np.int32), _positions(pack, slots.position, number)
+    return Slots(item, number, places)
+
+
+def _clashes(pack: Int64s, sample: Int64s) -> tuple[Int64s, Int64s]:
+    """Slots whose sample is in their pack already, and all (pack, sample) pairs as sorted keys."""
+    keys = (pack << 32) | sample
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    return order[1:][keys[1:] == keys[:-1]], keys
+
+
+def _exchange(
+    pack: Int64s, item: NDArray[np.int32], sample: Int64s, sizes: Int64s, clashes: Int64s, key: int
+) -> Int64s:
+    """Exchange items of equal size in `item`, in place; returns the slots that still clash."""
     sized = sizes[item]
-    order = np.lexsort(sized.T[::-1])  # slots of one size stand together
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    homeless = []
-    for slot in clashes.tolist():
-        mine = int(sample[item[slot]])
-        if members.count(int(pack[slot]), mine) < 2:
-            continue  # an earlier exchange has solved it
-        for other in _equals(slot, order, rank, sized):
-            theirs = int(sample[item[other]])
-            if members.count(int(pack[other]), mine) or members.count(int(pack[slot]), theirs):
-                continue
-            for at, leaving, coming in ((slot, mine, theirs), (other, theirs, mine)):
-                members.add(int(pack[at]), leaving, -1)
-                members.add(int(pack[at]), coming, 1)
-            item[slot], item[other] = item[other], item[slot]
+    by_size = np.lexsort(sized.T[::-1])
+    changes = (sized[by_size][1:] != sized[by_size][:-1]).any(axis=1)
+    firsts = np.concatenate([[0], np.flatnonzero(changes) + 1])
+    counts = np.diff(np.append(firsts, len(item)))
+    group = np.empty(len(item), np.int64)  # of each slot, among slots of its size
+    group[by_size] = np.repeat(np.arange(len(firsts)), counts)
+    idle = 0
+    for number in range(_ROUNDS):
+        drawn = hash_ints(clashes, key + number) % counts[group[clashes]].astype(np.uint64)
+        others = by_size[firsts[group[clashes]] + drawn.astype(np.int64)]
+        keys = _clashes(pack, sample[item])[1]
+        mine, theirs = sample[item[clashes]], sample[item[others]]
+        good = ~_among(keys, pack[others], mine) & ~_among(keys, pack[clashes], theirs)
+        good &= pack[others] != pack[clashes]
+        one, two = _disjoint(clashes[good], others[good], pack)
+        item[one], item[two] = item[two], item[one]
+        idle = 0 if len(one) else idle + 1
+        clashes = _clashes(pack, sample[item])[0]
+        if not len(clashes) or idle == _IDLE:
             break
+    return clashes
+
+
+def _among(keys: Int64s, pack: Int64s, sample: Int64s) -> NDArray[np.bool_]:
+    """Whether each `pack` holds an item of `sample`."""
+    wanted = (pack << 32) | sample
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    found: NDArray[np.bool_] = keys[at] == wanted
+    return found
+
+
+def _disjoint(one: Int64s, two: Int64s, pack: Int64s) -> tuple[Int64s, Int64s]:
+    """Those of the pairs of slots of which no pack takes part in an earlier one."""
+    both = np.concatenate([pack[one], pack[two]])
+    numbers = np.tile(np.arange(len(one)), 2)
+    packs, place = np.unique(both, return_inverse=True)
+    earliest = np.full(len(packs), len(one))
+    np.minimum.at(earliest, place, numbers)
+    first = earliest[place] == numbers
+    alone = first[: len(one)] & first[len(one) :]
+    return one[alone], two[alone]
+
+
+def _in_turns(sample: Int64s, sizes: Int64s, limits: Int64s, key: int) -> Int64s:
+    """Pack numbers from 0: one item of every sample at a time, then the next one of each."""
+    by_sample = np.argsort(sample, kind="stable")
+    firsts = np.concatenate([[0], np.flatnonzero(np.diff(sample[by_sample])) + 1])
+    counts = np.diff(np.append(firsts, len(sample)))
+    turn = np.empty(len(sample), np.int64)
+    turn[by_sample] = np.arange(len(sample)) - np.repeat(firsts, counts)
+    found, first = np.empty(len(sample), np.int64), 0
+    for chosen in np.split(np.argsort(turn, kind="stable"), np.cumsum(np.bincount(turn))[:-1]):
+        if len(limits) == 1:
+            packs = window_fit(sizes[chosen], limits, len(chosen))
         else:
-            members.add(int(pack[slot]), mine, -1)
-            homeless.append(slot)
-    moved = _new_packs(homeless, sample[item], sizes[item], limits, slots.num_packs)
-    pack[homeless] = moved
-    number = max(slots.num_packs, int(pack.max()) + 1)
-    position = slots.position if not homeless else _positions(pack, slots.position, number)
-    return Slots(item, number, (pack.astype(np.int32), position))
-
-
-def _clashes(pack: Int64s, sample: Int64s, copy: Int64s) -> Int64s:
-    """Slots whose sample is in the pack already, as another copy."""
-    order = np.lexsort((copy, sample, pack))
-    p, s, c = pack[order], sample[order], copy[order]
-    again = (p[1:] == p[:-1]) & (s[1:] == s[:-1]) & (c[1:] != c[:-1])
-    return np.sort(order[1:][again])
-
-
-def _equals(slot: int, order: Int64s, rank: Int64s, sized: Int64s) -> list[int]:
-    """Slots of exactly the size of `slot`, nearest in rank first."""
-    at, size = int(rank[slot]), sized[slot]
-    found = []
-    for step in (1, -1):
-        near = order[at + step :: step][:_TRIES] if at + step >= 0 else order[:0]
-        same = (sized[near] == size).all(axis=1)
-        stop = len(same) if same.all() else int(np.argmin(same))
-        found.append(near[:stop])
-    return [int(other) for part in found for other in part]
-
-
-def _new_packs(
-    homeless: list[int], sample: Int64s, sizes: Int64s, limits: Int64s, first: int
-) -> list[int]:
-    """Pack numbers from `first` on, first fit, no sample twice in one."""
-    rooms: list[Int64s] = []
-    inside: list[set[int]] = []
-    found = []
-    for slot in homeless:
-        size, mine = sizes[slot], int(sample[slot])
-        at = 0
-        while at < len(rooms) and (mine in inside[at] or (size > rooms[at]).any()):
-            at += 1
-        if at == len(rooms):
-            rooms.append(limits.copy())
-            inside.append(set())
-        rooms[at] = rooms[at] - size
-        inside[at].add(mine)
-        found.append(first + at)
+            packs = capped(sizes[chosen], limits, key)[1]
+        found[chosen] = first + packs
+        first += int(packs.max()) + 1
     return found
 
 

@@ -233,8 +233,7 @@ class WindowPlan:
             return slots
         sizes, limits, _ = part.problem.sizes()
         sample = self.items.row[part.items].astype(np.int64)
-        copy = self.items.copy[part.items].astype(np.int64)
-        return keep_apart(slots, sample, copy, sizes, limits)
+        return keep_apart(slots, sample, sizes, limits, derive_key(self._options.seed, "apart"))
 
     def _group_codes(self) -> tuple[list[str], Int32s | None]:
         """Names of the groups, and the group of each item; none where all may share packs."""
