@@ -324,7 +324,7 @@ def test_a_meta_file(data: Path, reader: Reader) -> None:
             "columns": COLUMNS,
             "tags": TAGS,
             "media_dir": "media",
-            "sample_ratio": 1.0,
+            "sample_ratio": 2.0,
         },
         "expected": {"file_name": "media/expected.jsonl"},
     }
@@ -335,7 +335,7 @@ def test_a_meta_file(data: Path, reader: Reader) -> None:
     assert first["layout"] == {
         "columns": COLUMNS,
         "tags": TAGS,
-        "sample_ratio": 1.0,
+        "sample_ratio": 2.0,
         "media_root": str(data / "media"),
     }
     assert second["media_root"] is None and "layout" not in second
