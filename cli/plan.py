@@ -158,8 +158,10 @@ def plan(
     LENGTHS is a table that `packidx estimate` wrote, or any Parquet with a column `length`.
     """
     from .arrow import spare_pandas
+    from .memory import keep_freed_memory
 
     spare_pandas()
+    keep_freed_memory()
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if "mix" in given:
         given["mix"] = tuple(one for each in given["mix"] for one in each.split(","))

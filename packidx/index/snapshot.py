@@ -33,7 +33,7 @@ TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 
 # Rows per row group and row groups per file, part of the format: a reader that looks one pack up
 # parses a file's footer, which grows with its groups, and decodes one group.
-ROW_GROUP = {"packs": 4096, "samples": 16384, "dropped": 16384}
+ROW_GROUP = {"packs": 8192, "samples": 16384, "dropped": 16384}
 FILE_GROUPS = 32
 
 # Columns that no other column and nothing in the manifest determines: hashed into the id.

@@ -174,7 +174,7 @@ class Job:
                     groups=plan.groups,
                 ),
             )
-            for rows in samples_chunks(plan.items, variant.order, variant.packs.sizes, first_pack):
+            for rows in samples_chunks(plan.items, variant.placed, variant.packs.sizes, first_pack):
                 writer.write("samples", rows)
             tally.add(epoch, plan, variant)
         if dropped.num_rows:

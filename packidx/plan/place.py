@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import permuted
+from packidx.mix import BijectiveMix, derive_key, permutation, permuted
 from packidx.plan.runs import Records
 
 Int32s = NDArray[np.int32]
@@ -17,6 +19,30 @@ Ints = NDArray[np.integer]
 
 _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots expanded at a time: they stay in the processor's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Slots that follow one another, all arrays int [n].
+
+    Attributes:
+        slots: which ones.
+        pack: provisional pack numbers.
+        position: places in these.
+        length: of the items as they were planned; None where this is not known without them.
+    """
+
+    slots: slice
+    pack: Ints
+    position: Ints
+    length: Ints | None
+
+
+class Dealt(NamedTuple):
+    """Records, and the length of each one's items, int64 [records]."""
+
+    records: Records
+    length: Int64s
 
 
 class Slots:
@@ -33,7 +59,7 @@ class Slots:
         self,
         item: Int32s,
         num_packs: int,
-        places: Records | tuple[Ints, Ints],
+        places: Dealt | tuple[Ints, Ints],
         sums: tuple[Int64s, Int64s, Int64s] | None = None,
     ) -> None:
         self.item, self.num_packs, self.sums = item, num_packs, sums
@@ -43,65 +69,71 @@ class Slots:
         """The same places for other items of the same lengths."""
         return Slots(item, self.num_packs, self._places, self.sums)
 
-    def runs(self) -> Iterator[tuple[slice, Ints, Ints]]:
-        """Slots, their provisional pack numbers and positions, in runs that fit the cache."""
-        if isinstance(self._places, Records):
-            yield from _expanded(self._places)
+    def runs(self) -> Iterator[Run]:
+        """All slots in runs that fit the cache."""
+        if isinstance(self._places, Dealt):
+            yield from _expanded(*self._places)
             return
         pack, position = self._places
         for begin in range(0, len(self.item), _CHUNK):
             run = slice(begin, begin + _CHUNK)
-            yield run, pack[run], position[run]
+            yield Run(run, pack[run], position[run], None)
 
     @cached_property
     def pack(self) -> Int32s:
         """int32 [n], provisional pack number of each slot."""
         out = np.empty(len(self.item), np.int32)
-        for run, pack, _ in self.runs():
-            out[run] = pack
+        for run in self.runs():
+            out[run.slots] = run.pack
         return out
 
     @cached_property
     def position(self) -> Int32s:
         """int32 [n], place of each slot in its pack."""
         out = np.empty(len(self.item), np.int32)
-        for run, _, position in self.runs():
-            out[run] = position
+        for run in self.runs():
+            out[run.slots] = run.position
         return out
 
 
 def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
-    """Items by (length descending, seeded mix of the item's number), int32 [n].
+    """Items by length, descending, those of one length in a seeded order; int32 [n].
 
-    The items are shuffled and sorted by length, stably: by blocks that stay in the cache, which are
-    then merged run by run.
+    The items are shuffled and sorted by length, stably. Many are cut into blocks first that the
+    processor's cache holds, and that are merged when they are sorted: of n blocks each has one of
+    any n neighbouring items, a seeded choice, and so comes from everywhere.
     """
     longest = int(lengths.max(initial=0))
     if longest >> 16:
         return _sorted(lengths, longest, key)
-    rank = np.subtract(longest, lengths, dtype=np.int32).astype(np.uint16)
-    size = longest + 1
-    starts = range(0, len(lengths), _SORTED)
-    counts = np.zeros((len(starts) + 1, size), np.int64)
-    blocks = np.empty(len(lengths), np.int32)
-    for number, block in enumerate(permuted(len(lengths), key, _SORTED)):
-        own = rank[block]
-        by = np.argsort(own, kind="stable")
-        start = starts[number]
-        blocks[start : start + len(block)] = block[by]
-        counts[number + 1] = np.diff(np.searchsorted(own[by], np.arange(size + 1)))
-    if len(starts) < 2:
-        return blocks
-    total = counts.sum(axis=0)
-    # Where the runs of each block begin: after all longer items, and those of the blocks before.
-    first = np.cumsum(total) - total + np.cumsum(counts, axis=0)
-    merged = np.empty_like(blocks)
-    for number, start in enumerate(starts):
-        sizes = counts[number + 1]
-        place = np.repeat(first[number] - (np.cumsum(sizes) - sizes), sizes)
-        place += np.arange(len(place))
-        merged[place] = blocks[start : start + _SORTED]
-    return merged
+    size = max(1, -(-len(lengths) // _SORTED))
+    groups = -(-len(lengths) // size)
+    rank = np.zeros(groups * size, np.uint16)
+    np.subtract(longest, lengths, out=rank[: len(lengths)], casting="unsafe")
+    turn = BijectiveMix(32, derive_key(key, "turn")).forward(np.arange(groups)) % np.uint32(size)
+    starts = np.arange(0, len(rank), size, dtype=np.int32)
+    blocks, counts = [], []
+    for number in range(size):
+        items = starts + ((turn + np.uint32(number)) % np.uint32(size)).astype(np.int32)
+        order = permutation(groups, derive_key(key, number) if number else key)
+        if groups and items[-1] >= len(lengths):  # the last group lacks some
+            order = order[order != groups - 1]
+        own = rank[items][order]
+        counts.append(np.bincount(own, minlength=longest + 1))
+        blocks.append(items[order[np.argsort(own, kind="stable")]])
+    return _merged(blocks, counts)
+
+
+def _merged(blocks: list[Int32s], counts: list[Int64s]) -> Int32s:
+    """Sorted blocks, with how many of each value they hold, as one: equal ones block by block."""
+    if len(blocks) < 2:
+        return blocks[0]
+    sizes = np.stack(counts, axis=1)  # [values, blocks]
+    value, number = np.nonzero(sizes)
+    ends = np.cumsum(sizes, axis=0)[value, number]
+    starts = ends - sizes[value, number]
+    runs = zip(number.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    return np.concatenate([blocks[block][start:stop] for block, start, stop in runs])
 
 
 def _sorted(lengths: NDArray[np.integer], longest: int, key: int) -> Int32s:
@@ -118,12 +150,13 @@ def expand(records: Records, lengths: NDArray[np.integer], key: int) -> Slots:
     """Deal items of `lengths` [n], seeded by `key`, to the places of `records`."""
     item = deal_order(lengths, key)
     counts = records.num_packs * records.per_pack
-    sums = _sums(records, lengths[item[np.cumsum(counts) - counts]].astype(np.int64))
-    return Slots(item, records.total_packs, records, sums)
+    of_record = lengths[item[np.cumsum(counts) - counts]].astype(np.int64)
+    sums = _sums(records, of_record)
+    return Slots(item, records.total_packs, Dealt(records, of_record), sums)
 
 
-def _expanded(records: Records) -> Iterator[tuple[slice, Ints, Ints]]:
-    """Runs of slots of `records`, with their packs and positions."""
+def _expanded(records: Records, lengths: Int64s) -> Iterator[Run]:
+    """Runs of slots of `records`, whose items are of `lengths`, int64 [records]."""
     counts = records.num_packs * records.per_pack
     ends = np.cumsum(counts)
     first = 0
@@ -132,17 +165,18 @@ def _expanded(records: Records) -> Iterator[tuple[slice, Ints, Ints]]:
         last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
         part = slice(first, last)
         stop, repeats = int(ends[last - 1]), counts[part]
-        starts = ends[part] - repeats
+        starts, slots = ends[part] - repeats, slice(begin, int(ends[last - 1]))
+        length = np.repeat(lengths[part], repeats)
         if (records.per_pack[part] == 1).all():
             pack = np.repeat(records.first_pack[part] - starts, repeats)
             pack += np.arange(begin, stop)
-            yield slice(begin, stop), pack, np.repeat(records.position[part], repeats)
+            yield Run(slots, pack, np.repeat(records.position[part], repeats), length)
         else:
             offset = np.arange(begin, stop) - np.repeat(starts, repeats)
             nth, within = np.divmod(offset, np.repeat(records.per_pack[part], repeats))
             nth += np.repeat(records.first_pack[part], repeats)
             within += np.repeat(records.position[part], repeats)
-            yield slice(begin, stop), nth, within
+            yield Run(slots, nth, within, length)
         first = last
 
 

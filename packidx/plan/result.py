@@ -70,7 +70,7 @@ class Tally:
         size = len(variant.packs)
         self._ranges[epoch].append([self.num_packs, size])  # each window keeps its own blocks
         self.num_packs += size
-        self.num_pieces += len(variant.order)
+        self.num_pieces += len(variant.placed)
         self._tokens += int(variant.packs.sums["length"][0].sum())
         for bound, name in plan.bounds():
             self._bound += bound

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError
-from packidx.schema import LENGTHS
+from packidx.schema import LENGTHS, as_arrow
 
 METHODS = ("exact", "precomputed", "heuristic")  # strongest first
 
@@ -106,8 +106,8 @@ class Rows:
         kind = LENGTHS.field(name).type
         if name == "sample_id":
             if name not in self.frame.columns:
-                return pa.array(np.add(rows, self.start, dtype=np.int64))
-            return pa.array(self.sample_id[rows])
+                return as_arrow(np.add(rows, self.start, dtype=np.int64))
+            return as_arrow(self.sample_id[rows])
         if name not in self.frame.columns:
             return pa.nulls(len(rows), kind)
         taken = self.frame.get_column(name).gather(pl.Series(rows.astype(np.uint32, copy=False)))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packidx.plan.items import Items
 from packidx.plan.pieces import SUMMED
 from packidx.plan.place import Slots
-from packidx.schema import PACKS, SAMPLES, conform
+from packidx.schema import PACKS, SAMPLES, as_arrow, conform
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -99,47 +99,44 @@ def packs_table(
     return conform(pa.table(columns), PACKS)
 
 
+def with_length(item: Int32s, length: NDArray[np.integer]) -> Int64s:
+    """Items and their lengths as one number each, int64 [n]: what is put at random places is so
+    put once, and the lengths need not be looked up there."""
+    return length.astype(np.int64, copy=False) << 32 | item
+
+
 def samples_chunks(
-    items: Items, order: Int32s, sizes: Int64s, first_pack: int
+    items: Items, placed: Int64s, sizes: Int64s, first_pack: int
 ) -> Iterator[pa.Table]:
     """Rows of the samples table, ordered by pack_id and position (schema `SAMPLES`).
 
     Args:
         items: of the window.
-        order: int32 [n], items by pack and position.
+        placed: int64 [n], items by pack and position (`with_length`).
         sizes: int64 [packs], items in each pack.
         first_pack: pack_id of the first.
     """
     labels = items.column("label_tokens")
-    short = items.length  # of random access: in half the memory where it fits
-    if short.max(initial=0) < 1 << 16:
-        short = short.astype(np.uint16)
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):
         begin = int(ends[first] - sizes[first])
         last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
         stop = int(ends[last - 1])
-        yield _chunk(items, order[begin:stop], sizes[first:last], first_pack + first, labels, short)
+        yield _chunk(items, placed[begin:stop], sizes[first:last], first_pack + first, labels)
         first = last
-
-
-def as_arrow(values: NDArray[np.integer]) -> pa.Array:
-    """Integers as Arrow has them, not copied nor looked through for nulls, as `pa.array` does."""
-    kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _chunk(
     items: Items,
-    order: Int32s,
+    placed: Int64s,
     sizes: Int64s,
     first_pack: int,
     labels: tuple[Int64s, Bools | None] | None,
-    short: NDArray[np.integer],
 ) -> pa.Table:
+    order = (placed & 0xFFFFFFFF).astype(np.int32)
+    length = (placed >> 32).astype(np.int32)
     rows = order if items.are_all_rows else items.row[order]
-    length = short[order].astype(np.int32)
     padded = length if items.padded is items.length else items.padded[order]
     starts = np.cumsum(sizes) - sizes
     zeros = np.zeros(len(order), np.int32)

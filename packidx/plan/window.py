@@ -20,7 +20,7 @@ from packidx.plan.place import Slots, joined
 from packidx.plan.rows import Rows
 from packidx.plan.schedule import schedule
 from packidx.plan.strategies import Problem, Solution, bound_of, solve
-from packidx.plan.tables import Packs, sum_up
+from packidx.plan.tables import Packs, sum_up, with_length
 from packidx.schema import DROPPED, conform
 
 Int32s = NDArray[np.int32]
@@ -36,11 +36,11 @@ class Variant:
 
     Attributes:
         packs: counters.
-        order: int32 [n], items by pack and position.
+        placed: int64 [n], items by pack and position, as `with_length` has them.
     """
 
     packs: Packs
-    order: Int32s
+    placed: Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,14 @@ class WindowPlan:
         packs = packs.select(order)
         place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(packs.sizes) - packs.sizes
-        items = np.empty(len(slots.item), np.int32)
-        for run, pack, position in slots.runs():
-            items[place[pack] + position] = slots.item[run]
-        return Variant(packs, items)
+        placed = np.empty(len(slots.item), np.int64)
+        plain = self.items.padded is self.items.length
+        for run in slots.runs():
+            item = slots.item[run.slots]
+            known = run.length if plain else None
+            length = self.items.length[item] if known is None else known
+            placed[place[run.pack] + run.position] = with_length(item, length)
+        return Variant(packs, placed)
 
     def keep(self, packs: NDArray[np.bool_]) -> pa.Table:
         """Drop all packs but some, and return the dropped table with their samples.
