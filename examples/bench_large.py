@@ -2,7 +2,8 @@
 
 Nobody can plan without reading the lengths and writing the table. So the time that the command
 takes is compared with just that: reading the lengths, and writing the very samples table that
-it made, from arrays that lie ready in memory, with the same writer, row groups and files.
+it made, from arrays that lie ready in memory, with the same writer, row groups and files. Both are
+done twice, in turns, and the better time of each counts: a shared machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -23,21 +24,28 @@ from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.histogram import Histogram
 from packidx.schema import SAMPLES, open_writer
 
+ROUNDS = 2
+
 
 def bench_large(folder: Path, count: int) -> None:
     heading(f"{count:,} log-normal lengths: packidx plan, in windows, as --memory-limit has it")
     table, index = folder / "lengths.parquet", folder / "index"
     counts = write_lengths(table, count)
     try:
-        taken = plan(table, index)
-        line("packidx plan", f"{taken.wall:.1f} s, {taken.cpu:.1f} CPU-s")
-        ratio("peak memory / 4 GB", taken.peak / 1000, 4, "GB", at_most=1)
+        taken, alone = [], []
+        for _ in range(ROUNDS):
+            shutil.rmtree(index, ignore_errors=True)
+            taken.append(plan(table, index))
+            files = open_index(index).files("samples")
+            alone.append((_reading(table), _writing(files, folder / "copy.parquet")))
+        best = min(taken, key=lambda one: one.cpu)
+        line("packidx plan", f"{best.wall:.1f} s, {best.cpu:.1f} CPU-s")
+        ratio("peak memory / 4 GB", max(one.peak for one in taken) / 1000, 4, "GB", at_most=1)
         _show_result(index, counts)
-        reading = _reading(table)
-        writing = _writing(open_index(index).files("samples"), folder / "copy.parquet")
+        reading, writing = min(alone, key=sum)
         line("    reading / writing arrays that lie ready", f"{reading:.1f} / {writing:.1f} CPU-s")
         label = "packidx plan / reading and writing alone"
-        ratio(label, taken.cpu, reading + writing, "CPU-s", at_most=2)
+        ratio(label, best.cpu, reading + writing, "CPU-s", at_most=2)
     finally:
         table.unlink()
         shutil.rmtree(index, ignore_errors=True)

@@ -100,21 +100,22 @@ def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
     """Items by length, descending, those of one length in a seeded order; int32 [n].
 
     The items are shuffled and sorted by length, stably. Many are cut into blocks first that the
-    processor's cache holds, and that are merged when they are sorted: of n blocks each has one of
-    any n neighbouring items, a seeded choice, and so comes from everywhere.
+    processor's cache holds, and that are merged when they are sorted: of n blocks, a power of two,
+    each has one of any n neighbouring items, a seeded choice, and so comes from everywhere.
     """
     longest = int(lengths.max(initial=0))
     if longest >> 16:
         return _sorted(lengths, longest, key)
-    size = max(1, -(-len(lengths) // _SORTED))
+    size = 1 << max(0, -(-len(lengths) // _SORTED) - 1).bit_length()
     groups = -(-len(lengths) // size)
     rank = np.zeros(groups * size, np.uint16)
     np.subtract(longest, lengths, out=rank[: len(lengths)], casting="unsafe")
-    turn = BijectiveMix(32, derive_key(key, "turn")).forward(np.arange(groups)) % np.uint32(size)
+    turn = BijectiveMix(32, derive_key(key, "turn")).forward(np.arange(groups)).astype(np.int32)
+    turn &= size - 1
     starts = np.arange(0, len(rank), size, dtype=np.int32)
     blocks, counts = [], []
     for number in range(size):
-        items = starts + ((turn + np.uint32(number)) % np.uint32(size)).astype(np.int32)
+        items = starts | turn ^ number
         order = permutation(groups, derive_key(key, number) if number else key)
         if groups and items[-1] >= len(lengths):  # the last group lacks some
             order = order[order != groups - 1]

@@ -19,7 +19,7 @@ Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_CHUNK = 1 << 17  # rows of the samples table made at a time
+_CHUNK = 1 << 18  # rows of the samples table made at a time
 
 
 @dataclass(frozen=True, slots=True)
