@@ -22,7 +22,7 @@ from packidx.index import open_index
 from packidx.index.snapshot import ROW_GROUP
 from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.histogram import Histogram
-from packidx.schema import SAMPLES, open_writer
+from packidx.schema import open_writer
 
 ROUNDS = 2
 
@@ -84,7 +84,7 @@ def _writing(files: list[Path], copy: Path) -> float:
     for path in files:
         rows = pq.read_table(path).combine_chunks()
         begin = time.process_time()
-        with open_writer(str(copy), SAMPLES) as writer:
+        with open_writer(str(copy), rows.schema) as writer:
             writer.write_table(rows, row_group_size=ROW_GROUP["samples"])
         fsync_path(copy)
         taken += time.process_time() - begin

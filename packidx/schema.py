@@ -28,6 +28,11 @@ MEDIA = pa.list_(
     )
 )
 
+# What a reader needs of a piece's media: `at` counts from the piece's first token.
+PIECE_MEDIA = pa.list_(
+    pa.struct([field for field in MEDIA.value_type if field.name not in ("tokens", "patches")])
+)
+
 LOCATOR = [
     pa.field("source", pa.string()),
     pa.field("key", pa.string()),
@@ -95,8 +100,11 @@ SAMPLES = pa.schema(
         pa.field("padded_length", pa.int32()),
         pa.field("label_tokens", pa.int32()),
         *LOCATOR,
+        pa.field("media", PIECE_MEDIA),
     ]
 )
+# Of lengths that say nothing of media: the column is left out, and read as null.
+SAMPLES_WITHOUT_MEDIA = pa.schema([field for field in SAMPLES if field.name != "media"])
 
 DROPPED = pa.schema(
     [
@@ -119,7 +127,7 @@ def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
     each column of a row group than to compress it.
     """
     codec: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
-    if schema is PACKS:
+    if schema.equals(PACKS):
         codec = {"compression": "lz4"}
     flat = [field for field in schema if not pa.types.is_nested(field.type)]
     integers = [field.name for field in flat if pa.types.is_integer(field.type)]

@@ -21,7 +21,6 @@ from torch_packs import (
     make_index,
     record,
     shapes,
-    with_media,
 )
 
 from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
@@ -34,7 +33,7 @@ IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
-    return with_media(make_index(tmp_path, {"text": TEXTS, "image": IMAGES}, capacity=64))
+    return make_index(tmp_path, {"text": TEXTS, "image": IMAGES}, capacity=64)
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections import namedtuple
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 
 from packidx.files import digest
-from packidx.index import Index, Pack, Sample, open_index
+from packidx.index import Index, open_index
 from packidx.plan import plan_packs
 from packidx.schema import LENGTHS, LENGTHS_FORMAT, conform
 
@@ -229,43 +227,3 @@ def shapes(pack: dict[str, Any]) -> dict[str, Any]:
         for key, value in pack.items()
         if key != "events"
     }
-
-
-class MediaIndex(Index):
-    """An index whose samples carry their media, as the lengths table it was planned from has them.
-
-    What the planner will write into the samples table: of a piece's media those that lie in it,
-    `at` counted from its first token.
-    """
-
-    @cached_property
-    def _media(self) -> dict[int, list[dict[str, Any]]]:
-        folder = Path(self.manifest["lengths"]["uri"])
-        columns = ["sample_id", "media"]
-        tables = [pq.read_table(part, columns=columns) for part in folder.glob("part-*.parquet")]
-        return {row["sample_id"]: row["media"] or [] for t in tables for row in t.to_pylist()}
-
-    def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
-        return MediaIndex, (self.path, self.id, self.roots)
-
-    def pack(self, pack_id: int) -> Pack:
-        pack = super().pack(pack_id)
-        samples: list[Any] = [self._with_media(sample) for sample in pack.samples]
-        return Pack(pack_id, pack.stats, samples)
-
-    def _with_media(self, sample: Sample) -> Any:
-        start, stop = sample.token_start, sample.token_start + sample.length
-        media = [
-            {**one, "at": one["at"] - start}
-            for one in self._media[sample.sample_id]
-            if start <= one["at"] < stop
-        ]
-        return MediaSample(**{**sample._asdict(), "media": media})
-
-
-MediaSample: Any = namedtuple("MediaSample", dict.fromkeys([*Sample._fields, "media"]))
-
-
-def with_media(index: Index) -> Index:
-    """`index`, its samples with their planned media."""
-    return MediaIndex(index.path, index.id, index.roots)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.index.row_groups import RowGroups, readable
-from packidx.index.snapshot import TABLES, read_head
+from packidx.index.snapshot import OPTIONAL, TABLES, read_head
 from packidx.manifest import check_keys, load_manifest
 from packidx.schema import INDEX_FORMAT, PACKS
 
@@ -64,6 +64,7 @@ class Sample(NamedTuple):
     row: int | None
     offset: int | None
     nbytes: int | None
+    media: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,8 @@ class Index:
 
     def _row_groups(self, table: str) -> RowGroups:
         rows = [part["rows"] for part in self._parts(table)]
-        return RowGroups(self.files(table), rows, TABLES[table].names, _KEPT[table])
+        names, absent = TABLES[table].names, OPTIONAL[table]
+        return RowGroups(self.files(table), rows, names, _KEPT[table], optional=absent)
 
     def _parts(self, table: str) -> list[dict[str, Any]]:
         return [p for p in self.manifest["files"] if p["path"].startswith(f"{table}-")]
@@ -219,9 +221,17 @@ class Index:
             raise NotFoundInIndex(
                 f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
             )
+
+        def read(path: Path) -> pa.Table:
+            rows = pq.ParquetFile(path).read(columns=wanted)
+            for name in OPTIONAL[table]:
+                if name in wanted and name not in rows.column_names:
+                    field = schema.field(name)
+                    rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+            return rows.select(wanted)
+
         empty = schema.empty_table().select(wanted)
-        parts = [readable(path, pq.read_table, columns=wanted) for path in paths]
-        return pa.concat_tables(parts) if parts else empty
+        return pa.concat_tables([empty, *(readable(path, read) for path in paths)])
 
 
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:

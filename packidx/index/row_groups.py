@@ -42,6 +42,7 @@ class RowGroups:
         names: columns to read; what else a file has is not looked at.
         decoded_bytes: of decoded row groups that are kept; the newest is in any case.
         footer_bytes: of footers that are kept parsed; the newest is in any case.
+        optional: of the names, those that a file may lack: null then.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class RowGroups:
         names: Sequence[str],
         decoded_bytes: int,
         footer_bytes: int = FOOTER_BYTES,
+        optional: Sequence[str] = (),
     ) -> None:
         self._paths, self._rows, self._names = paths, rows, list(names)
+        self._optional = optional
         self._starts = list(accumulate(rows, initial=0))
         self.num_rows = self._starts.pop()
         self._bounds: dict[int, list[int]] = {}  # of row groups, kept when a footer is not
@@ -104,7 +107,11 @@ class RowGroups:
 
         def columns(_: Path) -> tuple[list[Column], int]:
             table = file.read_row_group(at, columns=self._names, use_threads=False)
-            return [_column(table.column(name)) for name in self._names], table.nbytes
+            absent = set(self._optional) - set(table.column_names)
+            found = [
+                _nulls if name in absent else _column(table.column(name)) for name in self._names
+            ]
+            return found, table.nbytes
 
         group: list[Column]
         group, size = readable(self._paths[number], columns)
@@ -182,11 +189,15 @@ def readable(path: Path, read: Callable[..., Any], **options: Any) -> Any:
         ) from None
 
 
+def _nulls(start: int, stop: int) -> list[Any]:
+    return [None] * (stop - start)
+
+
 def _column(chunked: pa.ChunkedArray) -> Column:
     """Quick access to the values of a column by row number."""
     array = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     if array.null_count == len(array):
-        return lambda start, stop: [None] * (stop - start)
+        return _nulls
     if pa.types.is_dictionary(array.type):
         words, codes = array.dictionary.to_pylist(), _column(pa.chunked_array([array.indices]))
         return lambda start, stop: [None if c is None else words[c] for c in codes(start, stop)]

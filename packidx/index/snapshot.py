@@ -30,6 +30,8 @@ from packidx.manifest import software, unsound_file
 from packidx.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES, open_writer
 
 TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
+# Columns that a file may lack; they read as null.
+OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": ("media",), "dropped": ()}
 
 # Rows per row group and row groups per file, part of the format: a reader that looks one pack up
 # parses a file's footer, which grows with its groups, and decodes one group.
@@ -201,13 +203,14 @@ class _Part:
         self._number, self._window = first, window
         self._group = ROW_GROUP[table]
         self._most = self._group * FILE_GROUPS
-        self._rest = TABLES[table].empty_table()
+        self._rest: pa.Table | None = None
         self._writer: pq.ParquetWriter | None = None
         self._rows = 0
         self._done: list[dict[str, Any]] = []
 
     def write(self, rows: pa.Table) -> None:
-        rows = pa.concat_tables([self._rest, rows]) if self._rest.num_rows else rows
+        if self._rest is not None and self._rest.num_rows:
+            rows = pa.concat_tables([self._rest, rows])
         whole = rows.num_rows // self._group * self._group
         self._rest = rows.slice(whole)
         while whole:
@@ -219,8 +222,9 @@ class _Part:
 
     def close(self) -> list[dict[str, Any]]:
         """Entries of the manifest for these files."""
-        if self._rest.num_rows or (self._writer is None and not self._done):
-            self._append(self._rest)
+        rest = self._rest if self._rest is not None else TABLES[self._table].empty_table()
+        if rest.num_rows or (self._writer is None and not self._done):
+            self._append(rest)
         if self._writer is not None:
             self._finish()
         return self._done
@@ -231,7 +235,7 @@ class _Part:
 
     def _append(self, rows: pa.Table) -> None:
         if self._writer is None:
-            self._writer = open_writer(str(self._path), TABLES[self._table])
+            self._writer = open_writer(str(self._path), rows.schema)
         self._writer.write_table(rows, row_group_size=self._group)
         self._rows += rows.num_rows
 

@@ -195,6 +195,12 @@ class _Sums(_Looker):
         self._compare("padded_length", -(-padded // unit) * unit, packs)
         squares = np.add.reduceat(_ints(samples, "length") ** 2, first)
         self._compare("attention_cost", squares, packs)
+        if samples["media"].null_count:  # somebody's are unknown
+            return
+        for kind in ("image", "video"):
+            if not packs[f"num_{kind}s"].null_count:
+                found = np.add.reduceat(_media_inside(samples, kind), first)
+                self._compare(f"num_{kind}s", found, packs)
 
     def _compare(self, name: str, total: Int64s, packs: pa.Table) -> None:
         bad = np.flatnonzero(total != _ints(packs, name))
@@ -206,6 +212,17 @@ class _Sums(_Looker):
 
     def done(self) -> str:
         return "pack counters are the sums over their samples"
+
+
+def _media_inside(samples: pa.Table, kind: str) -> Int64s:
+    """Media of a kind that stand inside each piece, int64 [n]."""
+    media = samples["media"].combine_chunks()
+    values = media.flatten()
+    piece = np.repeat(np.arange(len(media)), media.value_lengths().to_numpy())
+    at = values.field("at").fill_null(0).to_numpy()
+    own = pc.equal(values.field("kind"), kind).fill_null(False).to_numpy(zero_copy_only=False)
+    inside = own & (at >= 0) & (at < _ints(samples, "length")[piece])
+    return np.bincount(piece[inside], minlength=len(media)).astype(np.int64)
 
 
 class _Limits(_Looker):

@@ -135,8 +135,6 @@ class Job:
     def _columns(self) -> list[str]:
         """Columns that the plan looks at; of a bare table all, for its fingerprint's sake."""
         unused = {"text_tokens", "num_turns", "method"}
-        if self.options.on_long not in ("split", "truncate") and self.rules.consumed is None:
-            unused.add("media")
         bare = self.table.manifest is None
         return [name for name in self.table.columns if bare or name not in unused]
 

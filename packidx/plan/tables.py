@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from packidx.plan.items import Items
 from packidx.plan.pieces import SUMMED
 from packidx.plan.place import Slots
-from packidx.schema import PACKS, SAMPLES, as_arrow, conform
+from packidx.schema import (
+    PACKS,
+    PIECE_MEDIA,
+    SAMPLES,
+    SAMPLES_WITHOUT_MEDIA,
+    as_arrow,
+    conform,
+)
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -167,4 +174,36 @@ def _chunk(
     locator = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
     present = {"sample_id", *items.rows.frame.columns}
     columns |= {name: items.rows.take(name, rows) for name in locator if name in present}
+    if "media" not in present:
+        return conform(pa.table(columns), SAMPLES_WITHOUT_MEDIA)
+    media = items.rows.take("media", rows)
+    columns["media"] = media_of_pieces(media, arrays["token_start"], length)
     return conform(pa.table(columns), SAMPLES)
+
+
+def media_of_pieces(media: pa.ListArray, start: Int32s, length: Int32s) -> pa.ListArray:
+    """What of each sample's media lies in a piece of it.
+
+    Args:
+        media: the samples' media (schema `LENGTHS`).
+        start: int32 [n], the piece's first token in the sample.
+        length: int32 [n], its tokens.
+
+    Returns:
+        per piece the media that begin in it, or may, as their place is unknown (schema `SAMPLES`);
+        null where the sample's are.
+    """
+    null = media.is_null().to_numpy(zero_copy_only=False)
+    sizes = media.value_lengths().fill_null(0).to_numpy()
+    values = media.flatten()  # of null lists, none
+    place = values.field("at")
+    placed = place.is_valid().to_numpy(zero_copy_only=False)
+    piece = np.repeat(np.arange(len(media)), sizes)
+    at = place.fill_null(0).to_numpy() - start[piece]
+    inside = ~placed | (at >= 0) & (at < length[piece])
+    columns = {field.name: values.field(field.name) for field in PIECE_MEDIA.value_type}
+    columns["at"] = pa.array(at, pa.int32(), mask=~placed)
+    kept = pa.table(columns).filter(pa.array(inside)).to_struct_array().combine_chunks()
+    ends = np.cumsum(np.bincount(piece[inside], minlength=len(media)), dtype=np.int32)
+    offsets = np.concatenate([np.zeros(1, np.int32), ends])
+    return pa.ListArray.from_arrays(as_arrow(offsets), kept, PIECE_MEDIA, mask=pa.array(null))

@@ -17,7 +17,7 @@ import torch
 from packidx.errors import MismatchError
 from packidx.index import Index, Sample
 from packidx.torch.dummy import made_up
-from packidx.torch.media import Planned, grid_of, join_media, planned_media
+from packidx.torch.media import Planned, grid_of, join_media
 from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, TYPES, Encoded, normalise
 from packidx.torch.shapes import Shape, learn_shape
 
@@ -48,7 +48,7 @@ class Holes:
 
     def learn(self, part: Encoded, sample: Sample) -> None:
         """Remember the shape of a healthy sample, if it is the first of its kind."""
-        media = planned_media(sample)
+        media = sample.media
         kind = _only_kind(media or ())
         if kind is None or kind in self._shapes or (media is None and part.media):
             return
@@ -60,7 +60,7 @@ class Holes:
         Raises:
             NoHole: plan and encoder do not tell enough.
         """
-        planned = planned_media(sample)
+        planned = sample.media
         if planned is None and self._may_have_media(sample):
             raise NoHole(
                 "the plan does not say which media this sample has: plan again with this packidx,"
@@ -141,7 +141,7 @@ class Holes:
         for step in range(min(_SEARCHED, self._index.num_packs)):
             pack = self._index.pack((sample.pack_id + step) % self._index.num_packs)
             for other in pack.samples:
-                same_kind = _only_kind(planned_media(other) or ()) == kind
+                same_kind = _only_kind(other.media or ()) == kind
                 if same_kind and other.sample_id != sample.sample_id:
                     yield other
 

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.index import Sample
 from packidx.torch.pieces import TYPES, Encoded, PlanMismatch
 
 Planned = Sequence[Mapping[str, Any]]
-"""A sample's media: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``, first token."""
+"""`Sample.media`: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``, the first token."""
 
 Grid = tuple[int, int, int]
 """Patches of one medium: time or tiles, rows, columns."""
@@ -30,12 +29,6 @@ _BOUNDED_BY = {
     # Idefics3, SmolVLM: tiles, of which those of zeros alone are left out.
     "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
 }
-
-
-def planned_media(sample: Sample) -> Planned | None:
-    """The media of a sample, as far as they lie in its piece; None where the plan does not say."""
-    media: Planned | None = getattr(sample, "media", None)
-    return media
 
 
 def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

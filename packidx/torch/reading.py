@@ -10,7 +10,7 @@ from packidx.fetch import Fetcher
 from packidx.index import Index, Sample
 from packidx.torch.events import event
 from packidx.torch.holes import Holes, NoHole
-from packidx.torch.media import check_media, planned_media
+from packidx.torch.media import check_media
 from packidx.torch.padding import extend
 from packidx.torch.pieces import IGNORE, Encoded, PlanMismatch, cut, normalise, shift
 from packidx.torch.policy import Policy, is_of_the_sample, retried
@@ -111,7 +111,7 @@ class SampleReader:
                     " estimate with this encoder and plan again"
                 )
             part = self._cut(encoded, start, start + sample.length)
-        check_media(part, planned_media(sample))
+        check_media(part, sample.media)
         return part
 
     def _cut(self, encoded: Encoded, start: int, stop: int) -> Encoded:
@@ -130,7 +130,7 @@ class SampleReader:
             stop = min(found, start + sample.length)
             try:
                 part = self._cut(encoded, start, stop) if (start, stop) != (0, found) else encoded
-                check_media(part, planned_media(sample))
+                check_media(part, sample.media)
             except MismatchError:  # the cut falls into media, or these are others than planned
                 pass
             else:

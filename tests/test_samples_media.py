@@ -1,0 +1,136 @@
+"""`samples.media`: what of a sample's media lies in the piece that a pack has of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_packs import SyntheticEncode, make_index, media_spans, record
+
+from packidx.errors import MismatchError
+from packidx.files import file_digest, write_json
+from packidx.index import open_index
+from packidx.index.reader import read_manifest
+from packidx.index.verify import verify_snapshot
+from packidx.plan import plan_packs
+from packidx.plan.tables import media_of_pieces
+from packidx.schema import MEDIA, PIECE_MEDIA
+from packidx.torch import PackedDataset
+
+RECORDS = [
+    record(0, [5, (4, 4), 3]),
+    record(1, [60, (4, 8), 70, (4, 4), 9]),  # long: cut, its images in other pieces
+    record(2, [7]),
+    record(3, [(4, 6), (4, 4), 2]),
+]
+
+_medium = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["image", "video"]),
+        "tokens": st.just(1),
+        "patches": st.just(4),
+        "t": st.none() | st.integers(1, 3),
+        "h": st.just(2),
+        "w": st.just(2),
+        "at": st.none() | st.integers(0, 30),
+    }
+)
+_piece = st.tuples(st.none() | st.lists(_medium, max_size=4), st.integers(0, 30), st.integers(1, 9))
+
+
+@given(st.lists(_piece, max_size=12), st.integers(0, 3))
+def test_a_piece_has_the_media_that_begin_in_it(pieces: list[Any], cut: int) -> None:
+    wanted = [
+        None
+        if media is None
+        else [
+            {key: one[key] for key in ("kind", "t", "h", "w")}
+            | {"at": None if one["at"] is None else one["at"] - start}
+            for one in media
+            if one["at"] is None or start <= one["at"] < start + length
+        ]
+        for media, start, length in pieces
+    ]
+    media = pa.array([media for media, _, _ in pieces], MEDIA)[cut:]  # a slice has an offset
+    start, length = (pa.array([p[n] for p in pieces][cut:], pa.int32()).to_numpy() for n in (1, 2))
+    found = media_of_pieces(media, start, length)
+    assert found.type == PIECE_MEDIA
+    assert found.to_pylist() == wanted[cut:]
+
+
+@pytest.mark.parametrize(
+    "rules", [{}, {"on_long": "split"}, {"on_long": "truncate"}, {"epochs": 2}]
+)
+def test_planned_media_of_every_piece(tmp_path: Path, rules: dict[str, Any]) -> None:
+    index = make_index(tmp_path, {"all": RECORDS}, capacity=64, **rules)
+    pieces = [sample for k in range(index.num_packs) for sample in index.pack(k).samples]
+    assert any(sample.media for sample in pieces)
+    for sample in pieces:
+        spans = media_spans(RECORDS[sample.sample_id]["parts"])
+        begin, end = sample.token_start, sample.token_start + sample.length
+        inside = [one for one in spans if begin <= one["at"] < end]
+        assert sample.media == [
+            {key: one[key] for key in ("kind", "t", "h", "w")} | {"at": one["at"] - begin}
+            for one in inside
+        ]
+    assert all(check.ok for check in verify_snapshot(index))
+    if "on_long" in rules:
+        assert any(sample.token_start or sample.length < 60 for sample in pieces)
+
+
+def test_lengths_without_media_leave_the_column_out(tmp_path: Path) -> None:
+    made = make_index(tmp_path, {"all": RECORDS[:1]}, capacity=64)
+    folder = tmp_path / "lengths"
+    part = folder / "part-00000.parquet"
+    pq.write_table(pq.read_table(part).drop_columns(["media"]), part)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][0]["bytes"] = part.stat().st_size
+    write_json(folder / "manifest.json", manifest)
+    plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
+    index = open_index(tmp_path / "other")
+    assert "media" not in pq.read_schema(index.files("samples")[0]).names
+    assert index.samples(["media"])["media"].to_pylist() == [None]
+    assert index.pack(0).samples[0].media is None
+    assert index.id == made.id  # media are no part of it: the lengths' fingerprint is
+
+    def broken(_: Any) -> Any:
+        raise ValueError("no")
+
+    with pytest.raises(MismatchError, match="does not say which media"):
+        PackedDataset(index, broken, on_error="hole")[0]
+
+
+def test_verify_sees_media_that_are_missing(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": RECORDS}, capacity=200)
+    (file,) = index.files("samples")
+    table = pq.read_table(file)
+    media = [one[:-1] if one else one for one in table["media"].to_pylist()]
+    column = table.schema.get_field_index("media")
+    pq.write_table(table.set_column(column, "media", pa.array(media, PIECE_MEDIA)), file)
+    manifest = read_manifest(index.folder)
+    for part in manifest["files"]:
+        path = index.folder / part["path"]
+        part |= {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+    write_json(index.folder / "manifest.json", manifest)
+    checks = verify_snapshot(open_index(index.path))
+    failed = {check.name: check.detail for check in checks if not check.ok}
+    assert "num_images is not the sum over its samples" in failed["sums"]
+
+
+def test_the_reader_checks_what_was_encoded_against_the_planned_grids(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": RECORDS[:1]}, capacity=64)
+
+    class Lying(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            result = super().__call__(record)
+            result["image_grid_thw"] = result["image_grid_thw"][:, [0, 1, 1]] * 2
+            return result
+
+    with pytest.raises(MismatchError, match=r"images of 2x8x8 patches.*planned as 1x4x4"):
+        PackedDataset(index, Lying())[0]
