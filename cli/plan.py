@@ -168,6 +168,10 @@ def plan(
     if config is not None:
         given, capacity = _configured(config, given, capacity)
     if dry_run:
+        if append or resume is not None:
+            raise click.UsageError(
+                "--dry-run is about a whole plan: leave --append and --continue out."
+            )
         _preview(lengths, capacity, given, as_json)
         return
     if capacity is not None:
@@ -188,6 +192,14 @@ def plan(
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
     else:
         _show(summary.manifest, output, summary.existed, summary.seconds)
+    if (
+        "exclude" in options
+        and options["exclude"]
+        and not summary.manifest["result"]["dropped"].get("excluded")
+    ):
+        click.echo(
+            f"note: none of the samples that {options['exclude']} names is in {lengths}", err=True
+        )
     if summary.moved:
         old, new = next(iter(summary.moved.items()))
         click.echo(
@@ -219,6 +231,8 @@ def _earlier(
 
     if (resume is None) != (state is None):
         raise click.UsageError("--continue INDEX@ID and --state FILE go together.")
+    if resume is not None and append:
+        raise click.UsageError("--append plans new shards, --continue the rest: do one first.")
     if resume is not None and state is not None:
         return {"resume": (open_index(resume), _read_state(state))}
     if append:
@@ -248,7 +262,7 @@ def _read_state(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             state = json.load(file)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(
             f"state {path} is no JSON ({error}): save json.dumps(sampler.state_at(step))"
         ) from None

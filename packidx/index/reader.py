@@ -20,6 +20,7 @@ from packidx.schema import INDEX_FORMAT, PACKS
 
 _KEYS = {
     "snapshot_id": str,
+    "created": str,
     "lengths": dict,
     "options": dict,
     "result": dict,
@@ -287,4 +288,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     check_keys(path, manifest["lengths"], _LENGTHS, "plan again")
     for part in manifest["files"]:
         check_keys(path, part, _FILE, "plan again")
+    for table in TABLES:
+        if not any(part["path"].startswith(f"{table}-") for part in manifest["files"]):
+            raise FormatError(f"{path} names no file of {table}; plan again")
     return manifest

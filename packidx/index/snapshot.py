@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -44,6 +45,10 @@ _ASSIGNMENT = {
     "samples": ("sample_id", "copy", "piece", "token_start", "length"),
     "dropped": ("sample_id", "reason"),
 }
+
+
+# Arrow has the number in its words alone.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class WindowDigest:
@@ -152,7 +157,7 @@ class SnapshotWriter:
         self._wait()
         ident = snapshot_id(body, self.windows)
         final = self._index / "snapshots" / ident
-        existed = _is_whole(final)
+        existed = _is_whole(final, self._files)
         if not existed:
             remove_tree(final)  # what is left of a damaged one serves nobody
             order = list(TABLES)
@@ -192,6 +197,8 @@ class SnapshotWriter:
         """Remove what was written and not published."""
         with contextlib.suppress(Exception):
             self._wait()
+        for part in self._open.values():
+            part.abandon()
         remove_tree(self._staging)
 
 
@@ -229,19 +236,28 @@ class _Part:
             self._finish()
         return self._done
 
+    def abandon(self) -> None:
+        """Let go of a file that will not be finished."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+            self._writer.is_open = False  # or it would try once more, and tell, when it is freed
+
     @property
     def _path(self) -> Path:
         return self._folder / f"{self._table}-{self._number:05d}.parquet"
 
     def _append(self, rows: pa.Table) -> None:
-        if self._writer is None:
-            self._writer = open_writer(str(self._path), rows.schema)
-        self._writer.write_table(rows, row_group_size=self._group)
+        with _naming(self._path):
+            if self._writer is None:
+                self._writer = open_writer(str(self._path), rows.schema)
+            self._writer.write_table(rows, row_group_size=self._group)
         self._rows += rows.num_rows
 
     def _finish(self) -> None:
         assert self._writer is not None
-        self._writer.close()
+        with _naming(self._path):
+            self._writer.close()
         fsync_path(self._path)
         entry = {
             "path": self._path.name,
@@ -252,6 +268,19 @@ class _Part:
         }
         self._done.append(entry)
         self._writer, self._rows, self._number = None, 0, self._number + 1
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Arrow's errors of input and output, which name no file, with the one they are about."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        number = next((n for n in _FULL if f"errno {n}]" in str(error)), error.errno)
+        words = os.strerror(number) if number else str(error)
+        raise OSError(number, words, str(path)) from None
 
 
 @contextlib.contextmanager
@@ -277,12 +306,21 @@ def _table_of(path: str, order: list[str]) -> tuple[int, str]:
     return (order.index(name) if name in order else len(order)), path
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether a snapshot is there with a sound manifest and every file in its size."""
+def _is_whole(folder: Path, files: list[dict[str, Any]]) -> bool:
+    """Whether a snapshot is there with a sound manifest and just these files."""
     from packidx.index.reader import read_manifest
 
     try:
-        return unsound_file(folder, read_manifest(folder)) is None
+        manifest = read_manifest(folder)
+        named = sorted(part["path"] for part in files)
+        return (
+            manifest["snapshot_id"] == folder.name
+            and sorted(part["path"] for part in manifest["files"]) == named
+            and unsound_file(folder, manifest) is None
+            and all(
+                file_digest(folder / part["path"]) == part["sha256"] for part in manifest["files"]
+            )
+        )
     except (FormatError, OSError):
         return False
 

@@ -134,11 +134,15 @@ class _Ids(_Looker):
         for table in ("packs", "samples", "dropped"):
             digest.update(table, getattr(window, table))
         self._digests.append(digest.hexdigest())
+        stated = window.stated["digest"] == self._digests[-1]
+        self.unless(stated, f"the manifest has another digest of window {window.number}")
 
     def verdict(self) -> Check:
         found = snapshot_id(self.index.manifest, self._digests)
         same = f"the content gives id {found}, the folder says {self.index.id}"
         self.unless(found == self.index.id, same)
+        named = self.index.manifest["snapshot_id"]
+        self.unless(named == self.index.id, f"the manifest says id {named}, the folder another")
         return super().verdict()
 
     def done(self) -> str:
@@ -325,8 +329,16 @@ class _Result(_Looker):
         super().__init__(index)
         keys = ("num_packs", "num_tokens", "num_dropped", "num_samples", "num_pieces")
         self._found: Counter[str] = Counter(dict.fromkeys(keys, 0))
+        self._epochs: list[list[list[int]]] = [[] for _ in range(self.options.get("epochs") or 1)]
+        self._reasons: Counter[str] = Counter()
 
     def look(self, window: _Window) -> None:
+        first, epochs = window.stated["first_pack"], _ints(window.packs, "epoch")
+        for epoch, ranges in enumerate(self._epochs):
+            at = np.flatnonzero(epochs == epoch)
+            if len(at):
+                ranges.append([first + int(at[0]), len(at)])
+        self._reasons.update(window.dropped["reason"].to_pylist())
         self._found["num_packs"] += window.packs.num_rows
         self._found["num_tokens"] += int(_ints(window.packs, "length").sum())
         self._found["num_dropped"] += window.dropped.num_rows
@@ -339,10 +351,34 @@ class _Result(_Looker):
             self.unless(value == self.result[name], said)
         bound, packs = self.result["lower_bound"], self._found["num_packs"]
         self.unless(bound <= packs, f"lower bound {bound} is above {packs} packs")
+        self._derived()
         rows = sum(one["num_rows"] for one in self.result["windows"])
         total = self.index.manifest["lengths"]["num_samples"]
         self.unless(rows == total, f"windows have {rows} samples, the lengths {total}")
         return super().verdict()
+
+    def _derived(self) -> None:
+        """What the manifest makes of the numbers."""
+        packs, bound = self._found["num_packs"], self.result["lower_bound"]
+        tokens = packs * self.options["capacity"]
+        wanted = {
+            "gap": packs - bound,
+            "gap_percent": 100 * (packs - bound) / max(bound, 1),
+            "fill": self._found["num_tokens"] / tokens if tokens else 0,
+            "dropped": dict(self._reasons),
+        }
+        if "epochs" in self.result:
+            wanted["epochs"] = self._epochs
+        for name, value in wanted.items():
+            said = self.result.get(name)
+            self.unless(said == value, f"{name} is {value}, the manifest says {said}")
+        block, chunk = (self.result.get(f"schedule_{name}") or 1 for name in ("block", "chunk"))
+        self.unless(block % chunk == 0, f"schedule_block {block} is no multiple of {chunk}")
+        asked = self.options.get("global_batch")
+        self.unless(
+            asked is None or self.options.get("schedule") == "random" or block == asked,
+            f"schedule_block is {block}, planned for was a global batch of {asked}",
+        )
 
     def done(self) -> str:
         return "the manifest's result is what the tables hold"

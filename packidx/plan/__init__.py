@@ -56,7 +56,8 @@ def plan_packs(
         append: a snapshot of `output` that was planned, with these options, of the first shards of
             these lengths: its packs keep their ids, and only what follows is planned.
         resume: a snapshot, and the state (`PackSampler.state_at`) up to which training has had
-            it: plans what is left of the epoch, under the new options.
+            it: plans what is left of the epoch, under the new options. What its plan left out by
+            choice (`exclude`, `max_packs`) stays out. `output` is its index.
         progress: told what is being done, a few words at a time.
         changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
             change some of them. Without `options`, those of the snapshot that `append` or
@@ -73,12 +74,14 @@ def plan_packs(
     elif earlier is not None:
         more = {} if append is None else {"epochs": earlier.manifest["options"]["epochs"]}
         before = inherited(earlier.manifest["options"])
+        if any(changes.get(name) is not None for name in _SHARES):
+            del before["packing_ratio"]
         if changes.get("mix_by", "repeats") == "repeats":  # weights that are not named stay, too
             changes["mix"] = merged(before["mix"], changes.get("mix", ()))
         asked = PlanOptions(**before | more | changes)
     else:
         asked = PlanOptions(**changes)
-    _check_earlier(asked, append, resume)
+    _check_earlier(asked, output, append, resume)
     progress("reading lengths")
     table = read_lengths(str(lengths))
     job = Job(table, Path(output), asked, append, resume, progress)
@@ -93,11 +96,23 @@ def plan_packs(
     )
 
 
+# Ways to say which share of the capacity is planned: one that is given replaces the earlier plan's.
+_SHARES = ("margin", "packing_ratio", "overflow_chance")
+
+
 def _check_earlier(
-    asked: PlanOptions, append: Index | None, resume: tuple[Index, dict[str, Any]] | None
+    asked: PlanOptions,
+    output: str | Path,
+    append: Index | None,
+    resume: tuple[Index, dict[str, Any]] | None,
 ) -> None:
     if append is not None and resume is not None:
         raise OptionError("append plans new shards and continue the rest of an epoch: do one first")
+    if resume is not None and Path(output).resolve() != Path(resume[0].path).resolve():
+        raise OptionError(
+            f"output is {output}: what continues a plan goes into its index, {resume[0].path}, "
+            "where the next one will look for both"
+        )
     if append is not None and asked.max_packs is not None:
         raise OptionError("append keeps all packs there are: leave max-packs out")
     if resume is not None and asked.epochs > 1:

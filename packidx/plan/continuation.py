@@ -24,6 +24,7 @@ from packidx.plan.lengths import Lengths
 Int64s = NDArray[np.int64]
 
 _STATE = ("seed", "epoch", "global_batch", "position")
+_BY_CHOICE = ("excluded", "max_packs")
 _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
 _Left = dict[tuple[int, int], list[tuple[int, int, int]]]
 
@@ -62,7 +63,19 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
     samples = np.concatenate([one for one, _ in had])
     copies = np.concatenate([one for _, one in had])
     order = np.lexsort((copies, samples))
-    return replace(rules, consumed=Consumed(samples[order], copies[order], left))
+    consumed = Consumed(samples[order], copies[order], left)
+    return replace(rules, consumed=consumed, before=_left_out(index))
+
+
+def _left_out(index: Index) -> dict[str, Int64s]:
+    """Samples that were left out by choice; what was left out as it did not fit is looked at anew.
+
+    A plan that continues another one has these among its own dropped ones, and so on.
+    """
+    dropped = index.dropped(["sample_id", "reason"])
+    reasons = np.array(dropped["reason"].to_pylist(), object)
+    ids = dropped["sample_id"].to_numpy()
+    return {reason: ids[reasons == reason] for reason in _BY_CHOICE if (reasons == reason).any()}
 
 
 def _consumed(index: Index, state: Mapping[str, Any], left: _Left) -> tuple[Int64s, Int64s]:

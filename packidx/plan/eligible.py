@@ -59,10 +59,18 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is left out of the plan besides what cannot be packed."""
+    """What is left out of the plan besides what cannot be packed.
+
+    Attributes:
+        exclude: what the user names.
+        consumed: what training has had.
+        before: reason -> int64 [n], ids of samples that the plan which is continued left out by
+            choice, for that reason.
+    """
 
     exclude: Exclusion | None = None
     consumed: Consumed | None = None
+    before: Mapping[str, Int64s] = field(default_factory=dict)
 
 
 class Verdicts:
@@ -155,6 +163,8 @@ def judge(
         verdicts.set(weight <= 0, "empty")
     if rules.exclude is not None:
         verdicts.set(rules.exclude.of(rows), "excluded")
+    for reason, ids in rules.before.items():
+        verdicts.set(np.isin(rows.sample_id, ids), reason)
     number = _copies(rows, options)
     copies = Copies(number, np.zeros(rows.num_rows, bool))
     if rules.consumed is not None:

@@ -69,8 +69,13 @@ def read_exclusion(path: str) -> Exclusion:
         names = ["sample_id"]  # it says all
         if not frame.get_column("sample_id").dtype.is_integer():
             raise FormatError(f"exclude {path}: sample_id is no integer: cast it first")
-        frame = frame.with_columns(pl.col("sample_id").cast(pl.Int64))
+        # No sample has an id beyond int64: such a row names none.
+        frame = frame.with_columns(pl.col("sample_id").cast(pl.Int64, strict=False))
     else:
+        for name in names:
+            kind = frame.get_column(name).dtype
+            if kind not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+                raise FormatError(f"exclude {path}: {name} is {kind}, not text: cast it first")
         frame = frame.with_columns(pl.col(name).cast(pl.String) for name in names)
     named = frame.select(names).drop_nulls().unique().sort(names)
     parts = [

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.errors import OptionError
+from packidx.errors import FormatError, OptionError
 from packidx.plan.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.pieces import SUMMED, Pieces, Stretch, cut
@@ -106,6 +106,7 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
     weight = rows.length - 1 if options.shift else rows.length
     verdicts, copies = judge(rows, weight, options, rules)
     usable = verdicts.usable()
+    _check_labels(rows, usable)
     long = usable & (weight > options.longest)
     fits = usable & ~long & ~copies.is_partial
     whole = np.arange(len(fits), dtype=np.int32)
@@ -120,6 +121,19 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
     verdicts.set(unplaced, "too_long")
     items = _within_caps(items, options, verdicts)
     return items, _dropped(rows, verdicts, weight, options)
+
+
+def _check_labels(rows: Rows, usable: Bools) -> None:
+    if "label_tokens" not in rows.frame.columns:
+        return
+    labels, _ = rows.ints("label_tokens")
+    wrong = np.flatnonzero(usable & (labels > rows.length))
+    if len(wrong):
+        first = int(wrong[0])
+        raise FormatError(
+            f"{rows.uri}: sample {rows.sample_id[first]} has {labels[first]} label_tokens of "
+            f"{rows.length[first]} tokens ({len(wrong)} such samples): correct them"
+        )
 
 
 def _whole(

@@ -51,8 +51,11 @@ class Job:
         self.options = asked.resolve(table.weakest_method, self.margin)
         self.rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
         continues: tuple[dict[str, Any], ...] = ()
+        excluded: str | None = None
         if resume is not None:
             from packidx.plan.continuation import continued_rules, lineage
+
+            excluded = resume[0].manifest["options"].get("excluded")
 
             progress("reading what training has had")
             self.rules = continued_rules(table, *resume, self.rules)
@@ -61,7 +64,7 @@ class Job:
             self.options,
             weights=_weights(table, asked, self.options),
             cost_model=parse_cost(asked.cost or DEFAULT_PRESET).to_json(),
-            excluded=self.rules.exclude.fingerprint if self.rules.exclude else None,
+            excluded=self.rules.exclude.fingerprint if self.rules.exclude else excluded,
             continues=continues,
             appends_to=None if append is None else append.id,
         )

@@ -25,6 +25,11 @@ from packidx.schema import LENGTHS, LENGTHS_FORMAT
 _KEYS = {"fingerprint": str, "files": list, "num_samples": int}
 _COUNTED = {"name": str, "num_usable": int, "num_samples": int}  # of a calibration's sources
 _CALIBRATED = {**_COUNTED, "estimated": list, "actual": list}
+_PARTS: dict[str, dict[str, type]] = {
+    "files": {"path": str, "bytes": int},
+    "shards": {"uri": str, "rows": int},
+    "sources": {"name": str},
+}
 _HELP = (
     "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
 )
@@ -55,12 +60,17 @@ class Lengths:
         self.files = files
         self.manifest = manifest
         self._footers = [_footer(uri, path) for path in files]
-        self._names = [set(footer.schema.to_arrow_schema().names) for footer in self._footers]
+        self._names = [_names(uri, *pair) for pair in zip(files, self._footers, strict=True)]
         present = set().union(*self._names)
-        if "length" not in present:
-            raise FormatError(f"{uri} has no column `length`; {_HELP}")
         self.columns = [name for name in LENGTHS.names if name in present]
         self.num_samples = sum(footer.num_rows for footer in self._footers)
+        if not self.num_samples:
+            raise SourceError(f"{uri} holds no usable sample (no row): nothing to pack")
+        if manifest is not None and manifest["num_samples"] != self.num_samples:
+            raise MismatchError(
+                f"{uri} has {self.num_samples} rows, its manifest says "
+                f"{manifest['num_samples']}: run `packidx estimate` again"
+            )
         self._whole: Rows | None = None
         self._groups = self._in_order()
         self._starts = [group.start for group in self._groups or ()]
@@ -147,6 +157,14 @@ class Lengths:
             check_keys(path, found, {"num_samples": int, "sources": list}, _HELP)
             for source in found["sources"]:
                 check_keys(path, source, _CALIBRATED, _HELP)
+                pairs = [*source["estimated"], *source["actual"]]
+                if len(source["estimated"]) != len(source["actual"]) or not all(
+                    type(one) is int and one >= 0 for one in pairs
+                ):
+                    raise FormatError(
+                        f"{path}: the calibration of {source['name']!r} is no pairs of counts; "
+                        f"{_HELP}"
+                    )
         return found
 
     @property
@@ -244,9 +262,31 @@ def _find(uri: str) -> tuple[dict[str, Any] | None, list[Path]]:
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
     path = folder / "manifest.json"
     manifest = load_manifest(path, LENGTHS_FORMAT, _KEYS, _HELP)
+    for name, keys in _PARTS.items():
+        found = manifest.get(name, [])
+        if not isinstance(found, list):
+            raise FormatError(f"{path} has {name} = {found!r:.40}, no list; {_HELP}")
+        for part in found:
+            check_keys(path, part, keys, _HELP)
+    for name in ("encoder", "methods"):
+        check_keys(path, manifest.get(name) or {}, {}, _HELP)
+    methods = manifest.get("methods") or {}
+    check_keys(path, methods, dict.fromkeys(methods, int), _HELP)
     if wrong := unsound_file(folder, manifest):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
     return manifest, [folder / part["path"] for part in manifest["files"]]
+
+
+def _names(uri: str, path: Path, footer: pq.FileMetaData) -> set[str]:
+    """Columns of one file, which must have `length` and none of the known ones twice."""
+    names = footer.schema.to_arrow_schema().names
+    if "length" not in names:
+        where = "" if Path(uri) == path else f": {path.name} has none"
+        raise FormatError(f"{uri} has no column `length`{where}; {_HELP}")
+    for name in LENGTHS.names:
+        if names.count(name) > 1:
+            raise FormatError(f"{path} has the column `{name}` twice: keep one")
+    return set(names)
 
 
 def _footer(uri: str, path: Path) -> pq.FileMetaData:

@@ -114,6 +114,15 @@ class Rows:
         return taken.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind)
 
 
+# Counters that are added up, and more than any sample has of them: sums of a plan stay exact.
+_COUNTS = {
+    name
+    for name in LENGTHS.names
+    if name.endswith("_tokens") or name in ("num_images", "num_videos")
+} | {"vision_patches", "vision_cost"}
+_MOST = 1 << 48
+
+
 def typed(column: pl.Series, uri: str) -> pl.Series:
     """`column` if it is what the schema says, else a FormatError that names it."""
     want = LENGTHS.field(column.name).type
@@ -121,14 +130,17 @@ def typed(column: pl.Series, uri: str) -> pl.Series:
     if pa.types.is_integer(want):
         if not (column.dtype.is_integer() or column.dtype == pl.Null):
             raise FormatError(f"{where} is {column.dtype}, not integer: cast it first")
-        if column.dtype == (pl.Int32 if want.bit_width == 32 else pl.Int64):
+        own = pl.Int32 if want.bit_width == 32 else pl.Int64
+        if column.dtype == own and column.name not in _COUNTS:
             return column
-        limit = 1 << (want.bit_width - 1)
-        low, high = column.min(), column.max()
-        for value in (low, high):
+        limit = _MOST if column.name in _COUNTS else 1 << (want.bit_width - 1)
+        limit = min(limit, 1 << (want.bit_width - 1))
+        for value in (column.min(), column.max()):
             if isinstance(value, int) and not -limit <= value < limit:
                 raise FormatError(f"{where} holds {value}, which does not fit {want}: correct it")
-        return column.cast(pl.Int32 if want.bit_width == 32 else pl.Int64)
+            if isinstance(value, int) and value < 0 and column.name in _COUNTS:
+                raise FormatError(f"{where} holds {value}: counts are at least 0, correct it")
+        return column.cast(own)
     if pa.types.is_string(want):
         if column.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
             raise FormatError(f"{where} is {column.dtype}, not text: cast it first")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.errors import FormatError
 from packidx.plan.items import Items
 from packidx.plan.pieces import SUMMED
 from packidx.plan.place import Slots
@@ -102,7 +103,14 @@ def packs_table(
     if groups:
         columns["group"] = pa.DictionaryArray.from_arrays(packs.group, pa.array(groups))
     for name, (values, null) in packs.sums.items():
-        columns[name] = pa.array(values, PACKS.field(name).type, mask=null)
+        kind = PACKS.field(name).type
+        most = int(values.max(initial=0))
+        if most >> (kind.bit_width - 1):
+            raise FormatError(
+                f"the `{name}` of one pack add up to {most:,}, which does not fit {kind}: correct "
+                "the lengths"
+            )
+        columns[name] = pa.array(values, kind, mask=null)
     return conform(pa.table(columns), PACKS)
 
 

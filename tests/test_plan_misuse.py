@@ -1,0 +1,237 @@
+"""Lengths, indexes and commands that are not what they should be: a sentence, or a repair."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+from torch_packs import record, write_lengths
+
+from packidx import open_index, plan_packs
+from packidx.errors import FormatError, OptionError, PackidxError
+from packidx.files import write_json
+from packidx.index import Index
+from packidx.index.verify import verify_snapshot
+from packidx.torch import PackSampler
+
+BIG = (1 << 31) - 1
+
+
+def table(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "rules", "says"),
+    [
+        ({"length": pa.array([], pa.int32())}, {}, "holds no usable sample"),
+        ({"length": [5], "num_images": [-1]}, {}, "num_images` holds -1: counts are at least 0"),
+        ({"length": [5], "num_images": [-1]}, {"max_images": 4}, "counts are at least 0"),
+        ({"length": [5], "label_tokens": [-3]}, {}, "label_tokens` holds -3"),
+        ({"length": [5, 6], "label_tokens": [5, 7]}, {}, "sample 1 has 7 label_tokens of 6 tokens"),
+        ({"length": [5], "vision_cost": [1 << 62]}, {}, "vision_cost` holds 4611686018427387904"),
+        ({"length": [5] * 3, "num_images": [BIG] * 3}, {}, "num_images` of one pack add up to"),
+    ],
+)
+def test_tables_that_no_plan_can_be_made_of(
+    tmp_path: Path, columns: dict[str, Any], rules: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(PackidxError, match=says) as caught:
+        plan_packs(table(tmp_path / "l.parquet", **columns), tmp_path / "i", capacity=64, **rules)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "i" / "HEAD").exists()
+
+
+def test_a_part_without_length_and_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    table(folder / "a.parquet", length=[5])
+    table(folder / "b.parquet", other=[5])
+    with pytest.raises(FormatError, match=r"no column `length`: b.parquet has none"):
+        plan_packs(folder, tmp_path / "i", capacity=64)
+    twice = pa.Table.from_arrays([pa.array([5]), pa.array([6])], ["length", "length"])
+    pq.write_table(twice, tmp_path / "l.parquet")
+    with pytest.raises(FormatError, match="column `length` twice"):
+        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=64)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"files": ["a"]}, "'a' where an object should be"),
+        ({"shards": "x"}, "shards = 'x', no list"),
+        ({"shards": [1]}, "1 where an object should be"),
+        ({"shards": [{"rows": 3}]}, "lacks uri"),
+        ({"sources": [{}]}, "lacks name"),
+        ({"encoder": "x"}, "'x' where an object should be"),
+        ({"methods": {"exact": "many"}}, "exact = 'many', no int"),
+        ({"num_samples": 99}, "has 3 rows, its manifest says 99"),
+    ],
+)
+def test_lengths_manifests_that_were_edited(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    lengths = write_lengths(tmp_path, {"all": [record(n, [9]) for n in range(3)]})
+    manifest = json.loads((lengths / "manifest.json").read_text())
+    write_json(lengths / "manifest.json", {**manifest, **change})
+    with pytest.raises(PackidxError, match=says):
+        plan_packs(lengths, tmp_path / "i", capacity=64)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    plan_packs(
+        table(tmp_path / "l.parquet", length=list(range(1, 400))), tmp_path / "i", capacity=512
+    )
+    return open_index(tmp_path / "i")
+
+
+def test_planning_again_mends_a_damaged_snapshot(tmp_path: Path, index: Index) -> None:
+    path = index.files("samples")[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    assert not all(check.ok for check in verify_snapshot(index))
+    assert not plan_packs(tmp_path / "l.parquet", index.path, capacity=512).existed
+    assert all(check.ok for check in verify_snapshot(index))
+    assert plan_packs(tmp_path / "l.parquet", index.path, capacity=512).existed
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "check"),
+    [
+        (None, "snapshot_id", "zz", "id"),
+        ("result", "fill", 0.5, "result"),
+        ("result", "gap", 7, "result"),
+        ("result", "gap_percent", 7.0, "result"),
+        ("result", "dropped", {"mix": 3}, "result"),
+        ("result", "schedule_block", 7, "result"),
+        ("windows", "digest", "zz", "id"),
+    ],
+)
+def test_verify_finds_manifests_that_were_edited(
+    tmp_path: Path, index: Index, part: str | None, name: str, value: Any, check: str
+) -> None:
+    plan_packs(tmp_path / "l.parquet", index.path, capacity=512, global_batch=8)
+    index = open_index(index.path)
+    manifest = json.loads((index.folder / "manifest.json").read_text())
+    whole = {None: manifest, "result": manifest["result"]}
+    (whole.get(part) or manifest["result"]["windows"][0])[name] = value
+    write_json(index.folder / "manifest.json", manifest)
+    failed = {one.name for one in verify_snapshot(open_index(index.path)) if not one.ok}
+    assert failed == {check}
+
+
+def test_manifests_that_cannot_be_read_say_so(index: Index) -> None:
+    manifest = json.loads((index.folder / "manifest.json").read_text())
+    for change, says in (
+        ({"files": []}, "names no file of packs"),
+        ({"created": 5}, "created = 5, no str"),
+    ):
+        write_json(index.folder / "manifest.json", manifest | change)
+        with pytest.raises(FormatError, match=says):
+            open_index(index.path)
+
+
+def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
+    lengths = table(tmp_path / "l.parquet", length=list(range(1, 500)) * 40)
+
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    command = [sys.executable, "-m", "packidx_cli", "plan", str(lengths), "--quiet"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "i"), "--capacity", "512"],
+        capture_output=True,
+        text=True,
+        preexec_fn=small_files,
+        check=False,
+    )
+    assert done.returncode == 1
+    [said] = done.stderr.splitlines()
+    assert said.startswith("packidx: ") and said.endswith("parquet: File too large")
+    assert list((tmp_path / "i" / "snapshots").iterdir()) == []
+
+
+# -- going on from another plan --------------------------------------------------------------------
+
+
+def continued(index: Index, lengths: Path, **changes: Any) -> Index:
+    sampler = PackSampler(index, global_batch=8)
+    plan_packs(lengths, index.path, resume=(index, sampler.state_at(2)), **changes)
+    return open_index(index.path)
+
+
+@pytest.mark.parametrize("share", [{"margin": 0.1}, {"packing_ratio": 0.9}])
+def test_another_margin_replaces_the_earlier_one(
+    tmp_path: Path, index: Index, share: dict[str, float]
+) -> None:
+    later = continued(index, tmp_path / "l.parquet", **share)
+    assert later.manifest["options"]["planned_capacity"] == 460
+
+
+def test_what_was_left_out_by_choice_stays_out(tmp_path: Path) -> None:
+    ids = list(range(0, 399, 3))
+    lengths = table(tmp_path / "l.parquet", length=list(range(1, 400)))
+    out = table(tmp_path / "out.parquet", sample_id=ids)
+    plan_packs(lengths, tmp_path / "i", capacity=512, exclude=str(out), max_packs=60)
+    first = open_index(tmp_path / "i")
+    undrawn = {r["sample_id"] for r in first.dropped().to_pylist() if r["reason"] == "max_packs"}
+    assert undrawn
+    later = continued(first, lengths)
+    latest = continued(later, lengths, capacity=600)
+    for plan in (later, latest):
+        packed = set(plan.samples(["sample_id"])["sample_id"].to_pylist())
+        assert not packed & (set(ids) | undrawn)
+        assert plan.manifest["result"]["dropped"]["excluded"] == len(ids)
+        assert plan.manifest["result"]["dropped"]["max_packs"] == len(undrawn)
+        assert plan.manifest["options"]["excluded"] == first.manifest["options"]["excluded"]
+
+
+def test_what_continues_a_plan_goes_into_its_index(tmp_path: Path, index: Index) -> None:
+    state = PackSampler(index, global_batch=8).state_at(2)
+    with pytest.raises(OptionError, match="goes into its index"):
+        plan_packs(tmp_path / "l.parquet", tmp_path / "other", resume=(index, state))
+
+
+def test_commands_that_contradict_themselves(
+    tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(PackSampler(index, global_batch=8).state_at(2)))
+    go_on = ["plan", "--continue", index.path, "--state", str(state)]
+    for more, says in (
+        (["--append"], "do one first"),
+        (["--dry-run", "--capacity", "512"], "leave --append and --continue out"),
+    ):
+        assert main([*go_on, *more]) == 2
+        assert says in capsys.readouterr().err
+    state.write_text("[" * 100_000)
+    assert main(go_on) == 1
+    assert "is no JSON" in capsys.readouterr().err
+
+
+def test_an_exclusion_that_excludes_nothing_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = table(tmp_path / "l.parquet", length=[5, 6], key=["a", "b"])
+    command = ["plan", str(lengths), "-o", str(tmp_path / "i"), "--capacity", "64", "--quiet"]
+    for column, note in ((["c"], True), (["b"], False)):
+        table(tmp_path / "x.parquet", key=column)
+        assert main([*command, "--exclude", str(tmp_path / "x.parquet")]) == 0
+        assert ("none of the samples" in capsys.readouterr().err) == note
+    for column in ([1, 2], [["a"]]):
+        table(tmp_path / "x.parquet", key=column)
+        assert main([*command, "--exclude", str(tmp_path / "x.parquet")]) == 1
+        assert "not text: cast it first" in capsys.readouterr().err
