@@ -148,6 +148,16 @@ def test_one_fingerprint(
     assert ProcessorEncoder(AutoProcessor.from_pretrained(tmp_path)).fingerprint() == want
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_is_the_tokenizers(
+    processors: dict[str, Any], encoders: dict[str, ProcessorEncoder], name: str
+) -> None:
+    wanted = processors[name].tokenizer.pad_token_id
+    assert wanted is not None
+    assert encoders[name].pad_token_id == wanted
+    assert ProcessorEncoder(processors[name]).pad_token_id == wanted
+
+
 def test_a_changed_object_has_another_fingerprint(processors: dict[str, Any]) -> None:
     original = processors["qwen3-vl"]
     smaller, reworded, extended = (copy.copy(original) for _ in range(3))

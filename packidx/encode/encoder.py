@@ -93,6 +93,14 @@ class ProcessorEncoder:
         }
         return {kind: ident for kind, ident in ids.items() if ident is not None}
 
+    @property
+    def pad_token_id(self) -> int | None:
+        """What fills padding and holes; None where the tokenizer has no pad token."""
+        if self.files.pad_token is None or self.files.tokenizer is None:
+            return None
+        found: int | None = self.files.tokenizer.token_to_id(self.files.pad_token)
+        return found
+
     def fingerprint(self) -> str:
         """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
         return self.files.fingerprint()

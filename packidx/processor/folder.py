@@ -50,6 +50,7 @@ class ProcessorFiles:
     own_settings: dict[str, Any] = field(default_factory=dict)
     """Of the processor itself, where they change tokens."""
     bos_token: str | None = None
+    pad_token: str | None = None
     policy: LabelPolicy = DEFAULT_POLICY
     folder: str | None = None
     """Where the files lie, None for a processor that was given as an object."""
@@ -261,6 +262,7 @@ def assemble(
         video_settings=video,
         own_settings=own,
         bos_token=special_tokens.get("bos_token"),
+        pad_token=special_tokens.get("pad_token"),
         policy=policy,
         folder=folder,
         family=family.name if family else None,

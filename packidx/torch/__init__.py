@@ -11,6 +11,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from packidx.errors import MissingExtraError
+
+try:
+    import torch as _  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingExtraError(
+        'packidx.torch needs PyTorch: run pip install "packidx[torch]"'
+    ) from None
+
 from packidx.torch.collate import collate
 from packidx.torch.dataset import PackedDataset
 from packidx.torch.sampler import PackSampler

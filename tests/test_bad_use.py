@@ -1,0 +1,148 @@
+"""Bad use of the reader gets one sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_packs import SyntheticEncode, make_index, record
+
+from packidx.errors import (
+    MismatchError,
+    NotFoundInIndex,
+    OptionError,
+    PackidxError,
+    SourceError,
+)
+from packidx.index import Index
+from packidx.torch import LossWeights, PackedDataset, PackSampler, collate, prepare_model
+
+RECORDS = [record(n, [3 + n % 5, (4, 4), 2]) for n in range(12)]
+
+
+class Fingerprinted(SyntheticEncode):
+    def fingerprint(self) -> str:
+        return "another"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return make_index(tmp_path, {"all": RECORDS}, capacity=32, fingerprint="the-one")
+
+
+def read(index: Index, **policy: Any) -> Any:
+    return PackedDataset(index, SyntheticEncode(), **policy)[0]
+
+
+def cut(index: Index) -> Any:
+    shard = Path(index.manifest["shards"][0]["uri"])
+    shard.write_bytes(shard.read_bytes()[:-40])
+    return read(index)
+
+
+def rewritten(index: Index) -> Any:
+    """Every record a token longer, the shard as long as it was."""
+    shard = Path(index.manifest["shards"][0]["uri"])
+    shard.write_text(
+        shard.read_text().replace('"parts": [', '"parts":[').replace("[4, 4]", "[4,4] ")
+    )
+    return read(index)
+
+
+def gone(index: Index) -> Any:
+    Path(index.manifest["shards"][0]["uri"]).unlink()
+    return read(index)
+
+
+def load_foreign_state(index: Index) -> None:
+    state = PackSampler(index).state_at(1)
+    PackSampler(index).load_state_dict(state | {"snapshot_id": "f" * 32})
+
+
+def model_of(attention: str) -> Any:
+    import torchvision_cpu  # noqa: F401 - before transformers
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.config._attn_implementation = attention
+    return model
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "says"),
+    [
+        (cut, MismatchError, r"\d+ bytes, \d+ when it was planned; restore it"),
+        (gone, SourceError, r"all.jsonl"),
+        (rewritten, PackidxError, r"all.jsonl|sample \d"),
+        (lambda i: PackedDataset(i, Fingerprinted()), MismatchError, "use the same processor and"),
+        (lambda i: PackSampler(i, world_size=0), OptionError, "world_size is 0; it must be at lea"),
+        (
+            lambda i: PackSampler(i, rank=2, world_size=2),
+            OptionError,
+            r"rank 2 is outside \[0, 2\)",
+        ),
+        (
+            lambda i: PackSampler(i, world_size=2, global_batch=3),
+            OptionError,
+            "not a positive mult",
+        ),
+        (lambda i: PackSampler(i, global_batch=10**6), OptionError, "lower it or plan more data"),
+        (lambda i: PackSampler(i, rank=0.5), OptionError, "must be an integer"),
+        (load_foreign_state, MismatchError, r"snapshot_id ffff.*open the index at the"),
+        (lambda i: PackSampler(i).state_at(-1), OptionError, "step -1 is outside"),
+        (lambda i: PackSampler(f"{i.path}@zz"), NotFoundInIndex, "no snapshot 'zz'"),
+        (lambda i: collate(read(i), attention="spda"), OptionError, "'spda' is none of flash, "),
+        (lambda i: collate([]), OptionError, "collate got no pack"),
+        (lambda i: prepare_model(model_of("nobodys")), MismatchError, "'nobodys', which is not kn"),
+        (lambda i: prepare_model(None), OptionError, "give prepare_model a transformers model"),
+        (lambda i: LossWeights("tokens"), OptionError, "loss weight 'tokens' is none of"),
+        (lambda i: read(i, on_mismatch="pad"), OptionError, "on_mismatch 'pad' is none of"),
+        (lambda i: read(i, on_error="skip"), OptionError, "on_error 'skip' is none of"),
+        (lambda i: read(i, retries=-1), OptionError, "retries is -1"),
+        (lambda i: PackedDataset(i, SyntheticEncode())[10**6], IndexError, "pack 1000000 is outs"),
+    ],
+)
+def test_one_sentence(
+    index: Index, use: Callable[[Index], Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says) as caught:
+        use(index)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "use", "command"),
+    [
+        ("torch", "import packidx.torch", 'pip install "packidx[torch]"'),
+        (
+            "transformers",
+            "from packidx.encode.loading import transformers_class as f; f('AutoProcessor')",
+            'pip install "packidx[transformers,torch]"',
+        ),
+    ],
+)
+def test_a_missing_extra_is_named_with_its_command(missing: str, use: str, command: str) -> None:
+    code = f"""
+import sys
+sys.modules[{missing!r}] = None
+try:
+    {use}
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [said] = done.stdout.splitlines()
+    assert said.startswith("MissingExtraError") and command in said
