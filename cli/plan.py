@@ -291,7 +291,7 @@ def _preview(
 def _capacities(text: str, *, several: bool) -> list[int]:
     parts = text.split(",")
     if (len(parts) > 1 and not several) or not all(
-        part.strip().removeprefix("-").isdigit() for part in parts
+        part.isascii() and part.strip().removeprefix("-").isdigit() for part in parts
     ):
         raise click.BadParameter(
             f"{text!r} is not a valid integer" + (" list" if several else ""),

@@ -63,7 +63,7 @@ class Job:
         self.options = replace(
             self.options,
             weights=_weights(table, asked, self.options),
-            cost_model=parse_cost(asked.cost or DEFAULT_PRESET).to_json(),
+            cost_model=parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost).to_json(),
             excluded=self.rules.exclude.fingerprint if self.rules.exclude else excluded,
             continues=continues,
             appends_to=None if append is None else append.id,

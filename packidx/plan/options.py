@@ -241,7 +241,7 @@ class PlanOptions:
             raise OptionError(
                 f"capacity {self.capacity} at packing ratio {float(ratio)} leaves no token"
                 + (f" beside the {self.reserve} in reserve" if self.reserve else "")
-                + ": lower the margin"
+                + f": lower the {'reserve' if self.reserve >= ratio * self.capacity else 'margin'}"
             )
         padded = planned // self.pad_pack_to * self.pad_pack_to
         if padded < max(self.align, self.pad_pack_to):
