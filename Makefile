@@ -39,6 +39,7 @@ check: lint test  ## what CI runs: ruff, mypy, import-linter, then the tests
 bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python examples/bench.py --large
 	@$(BIN)/python examples/bench_reader.py
+	@$(BIN)/python examples/bench_packs.py $(DATA)
 	@$(BIN)/python examples/bench_estimate.py $(DATA)
 
 train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import time
 from pathlib import Path
@@ -24,8 +25,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
-from packidx.torch import PackedDataset, PackSampler, collate
-from packidx.torch.loss import LossWeights, batch_weight, correct_gradients, packed_loss
+from packidx.torch import PackedDataset, PackSampler, check_isolation, collate, prepare_model
+from packidx.torch.loss import (
+    LossWeights,
+    batch_weight,
+    correct_gradients,
+    packed_loss,
+    seen_denominator,
+)
 from train_tiny import build_model
 
 
@@ -45,12 +52,17 @@ class WithLoss(torch.nn.Module):
 
 
 def train_step(
-    model: torch.nn.Module, loader: Any, per_rank: int, planned: float, weights: LossWeights
+    model: torch.nn.Module, loader: Any, per_rank: int, planned: float | None, weights: LossWeights
 ) -> tuple[float, int]:
     """Gradients of one step from this rank's `per_rank` packs; its share of loss, its tokens."""
     loss, tokens, seen = 0.0, 0, []
+    if planned is None:  # the plan cuts samples: what they weigh is known when all are here
+        loader = iter([next(loader) for _ in range(per_rank)])
+        held, loader = itertools.tee(loader)
+        planned = seen_denominator(list(held), weights)
+    device = next(model.parameters()).device
     for number in range(per_rank):
-        batch = next(loader)
+        batch = on_device(next(loader), device)
         last = number == per_rank - 1
         silent = not last and isinstance(model, DistributedDataParallel)
         with model.no_sync() if silent else contextlib.nullcontext():
@@ -62,13 +74,24 @@ def train_step(
     return loss, tokens
 
 
+def on_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {
+        key: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+        for key, value in batch.items()
+    }
+
+
 def train(args: argparse.Namespace, rank: int, world_size: int, device: torch.device) -> None:
     weights = LossWeights(args.loss_weight)
     sampler = PackSampler(
         args.index, rank=rank, world_size=world_size, global_batch=args.global_batch
     )
     dataset = PackedDataset(args.index, ProcessorEncoder(args.processor))
-    model: torch.nn.Module = WithLoss(build_model(), weights, world_size).to(device)
+    bare = prepare_model(build_model()).to(device)  # refuses what cannot keep samples apart
+    if rank == 0:
+        off = check_isolation(bare, dataset)  # and this measures that it does
+        print(f"packed and separate logits differ by at most {off:.1e}")
+    model: torch.nn.Module = WithLoss(bare, weights, world_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     first = load(args.checkpoint, model, optimizer, sampler)
     if world_size > 1:

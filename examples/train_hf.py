@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
-from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
 from packidx.torch.loss import (
     LossWeights,
     batch_weight,
@@ -34,6 +36,8 @@ from train_tiny import build_model
 
 allow_cuda_torchvision()  # a CPU build of torch beside PyPI's CUDA build of torchvision
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+
+_ORDER = "packs.json"  # in a checkpoint: the sampler's state
 
 
 class PackedTrainer(Trainer):
@@ -65,6 +69,16 @@ class PackedTrainer(Trainer):
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
         )
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        # Trainer saves weights by the names they have on the hub and, where a model has others,
+        # finds none of them again and goes on from random ones (huggingface/transformers#43701).
+        model = self.model if model is None else model
+        order = Path(resume_from_checkpoint) / _ORDER
+        if order.exists():  # refuses another snapshot, seed or global batch
+            self.sampler.load_state_dict(json.loads(order.read_text()))
+        saved = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
+        model.load_state_dict(saved.state_dict())
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
@@ -99,6 +113,11 @@ class _Epochs(TrainerCallback):
 
     def __init__(self, sampler: PackSampler) -> None:
         self.sampler = sampler
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:  # of the epoch's beginning: Trainer skips to its step
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            (folder / _ORDER).write_text(json.dumps(self.sampler.state_at(0)))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.sampler.set_epoch(int(state.epoch or 0))
@@ -144,6 +163,7 @@ def main() -> None:
         gradient_accumulation_steps=args.global_batch // world_size,
         max_steps=args.steps,
         learning_rate=1e-3,
+        lr_scheduler_type="constant",
         logging_steps=1,
         report_to=[],
         disable_tqdm=True,
@@ -155,7 +175,7 @@ def main() -> None:
     )
     speed = _Speed()
     speed.trainer = PackedTrainer(
-        build_model(),
+        prepare_model(build_model()),
         settings,
         train_dataset=PackedDataset(args.index, ProcessorEncoder(args.processor)),
         sampler=sampler,

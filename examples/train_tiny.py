@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from packidx.encode import ProcessorEncoder
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.index import Index, open_index
-from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
 
 LOGITS = 512  # label tokens trained per step: x 152k vocabulary x 4 bytes = 0.3 GB of logits
 
@@ -72,7 +72,7 @@ def loss_of(model: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, int]:
 
 def train(index: Index, processor: str, steps: int, workers: int) -> list[float]:
     """Run `steps` optimizer steps of one pack each; returns their losses per label token."""
-    model = build_model()
+    model = prepare_model(build_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     sampler = PackSampler(index)
     dataset = PackedDataset(index, ProcessorEncoder(processor))

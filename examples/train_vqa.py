@@ -42,7 +42,7 @@ CAPACITY = 256  # attention costs the square of a row: what wider rows fill they
 PACKS_PER_STEP = 4
 TURNS = (1, 2, 8)  # questions per sample: short samples and long ones, as in a real mix
 HIDDEN, LAYERS = 64, 3
-STEPS, WARM_UP, LEARNING_RATE = 2000, 50, 2e-3
+STEPS, WARM_UP, LEARNING_RATE = 1000, 50, 2e-3
 COLOURS = {"black", "blue", "brown", "gray", "green", "red", "teal", "yellow"}
 KINDS = ("yes or no", "which colour", "which shape")
 
@@ -164,7 +164,7 @@ class Vocabulary:
         batch = collate(rows, attention="sdpa", pad_token_id=int(self.ids[0]))
         batch["input_ids"] = self.number(batch["input_ids"])
         batch["labels"] = self.number(batch["labels"])
-        batch["pixel_values"] = batch["pixel_values"].float()
+        batch["pixel_values"] = batch["pixel_values"].double()
         return batch
 
 
@@ -209,7 +209,10 @@ def build_model(vocabulary: Vocabulary) -> Any:
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    return Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    model = Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    # What rounding makes of equal gradients grows with every step; in 32 bits the two runs would
+    # part after some hundred steps, as any two do that add in another order.
+    return model.double()
 
 
 @dataclass
@@ -230,7 +233,9 @@ class Predictions:
 
     def loss_per_sample(self) -> Tensor:
         """Mean loss of each sample's label tokens."""
-        sums = torch.zeros(int(self.sample[-1]) + 1).index_add(0, self.sample, self.losses.detach())
+        sums = torch.zeros(int(self.sample[-1]) + 1).index_add(
+            0, self.sample, self.losses.detach().float()
+        )
         return sums / torch.bincount(self.sample)
 
 

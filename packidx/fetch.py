@@ -70,14 +70,16 @@ class Fetcher:
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         from packidx.records.media import open_media
+        from packidx.records.sources import own_root
 
-        path, record = self._raw(sample)
+        path, kind, record = self._raw(sample)
         root = self._media_roots.get(sample.source or "")
         confined = root is not None
-        folder = self.index.resolve(root) if root is not None else os.path.dirname(path) or "."
+        folder = self.index.resolve(root) if root is not None else own_root(path, kind)
         return open_media(record, folder, confined, self.index.resolve)
 
-    def _raw(self, sample: Sample) -> tuple[str, dict[str, Any]]:
+    def _raw(self, sample: Sample) -> tuple[str, str, dict[str, Any]]:
+        """The path of a sample's shard, the kind of its container, and its record."""
         located = sample.offset is not None and sample.nbytes is not None
         if sample.shard is None or (sample.row is None and not located):
             raise PackidxError(
@@ -91,7 +93,13 @@ class Fetcher:
         kind = self.index.manifest["shards"][sample.shard].get("container", containers.DEFAULT)
         layout = self._layouts.get(sample.source or "") or _layout(self.index, {})
         row = -1 if sample.row is None else sample.row
-        return path, read_row(path, row, sample.offset, sample.nbytes, kind=kind, layout=layout)
+        try:
+            record = read_row(path, row, sample.offset, sample.nbytes, kind=kind, layout=layout)
+        except SourceError:
+            self._checked.discard(sample.shard)  # it may have changed since it was looked at
+            self._shard(sample.shard)
+            raise
+        return path, kind, record
 
     def _shard(self, number: int) -> str:
         """Path of a shard; its size is compared with the plan's once per process."""
@@ -101,9 +109,12 @@ class Fetcher:
             try:
                 size = os.stat(path).st_size
             except OSError as error:
+                unused = bool(self.index.roots) and path == shard["uri"]
+                given = f" (of {', '.join(self.index.roots)} none is its beginning)"
                 raise SourceError(
                     f"shard {path}: {error.strerror} (seen from {os.getcwd()});"
                     " say where it is now with roots={old: new} or --root OLD=NEW"
+                    f"{given if unused else ''}"
                 ) from error
             if size != shard["bytes"]:
                 raise ChangedSource(

@@ -6,7 +6,8 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable, Sequence
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,29 @@ def _arrow(records: Records) -> bytes:
     return sink.getvalue()
 
 
+def tar_of(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """A tar with these files in it."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return sink.getvalue()
+
+
+def _tar(records: Records, folder: Path | None = None) -> bytes:
+    """A WebDataset shard, with the images that are files of `folder` as members."""
+    members: list[tuple[str, bytes]] = []
+    for number, record in enumerate(records):
+        key = record.get("id") or record.get("uuid") or str(number)
+        for name in dict.fromkeys(record.get("images", ())):
+            if folder is not None and (folder / name).is_file():
+                members.append((f"{key}.{name}", (folder / name).read_bytes()))
+        members.append((f"{key}.json", json.dumps(record).encode()))
+    return tar_of(members)
+
+
 def zstd(data: bytes) -> bytes:
     compressed: bytes = pa.compress(data, "zstd", asbytes=True)
     return compressed
@@ -90,11 +114,12 @@ WRITERS: dict[str, Callable[[Records], bytes]] = {
     **{f"{k}.zst": lambda r, write=write: zstd(write(r)) for k, write in _PLAIN.items()},
     "parquet": _parquet,
     "arrow": _arrow,
+    "tar": _tar,
 }
 
 
 def write(folder: Path, kind: str, records: Records) -> str:
     """A file of a kind with these records; its path."""
     path = folder / f"data.{kind}"
-    path.write_bytes(WRITERS[kind](records))
+    path.write_bytes(_tar(records, folder) if kind == "tar" else WRITERS[kind](records))
     return str(path)

@@ -78,7 +78,7 @@ def test_a_kind_gives_the_same_conversations(
     assert ends[-1] == len(RECORDS)
     rows = everything(path, kind)
     assert [parse(raw.record) for raw in rows] == [parse(record) for record in RECORDS]
-    addressed = kind in ("jsonl", "json", "csv", "tsv")
+    addressed = kind in ("jsonl", "json", "csv", "tsv", "tar")
     assert all((raw.offset is not None) == (raw.nbytes is not None) == addressed for raw in rows)
     order = random.Random(0).sample(rows, 80)
     assert all(by_row(path, kind, raw) == raw.record for raw in order)
@@ -348,7 +348,7 @@ def test_a_row_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         for row in (4, 100) if kind in ("parquet", "arrow") or "." in kind else ():
             with pytest.raises(SourceError, match=f"no record {row}"):
                 read_row(path, row, kind=kind)
-        if kind in ("jsonl", "json", "csv", "tsv"):
+        if kind in ("jsonl", "json", "csv", "tsv", "tar"):
             with pytest.raises(SourceError, match="no byte range"):
                 read_row(path, 0, kind=kind)
             with pytest.raises(SourceError, match="only .* bytes planned"):
@@ -375,7 +375,7 @@ def test_cells_longer_than_the_csv_modules_limit(tmp_path: Path) -> None:
     assert len(raw.record["a"]) == 300_000
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz", "json.zst", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz", "json.zst", "csv", "parquet", "tar"])
 def test_a_record_of_fifty_megabytes(tmp_path: Path, kind: str) -> None:
     huge = {"id": "huge", "messages": "x" * (50 << 20)}
     path = write(tmp_path, kind, [{"id": "a"}, huge, {"id": "b"}])
@@ -385,7 +385,8 @@ def test_a_record_of_fifty_megabytes(tmp_path: Path, kind: str) -> None:
         "huge",
         "b",
     ]
-    assert by_row(path, kind, rows[1]) == huge
+    found = by_row(path, kind, rows[1])
+    assert {name: found[name] for name in huge} == huge
 
 
 def test_column_values_that_cannot_be_read_are_rows(tmp_path: Path) -> None:
@@ -503,8 +504,8 @@ def test_the_kind_of_a_json_file(tmp_path: Path) -> None:
 
 
 def test_kinds_and_delimiters_that_are_none() -> None:
-    with pytest.raises(SourceError, match=r"no container of kind 'tar': known are jsonl, json"):
-        container("tar")
+    with pytest.raises(SourceError, match=r"no container of kind 'zip': known are jsonl, json"):
+        container("zip")
     with pytest.raises(OptionError, match="one ASCII character"):
         container("csv", "ab")
     with pytest.raises(OptionError, match="for csv and tsv files, not for parquet"):

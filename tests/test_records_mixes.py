@@ -275,8 +275,8 @@ def test_what_the_options_state_is_for_what_a_mix_does_not(folder: Path) -> None
 
 
 def test_unknown_kinds_are_refused_with_those_that_are_known(folder: Path) -> None:
-    (folder / "x.tar").write_text("x")
+    (folder / "x.zip").write_text("x")
     with pytest.raises(SourceError) as caught:
-        expand_sources([str(folder / "x.tar")])
+        expand_sources([str(folder / "x.zip")])
     for ending in (".jsonl", ".json.gz", ".csv", ".parquet", ".arrow", ".yaml"):
         assert ending in str(caught.value)

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_packs import SyntheticEncode, make_index, media_spans, record
+from torch_packs import SyntheticEncode, make_index, media_spans, record, shapes
 
 from packidx.errors import MismatchError
 from packidx.files import file_digest, write_json
@@ -22,6 +23,8 @@ from packidx.plan import plan_packs
 from packidx.plan.tables import media_of_pieces
 from packidx.schema import MEDIA, PIECE_MEDIA
 from packidx.torch import PackedDataset
+from packidx.torch.pieces import Encoded
+from packidx.torch.reading import keep_labels
 
 RECORDS = [
     record(0, [5, (4, 4), 3]),
@@ -134,3 +137,49 @@ def test_the_reader_checks_what_was_encoded_against_the_planned_grids(tmp_path: 
 
     with pytest.raises(MismatchError, match=r"images of 2x8x8 patches.*planned as 1x4x4"):
         PackedDataset(index, Lying())[0]
+
+
+def test_a_split_sample_that_grew_is_told(tmp_path: Path) -> None:
+    """Its pieces could all be read; what is behind them would never be."""
+    index = make_index(tmp_path, {"all": [record(0, [50])]}, capacity=20, on_long="split")
+
+    class Grown(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            return super().__call__({**record, "parts": [53]})
+
+    dataset = PackedDataset(index, Grown())
+    (last,) = [k for k in range(3) if index.pack(k).samples[0].length == 10]
+    with pytest.raises(MismatchError, match="encoded to 53 tokens but planned as 10 from token 40"):
+        dataset[last]
+
+
+def test_labels_beyond_the_plan_are_not_trained() -> None:
+    """A sample that is cut to its planned length has no more labels than the denominator knows."""
+    labels = torch.tensor([-100, 5, -100, 6, 7, -100, 8])
+    for planned, kept in (
+        (0, []),
+        (2, [5, 6]),
+        (4, [5, 6, 7, 8]),
+        (9, [5, 6, 7, 8]),
+        (None, [5, 6, 7, 8]),
+    ):
+        part = Encoded(labels.clone(), labels.clone(), None)
+        keep_labels(part, planned)
+        assert part.labels[part.labels != -100].tolist() == kept
+        assert len(part.labels) == len(labels)
+
+
+def test_a_sample_that_lost_its_images_is_not_padded_but_a_hole(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": [RECORDS[0], RECORDS[3]]}, capacity=64)
+    healthy = PackedDataset(index, SyntheticEncode())[0]
+
+    class Blind(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            blind = {**record, "parts": [5]} if record["seed"] == 0 else record
+            return super().__call__(blind)
+
+    with pytest.raises(MismatchError, match="encoded to 5 tokens but planned as 14"):
+        PackedDataset(index, Blind())[0]
+    found = PackedDataset(index, Blind(), on_mismatch="truncate")[0]
+    assert {**shapes(found), "sample_ids": 0} == {**shapes(healthy), "sample_ids": 0}
+    assert [(one["done"], one["key"]) for one in found["events"]] == [("hole", "key-0")]

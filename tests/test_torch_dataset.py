@@ -142,6 +142,8 @@ WRONG = [
     (changed({"position_ids": torch.zeros(2, 9)}), "position_ids of shape"),
     (lambda record: {"input_ids": [7] * length_of(record["parts"]), "note": "x"}, "note as str"),
     (changed({"scale": torch.tensor(1.0)}), "scalar for scale"),
+    (changed({"cu_seqlens": torch.tensor([0, 5])}), "cu_seqlens, which is a pack's own"),
+    (lambda record: {"input_ids": torch.rand(9)}, "input_ids of type torch.float32, not integers"),
 ]
 
 
@@ -149,6 +151,22 @@ WRONG = [
 def test_what_encode_may_not_return(index: Index, encode: Any, message: str) -> None:
     with pytest.raises(MismatchError, match=message):
         PackedDataset(index, encode)[0]
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.int16, torch.int32])
+def test_small_integers_do_as_well(index: Index, kind: torch.dtype) -> None:
+    """Token shards of 16 bits are common, and -100 is not among their numbers."""
+    encode = SyntheticEncode(rope=None)
+    wanted = PackedDataset(index, encode)[0]
+
+    def small(record: dict[str, Any]) -> dict[str, Any]:
+        ids = encode(record)["input_ids"].to(kind)
+        return {**encode(record), "input_ids": ids}
+
+    found = PackedDataset(index, small)[0]
+    for key in ("input_ids", "labels"):
+        assert found[key].dtype == torch.int64
+        assert torch.equal(found[key], wanted[key])
 
 
 def test_positions_that_would_break_isolation_are_refused(index: Index) -> None:

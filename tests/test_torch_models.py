@@ -22,7 +22,7 @@ from tiny_models import (
     packs_of,
     tiny,
 )
-from torch_packs import IMAGE, make_index
+from torch_packs import IMAGE, SyntheticEncode, make_index, record
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset, collate
@@ -149,7 +149,20 @@ def t5() -> Any:
     return transformers.T5ForConditionalGeneration(config)
 
 
+def gpt_oss() -> Any:
+    config = transformers.GptOssConfig(**TEXT, num_local_experts=2, num_experts_per_tok=1)
+    return transformers.GptOssForCausalLM._from_config(config, attn_implementation="eager")
+
+
+def bloom() -> Any:
+    return transformers.BloomForCausalLM(
+        transformers.BloomConfig(vocab_size=96, hidden_size=16, n_layer=1, n_head=2)
+    )
+
+
 REFUSED = {
+    "GptOssForCausalLM makes its attention masks without position_ids": gpt_oss,
+    "BloomForCausalLM makes its attention masks without position_ids": bloom,
     "has linear attention, .* missing here .flash-linear-attention": lambda: fresh("qwen3_5"),
     "uses attention implementation 'paged.sdpa'": lambda: with_config(
         "qwen3", _attn_implementation="paged|sdpa"
@@ -169,6 +182,25 @@ def test_models_that_cannot_isolate_are_refused(says: str) -> None:
     with pytest.raises(MismatchError, match=says) as caught:
         prepare_model(REFUSED[says]())
     assert "\n" not in str(caught.value)
+
+
+def test_models_that_pick_their_mask_function_are_not_refused() -> None:
+    """Mistral names the function it makes its mask with first, and calls it then."""
+    config = transformers.MistralConfig(**TEXT)
+    prepare_model(transformers.MistralForCausalLM(config))
+
+
+def test_one_sample_proves_nothing(tmp_path: Path) -> None:
+    """The check wants several samples; given the data set, it finds a pack of several itself."""
+    long, short = record(0, [60]), [record(n, [9]) for n in range(1, 9)]
+    index = make_index(tmp_path, {"all": [long, *short]}, capacity=64, schedule="cost")
+    dataset = PackedDataset(index, SyntheticEncode(rope=None, types=False))
+    sizes = [len(dataset[k]["sample_ids"]) for k in range(len(dataset))]
+    assert 1 in sizes and max(sizes) > 1
+    model = prepare_model(fresh("qwen3"))
+    with pytest.raises(MismatchError, match="holds one sample, so there is nothing to keep apart"):
+        check_isolation(model, dataset[sizes.index(1)])
+    assert check_isolation(model, dataset) < 1e-5
 
 
 def test_linear_attention_is_told_where_samples_begin(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def shard_infos(job: Job) -> list[ShardInfo]:
             names[number],
             shard.path,
             shard.source,
-            *media_root(shard.path, job.media_root or shard.layout.media_root),
+            *media_root(shard.path, job.media_root or shard.layout.media_root, shard.container),
             sized=job.recipe.processor is not None,
             container=shard.container,
             layout=shard.layout,

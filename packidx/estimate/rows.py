@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,17 +128,20 @@ def examine(
     """All that one record says; what is wrong with it is in the row's `error`."""
     item = Row(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
     if isinstance(raw.record, BadRecord):
-        item.error = raw.record
+        item.key, item.error = raw.key, raw.record
         return item
     try:
-        item.key = _key(raw.record)
+        item.key = _key(raw.record) if raw.key is None else raw.key
         if counter.opens_media:
             _examine_opened(item, raw.record, shard, counter)
         else:
             item.conversation = parse(raw.record)
             item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
+            if any(not isinstance(medium.ref, str) for medium in item.conversation.media):
+                # Content of files: a batch must not hold that of all its records.
+                item.conversation = without_references(item.conversation)
     except BadRecord as error:
-        item.error = error
+        item.conversation, item.error = None, error
     except (MemoryError, RecursionError) as error:
         item.error = _too_large(error)
     return item
@@ -247,6 +249,6 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def media_root(path: str, stated: str | None) -> tuple[str, bool]:
-    """(root, confined) for a shard: the stated media root, else the shard's own folder."""
-    return (stated, True) if stated is not None else (os.path.dirname(path) or ".", False)
+def media_root(path: str, stated: str | None, container: str) -> tuple[str, bool]:
+    """(root, confined) for a shard: the stated media root, else `sources.own_root`."""
+    return (stated, True) if stated is not None else (sources.own_root(path, container), False)

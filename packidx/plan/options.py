@@ -138,7 +138,8 @@ class PlanOptions:
         if self.global_batch is not None and self.global_batch % self.micro_steps:
             raise OptionError(
                 f"global-batch {self.global_batch} is no multiple of the {self.micro_steps} "
-                "micro-steps: change one of them"
+                "micro-steps of a step: change one of them, for example to micro-steps "
+                f"{math.gcd(self.global_batch, self.micro_steps)}"
             )
         if self.window_shards is not None and self.window_samples is not None:
             raise OptionError(

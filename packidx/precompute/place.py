@@ -88,6 +88,11 @@ def output_names(shards: Sequence[Shard]) -> list[str]:
             makes no difference; a shard's name is another's folder; or an Arrow file.
     """
     for shard in shards:
+        if shard.container == "tar":
+            raise SourceError(
+                f"{shard.uri} is a tar, which cannot be given columns in place: estimate counts it "
+                "as it is, and the plan keeps what it counted"
+            )
         if shard.container == "arrow":
             raise SourceError(
                 f"{shard.uri} is an Arrow file, which cannot be given columns in place: save the "

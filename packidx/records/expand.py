@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import glob
-import json
 import os
 import re
 import stat
@@ -15,16 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import SourceError
-from packidx.records import mixes
+from packidx.records import energon, mixes, saved
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffix
 from packidx.records.containers.base import unreadable
+from packidx.records.containers.tar import TAR, refuse_compressed
 from packidx.records.layout import DEFAULT, Layout
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
-_STATE, _SPLITS = "state.json", "dataset_dict.json"  # of folders that `datasets` saves
 _KNOWN = ", ".join(SUFFIXES)
 
 
@@ -51,7 +50,8 @@ def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]
     trailing shard number (``train-00003-of-00010`` → ``train``); for a folder, the path below it
     (``sub/train``), and for one that `datasets` saved, the folder's. A mix is a ``.yaml`` file, or
     a ``.json`` file that holds one; ``mix.json#a,b`` takes two of its data sets. Mixes are not
-    looked for in folders, nor are files and folders whose names begin with a dot.
+    looked for in folders, nor are files and folders whose names begin with a dot. Of a folder that
+    Energon has prepared, the train split is taken, or the ``folder#val,test`` that are named.
 
     Args:
         args: what was given.
@@ -90,6 +90,8 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
         found = _find(arg, layout)
     if not found:
         folder = os.path.isdir(_strip_scheme(arg))
+        if folder:
+            _refuse_compressed_in(arg, _strip_scheme(arg))
         hint = "no data file in it" if folder else "no such file"
         raise SourceError(
             f"{arg}: {hint}; a source is a file ({_KNOWN}), a mix, a glob or a folder"
@@ -106,6 +108,10 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
     if os.path.lexists(path):
         return _single(arg, path, layout)
     file, hash_, names = path.rpartition("#")
+    if hash_ and energon.is_prepared(file):
+        splits = [name.strip() for name in names.split(",")]
+        folder = arg[: len(arg) - len(names) - 1]
+        return [shard for split in splits for shard in _prepared(folder, file, layout, split)]
     if hash_ and os.path.isfile(file) and (mix := mixes.load_mix(file)) is not None:
         return _in_mix(file, mix, layout, tuple(name.strip() for name in names.split(",")))
     prefix = arg[: len(arg) - len(path)]
@@ -131,6 +137,7 @@ def _is_small(path: str) -> bool:
 def _kind(uri: str, path: str, data_type: str | None = None) -> str:
     if not os.path.isfile(path):  # `_check` says what it is
         return JSONL
+    refuse_compressed(uri)
     kind = kind_of(path)
     if kind is not None or (kind := data_type) is not None:
         return kind
@@ -181,9 +188,11 @@ def _of_data_set(path: str, data_set: mixes.DataSet) -> list[Shard]:
 
 
 def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
+    if energon.is_prepared(path):
+        return _prepared(arg, path, layout)
     top = os.path.basename(os.path.abspath(path)) or "data"
     shards = []
-    for name, source in sorted(_files_below(path, top)):
+    for _, name, source in sorted(_files_below(path, top)):
         inner = os.path.join(path, name)
         uri = os.path.join(arg, name)
         if inner.endswith((".json", ".json.gz", ".json.zst")):
@@ -194,6 +203,23 @@ def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
     return shards
 
 
+def _prepared(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
+    """The tars of a split of a folder that Energon has prepared: one source, in its order."""
+    name = os.path.basename(os.path.abspath(path)) or "data"
+    source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
+    return [
+        Shard(os.path.join(arg, one), os.path.join(path, one), source, TAR, layout)
+        for one in energon.shard_names(path, split)
+    ]
+
+
+def _refuse_compressed_in(arg: str, folder: str) -> None:
+    """Say why a folder of compressed tars alone has no data file."""
+    for here, _, files in os.walk(folder):
+        for name in sorted(files):
+            refuse_compressed(os.path.join(arg, os.path.relpath(os.path.join(here, name), folder)))
+
+
 def _source_name(name: str, parent: str) -> str:
     """`name` without suffix and shard number; `parent` where nothing is left of it."""
     folder, base = os.path.split(name)
@@ -201,8 +227,8 @@ def _source_name(name: str, parent: str) -> str:
     return os.path.join(folder, stem) if stem else (folder or parent)
 
 
-def _files_below(folder: str, top: str) -> Iterator[tuple[str, str]]:
-    """(path below `folder`, source) of every data file."""
+def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str]]:
+    """(what to sort by, path below `folder`, source) of every data file."""
     seen = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         real = os.path.realpath(here)
@@ -213,35 +239,21 @@ def _files_below(folder: str, top: str) -> Iterator[tuple[str, str]]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         below = os.path.relpath(here, folder)
         below = "" if below == "." else below
-        if _STATE in files:
+        if energon.is_prepared(here):
             folders.clear()
-            for name in _saved_files(here):
-                yield os.path.join(below, name), below or top
+            for number, name in enumerate(energon.shard_names(here)):
+                yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below
+            continue
+        if saved.STATE in files:
+            folders.clear()
+            for name in saved.file_names(here):
+                path = os.path.join(below, name)
+                yield path, path, below or top
             continue
         for name in files:
-            if name.endswith(SUFFIXES) and not name.startswith(".") and name != _SPLITS:
-                yield os.path.join(below, name), _source_name(os.path.join(below, name), top)
-
-
-def _saved_files(folder: str) -> list[str]:
-    """The Arrow files of a folder that `datasets` saved, as its ``state.json`` lists them."""
-    path = os.path.join(folder, _STATE)
-    try:
-        with open(path, "rb") as file:
-            state = json.load(file)
-        names = [entry["filename"] for entry in state["_data_files"]]
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (ValueError, KeyError, TypeError):
-        raise SourceError(
-            f"{path} is not what `datasets` writes: save the data set again"
-        ) from None
-    if state.get("_indices_data_files"):
-        raise SourceError(f"{folder} holds a selection: run flatten_indices() and save it again")
-    for name in names:
-        if not isinstance(name, str) or os.path.basename(name) != name:
-            raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
-    return names
+            if name.endswith(SUFFIXES) and not name.startswith(".") and name != saved.SPLITS:
+                path = os.path.join(below, name)
+                yield path, path, _source_name(path, top)
 
 
 def _check(shard: Shard) -> None:

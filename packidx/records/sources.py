@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +11,13 @@ from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import Range, RawRecord, ShardScan, container
 from packidx.records.containers.base import TASK_BYTES, Progress
 from packidx.records.containers.lines import decode, read_lines
+from packidx.records.containers.tar import MEMBERS, TAR
 from packidx.records.layout import DEFAULT, Layout
+from packidx.records.texts import TEXTS, with_texts
+from packidx.records.webdataset import with_members
 
 __all__ = ["TASK_BYTES", "Range", "RawRecord", "ShardScan", "decode", "read_lines", "read_record"]
-__all__ += ["read_records", "read_row", "scan"]
+__all__ += ["own_root", "read_records", "read_row", "scan"]
 
 
 def scan(
@@ -55,7 +59,7 @@ def read_records(
             yield raw
             continue
         try:
-            applied = (DEFAULT if plain else layout).apply(record, cells=cells)
+            applied = _standard(record, DEFAULT if plain else layout, cells)
         except BadRecord as error:
             yield raw._replace(record=error.with_traceback(None))
             continue
@@ -78,7 +82,18 @@ def read_row(
         SourceError: the file is missing, unreadable or has no such record.
     """
     record = container(kind, layout.delimiter).read_row(path, row, offset, nbytes)
-    return layout.apply(record, cells=_has_cells(kind))
+    try:
+        return _standard(record, layout, _has_cells(kind))
+    except BadRecord as error:
+        raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
+
+
+def own_root(path: str, kind: str) -> str:
+    """The folder that relative media paths of a shard start from where none is stated: its own.
+
+    That of a tar is the tar itself: what is no member of it is nowhere, whatever lies beside it.
+    """
+    return path if kind == TAR else os.path.dirname(path) or "."
 
 
 def read_record(path: str, offset: int, nbytes: int) -> dict[str, Any]:
@@ -89,6 +104,14 @@ def read_record(path: str, offset: int, nbytes: int) -> dict[str, Any]:
         SourceError: the file is missing, unreadable or ends before the record does.
     """
     return container(JSONL).read_row(path, 0, offset, nbytes)
+
+
+def _standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
+    """A record in the standard names, with the media that its container has beside it."""
+    record = layout.apply(record, cells=cells)
+    if TEXTS in record:
+        record = with_texts(record)
+    return with_members(record) if MEMBERS in record else record
 
 
 def _has_cells(kind: str) -> bool:

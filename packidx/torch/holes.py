@@ -50,9 +50,21 @@ class Holes:
         """Remember the shape of a healthy sample, if it is the first of its kind."""
         media = sample.media
         kind = _only_kind(media or ())
-        if kind is None or kind in self._shapes or (media is None and part.media):
+        if kind is None or self._knows(kind) or (media is None and part.media):
             return
         self._shapes[kind] = learn_shape(part, media or (), self._media_ids.get(kind))
+
+    def expects_media(self, sample: Sample) -> bool:
+        """Whether healthy samples with such media bring tensors of them.
+
+        Asked of others of the plan, not of what this process happened to read before: all ranks
+        that read the pack must answer alike.
+        """
+        try:
+            kinds = {medium["kind"] for medium in sample.media or ()}
+            return any(self._shape(kind, sample).media for kind in sorted(kinds))
+        except NoHole:
+            return False
 
     def build(self, sample: Sample) -> Encoded:
         """The hole of `sample`: pad and media tokens, labels -100, pixels of zero.
@@ -104,7 +116,7 @@ class Holes:
     def _shape(self, kind: str, sample: Sample) -> Shape:
         """The shape of samples with such media; reads others of the plan until it is known."""
         for other in islice(self._others(sample, kind), _TRIED):
-            if kind in self._shapes:
+            if self._knows(kind):
                 break
             with contextlib.suppress(Exception):  # when its own turn comes it is told
                 self.learn(self._read(other), other)
@@ -120,6 +132,10 @@ class Holes:
         if problem is not None:
             raise NoHole(f"{problem}: give encode a method hole(length, media)")
         return self._shapes[kind]
+
+    def _knows(self, kind: str) -> bool:
+        """Whether the shape is known; one that says too little is learnt again from another."""
+        return kind in self._shapes and self._shapes[kind].problem is None
 
     def _shape_of_made_up(self, kind: str) -> Shape:
         """The shape of a record of our own, which `encode` may or may not understand."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
 from packidx.torch.collate import collate as collate_packs
@@ -17,6 +19,8 @@ from packidx.torch.separate import Pack, media_types, separate
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
 # with tiny models; half types carry 8 or 11 bits.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+_COMPARED = 64  # tokens of a sample
+_SEARCHED = 1024  # packs
 # What stands in transformers' config where `collate` is asked for the name before it.
 _IMPLEMENTATIONS = {"sdpa": ("sdpa", "eager"), "flex": ("flex_attention",), "flash": ("flash",)}
 
@@ -27,7 +31,7 @@ class IsolationError(MismatchError):
 
 def check_isolation(
     model: nn.Module,
-    pack: Pack,
+    pack: Pack | Dataset[Pack],
     *,
     attention: str = "sdpa",
     tolerance: float | None = None,
@@ -38,9 +42,12 @@ def check_isolation(
 
     Samples run alone without `position_ids` where the model makes its own, so wrong ones in the
     pack show as well. Nothing is trained: no gradients, evaluation mode, which is put back.
-    The logits of the pack stay in memory meanwhile. Under FSDP give every rank the same pack.
+    Of each sample up to 64 tokens are compared, the first, the last and others evenly between: what
+    leaks in shows in all that follow. Under FSDP give every rank the same pack.
 
     Args:
+        pack: of several samples; or the `PackedDataset`, whose first pack of several samples, with
+            images or videos if it has any, is taken.
         attention: what the run gives to `collate`.
         tolerance: largest difference allowed, as a share of the sample's largest logit (at least
             1); None takes one for the logits' dtype (1e-3 for float32, 5e-2 for bfloat16).
@@ -53,29 +60,38 @@ def check_isolation(
 
     Raises:
         IsolationError: a sample's logits differ; the first one is named, and likely reasons.
-        MismatchError: the model was loaded with another attention than `attention`, or the media
-            of the pack cannot be told apart.
+        MismatchError: the pack holds one sample; the model was loaded with another attention than
+            `attention`; or the media of the pack cannot be told apart.
     """
     inner = unwrap(model)
     if collate is None:
         _check_names(inner, attention)
+    pack = pack if isinstance(pack, Mapping) else _telling_pack(pack)
+    if len(pack["sample_ids"]) < 2:
+        raise MismatchError(
+            f"pack {pack.get('pack_id')} holds one sample, so there is nothing to keep apart: give"
+            " check_isolation the dataset, or a pack of several samples"
+        )
     device = next(model.parameters()).device
     batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
     alone = separate(pack, inner.config, parts)
     worst = 0.0
     with torch.no_grad(), _evaluating(model):
-        packed = _logits(model, batch, device)
-        starts = (pack["cu_seqlens"][:-1]).tolist()
+        compared = [_compared(one["max_seqlen"]) for one in alone]
+        starts = pack["cu_seqlens"][: len(alone)].tolist()
+        places = [start + tokens for start, tokens in zip(starts, compared, strict=True)]
+        rows = _logits(model, batch, device, torch.cat(places))
+        packed = torch.split(rows, [len(each) for each in places])
         for at, one in enumerate(alone):
-            own = _logits(model, _plain(one, inner, attention), device)
-            mine = packed[starts[at] : starts[at] + len(own)]
+            own = _logits(model, _plain(one, inner, attention), device, compared[at])
             largest = max(1.0, float(own.abs().max()))
             allowed = _TOLERANCE.get(own.dtype, 1e-3) if tolerance is None else tolerance
-            differences = (mine.double() - own.double()).abs().amax(-1)
+            differences = (packed[at].double() - own.double()).abs().amax(-1)
             difference = float(differences.max())
             if not difference <= allowed * largest:  # NaN is a difference
                 first = int((~(differences <= allowed * largest)).nonzero()[0])
-                where = f"from its token {first} on by up to {difference:.3g} (allowed:"
+                token = int(compared[at][first])
+                where = f"from its token {token} on by up to {difference:.3g} (allowed:"
                 raise IsolationError(
                     f"pack {pack.get('pack_id')}, sample {int(one['sample_ids'])} at position"
                     f" {at}: its logits in the pack differ from those of the sample alone, {where}"
@@ -83,6 +99,21 @@ def check_isolation(
                 )
             worst = max(worst, difference)
     return worst
+
+
+def _telling_pack(dataset: Any) -> Pack:
+    """A pack of several samples, with images or videos where the plan has some."""
+    index, best = dataset.index, None
+    for number in range(min(index.num_packs, _SEARCHED)):
+        stats = index.stats(number)
+        if stats["num_samples"] < 2:
+            continue
+        best = number if best is None else best
+        if stats["num_images"] or stats["num_videos"]:
+            best = number
+            break
+    pack: Pack = dataset[0 if best is None else best]
+    return pack
 
 
 @contextmanager
@@ -123,16 +154,29 @@ def _plain(one: Pack, model: Any, attention: str) -> dict[str, Any]:
     return batch
 
 
-def _logits(model: nn.Module, batch: Mapping[str, Any], device: torch.device) -> Tensor:
-    """[T, vocabulary] of a batch of one row."""
+def _compared(length: int) -> Tensor:
+    """Tokens of a sample whose logits are compared, int64, ascending."""
+    return torch.linspace(0, length - 1, min(length, _COMPARED)).round().long()
+
+
+def _logits(
+    model: nn.Module, batch: Mapping[str, Any], device: torch.device, places: Tensor
+) -> Tensor:
+    """[n, vocabulary] of a batch of one row at `places`, int64 [n].
+
+    The logits of a whole pack would be gigabytes; models that can are asked for these alone.
+    """
     inputs = {
         key: value.to(device) if hasattr(value, "to") else value
         for key, value in batch.items()
         if key not in ("labels", "shift_labels")
     }
-    output = model(**inputs)
+    places = places.to(device)
+    few = "logits_to_keep" in inspect.signature(unwrap(model).forward).parameters
+    output = model(**inputs, logits_to_keep=places) if few else model(**inputs)
     logits: Tensor = getattr(output, "logits", output)
-    return logits.reshape(-1, logits.shape[-1])
+    logits = logits.reshape(-1, logits.shape[-1])
+    return logits if few else logits[places]
 
 
 def _reason(model: Any, batch: Mapping[str, Any]) -> str:
@@ -145,7 +189,7 @@ def _reason(model: Any, batch: Mapping[str, Any]) -> str:
         return "the batch has a 2-D attention_mask, which transformers reads as all one sample"
     if unprepared(model):
         return "the model's own masks are wrong for packs: call prepare_model on it first"
-    if batch.get("use_cache") is not False and getattr(text, "use_cache", False):
+    if batch.get("use_cache", getattr(text, "use_cache", False)):
         return "a cache is on, with which transformers ignores where positions restart"
     if positions is None:
         return "the batch has no position_ids, which tell transformers where samples begin"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.pieces import TYPES, Encoded, PlanMismatch
+from packidx.torch.pieces import ADVICE, TYPES, Encoded, PlanMismatch
 
 Planned = Sequence[Mapping[str, Any]]
 """`Sample.media`: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``, the first token."""
@@ -102,7 +102,7 @@ def check_media(sample: Encoded, planned: Planned | None) -> None:
         if found != wanted and (kind != "video" or found != frames):
             raise PlanMismatch(
                 f"encoded to {kind}s of {_words(found)} patches (t x h x w) but planned as"
-                f" {_words(wanted)}; estimate with this encoder and plan again"
+                f" {_words(wanted)}; {ADVICE}"
             )
 
 

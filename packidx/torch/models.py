@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -53,6 +55,7 @@ def prepare_model(model: Model) -> Model:
     name = type(inner).__name__
     _check_attention(name, config)
     _check_layers(name, inner, config)
+    _check_masks(name, inner, config.get_text_config())
     for each in _configs(config):
         if hasattr(each, "use_cache"):
             each.use_cache = False
@@ -128,6 +131,43 @@ def _check_layers(name: str, model: nn.Module, config: Any) -> None:
             f"{name} has layers of type {', '.join(other)}, which are not known to keep packed"
             " samples apart: train it on padded batches"
         )
+
+
+# A call that makes a mask, its arguments up to one level of parentheses deep.
+_MASKS = re.compile(r"\b\w*mask\w*\(((?:[^()]|\([^()]*\))*)\)")
+
+
+def _check_masks(name: str, model: nn.Module, text: Any) -> None:
+    """Refuse a decoder whose masks are made without knowing where positions restart.
+
+    That stands in its source alone: transformers' mask functions take `position_ids`, and find the
+    samples of a pack by them, but not every model hands them over. With flash-attn the batch's
+    `cu_seqlens` isolate, and no mask is made.
+    """
+    if "flash" in str(text._attn_implementation) and "flex" not in str(text._attn_implementation):
+        return
+    sources = {_source(type(module)) for module in model.modules() if _config_of(module) is text}
+    calls = [(call, source) for source in sources for call in _MASKS.findall(source)]
+    if not any(
+        "position_ids=" in call or ("**" in call and '"position_ids":' in source)
+        for call, source in calls
+    ):
+        raise MismatchError(
+            f"{name} makes its attention masks without position_ids, so packed samples see one"
+            " another: load it with attn_implementation flash_attention_2 if it has that, or train"
+            " it on padded batches"
+        )
+
+
+def _config_of(module: nn.Module) -> Any:
+    return getattr(module, "config", None)
+
+
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # made at run time
+        return ""
 
 
 def _layer_types(text: Any) -> set[str]:

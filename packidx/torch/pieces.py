@@ -16,7 +16,16 @@ IGNORE = -100  # label of positions that do not contribute to the loss, as in tr
 # A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
 SEQUENCE_FILL = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 0}
 
+# What `PackedDataset` puts beside the tensors of its samples.
+_OF_A_PACK = frozenset(
+    ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
+    + ("shifted", "events")
+)
+
 TYPES = {"image": 1, "video": 2}  # values of transformers' mm_token_type_ids
+
+
+ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"
 
 
 class PlanMismatch(MismatchError):
@@ -70,21 +79,30 @@ def normalise(encoded: Any) -> Encoded:
         )
     ids = _per_token("input_ids", values.pop("input_ids"), None)
     length = ids.shape[0]
-    labels = _per_token("labels", values.pop("labels", ids), length).clone()
+    labels = _per_token("labels", values.pop("labels", ids), length)
+    for key, value in (("input_ids", ids), ("labels", labels)):
+        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+            raise MismatchError(f"encode returned {key} of type {value.dtype}, not integers")
+    ids = ids.long()
+    labels = labels.to(torch.int64, copy=True)  # a smaller type would not hold -100
     labels[:1] = IGNORE  # nothing in the sample predicts its first token
     rows = _mrope_rows(values.pop("position_ids", None), length)
     sequence = {
         key: _per_token(key, values.pop(key), length) for key in SEQUENCE_FILL if key in values
     }
     for key, value in values.items():
+        if key in _OF_A_PACK:
+            raise MismatchError(
+                f"encode returned {key}, which is a pack's own: leave it out or name it otherwise"
+            )
         if value.ndim == 0:
             raise MismatchError(f"encode returned a scalar for {key}: media tensors have rows")
-    return Encoded(ids.long(), labels.long(), rows, sequence, values)
+    return Encoded(ids, labels, rows, sequence, values)
 
 
 def _tensor(key: str, value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value)
+        return torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise MismatchError(
             f"encode returned {key} as {type(value).__name__}, which is no tensor ({error});"
@@ -206,8 +224,7 @@ def _boundary(tokens: Tensor, count: int, kind: str, at: int) -> int:
     found = (tokens == count).nonzero()
     if not len(found):
         raise PlanMismatch(
-            f"the plan cuts this sample at token {at}, inside one of its {kind}s;"
-            " estimate with this encoder and plan again"
+            f"the plan cuts this sample at token {at}, inside one of its {kind}s; {ADVICE}"
         )
     return int(found[-1] if count else found[0])
 

@@ -12,7 +12,7 @@ from packidx.torch.events import event
 from packidx.torch.holes import Holes, NoHole
 from packidx.torch.media import check_media
 from packidx.torch.padding import extend
-from packidx.torch.pieces import IGNORE, Encoded, PlanMismatch, cut, normalise, shift
+from packidx.torch.pieces import ADVICE, IGNORE, Encoded, PlanMismatch, cut, normalise, shift
 from packidx.torch.policy import Policy, is_of_the_sample, retried
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class SampleReader:
         self._shift = bool(options.get("shift"))
         self._cuts = options.get("on_long") in ("split", "truncate")
         self._budget = options.get("planned_capacity", index.capacity)
+        # Pieces of split samples have the longest length but for the last; where training has had
+        # some of a sample's tokens already, the rest may begin and end anywhere.
+        self._ends_shown = options.get("on_long") == "split" and not options.get("continues")
+        self._longest = self._budget // (options.get("align") or 1) * (options.get("align") or 1)
         self._holes = Holes(index, encode, self._read_again, pad_token_id)
 
     def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded:
@@ -103,12 +107,16 @@ class SampleReader:
         part = encoded
         if found != sample.length or start:
             may_cut = self._cuts and found > self._budget
-            if not may_cut or start + sample.length > found:
+            stop = start + sample.length
+            is_last = self._ends_shown and sample.length < self._longest
+            if not may_cut or stop > found or (is_last and stop < found):
+                if not start:  # another grid says more than another length
+                    check_media(encoded, sample.media)
                 after = " after the shift" if self._shift else ""
                 piece = f" from token {start}" if start else ""
                 raise PlanMismatch(
                     f"encoded to {found} tokens{after} but planned as {sample.length}{piece};"
-                    " estimate with this encoder and plan again"
+                    f" {ADVICE}"
                 )
             part = self._cut(encoded, start, start + sample.length)
         check_media(part, sample.media)
@@ -126,6 +134,8 @@ class SampleReader:
     ) -> Encoded:
         """What stands for a sample that is not what was planned."""
         found, start = encoded.length, sample.token_start or 0
+        if not encoded.media and self._holes.expects_media(sample):
+            return self._hole("mismatch", sample, error, events, found)
         if self._policy.on_mismatch == "truncate" and found > start:
             stop = min(found, start + sample.length)
             try:
@@ -134,6 +144,7 @@ class SampleReader:
             except MismatchError:  # the cut falls into media, or these are others than planned
                 pass
             else:
+                keep_labels(part, sample.label_tokens)
                 done = "truncated" if part.length == sample.length else "padded"
                 events.append(event("mismatch", done, sample, error, found))
                 return extend(part, sample.length, self._pad_token_id)
@@ -154,6 +165,12 @@ class SampleReader:
             raise _located(NoHole(text), sample, self._index) from error
         events.append(event(kind, "hole", sample, error, found))
         return hole
+
+
+def keep_labels(part: Encoded, planned: int | None) -> None:
+    """Mask labels beyond the planned number: the step's denominator does not know them."""
+    if planned is not None:
+        part.labels[(part.labels != IGNORE).nonzero()[planned:, 0]] = IGNORE
 
 
 def _located(error: Exception, sample: Sample, index: Index) -> Exception:

@@ -180,6 +180,7 @@ class PackSampler(Sampler[int]):
 
     def packs_of_step(self, step: int) -> list[int]:
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
+        step = _whole("step", step)
         if not 0 <= step < self.num_steps:
             raise OptionError(f"step {step} is outside [0, {self.num_steps}), an epoch's steps")
         return self._packs(step * self.global_batch, (step + 1) * self.global_batch)

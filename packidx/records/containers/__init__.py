@@ -28,6 +28,7 @@ from packidx.records.containers.compressed import GZIP, STREAMS, ZSTD, Text
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines
 from packidx.records.containers.parquet import Parquet
+from packidx.records.containers.tar import Tar
 from packidx.records.containers.text import TextContainer
 
 __all__ = ["DEFAULT", "KINDS", "SUFFIXES", "Container", "Range", "RawRecord", "ShardScan"]
@@ -42,12 +43,12 @@ _TEXTS: dict[str, Callable[[], Text]] = {
     "csv": functools.partial(Delimited, ","),
     "tsv": functools.partial(Delimited, "\t"),
 }
+_BINARY: dict[str, Callable[[], Container]] = {"parquet": Parquet, "arrow": Arrow, "tar": Tar}
 _CODECS = (GZIP, ZSTD)
 KINDS = (
     *_TEXTS,
     *(f"{text}.{codec}" for text in _TEXTS for codec in _CODECS),
-    "parquet",
-    "arrow",
+    *_BINARY,
 )
 """Every kind of container."""
 
@@ -55,8 +56,7 @@ _ENDINGS = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "json", "csv": "csv", "
 SUFFIXES = (
     *(f".{ending}" for ending in _ENDINGS),
     *(f".{ending}.{codec}" for ending in _ENDINGS for codec in _CODECS),
-    ".parquet",
-    ".arrow",
+    *(f".{kind}" for kind in _BINARY),
 )
 """Endings of file names that hold records."""
 
@@ -86,7 +86,7 @@ def container(kind: str, delimiter: str | None = None) -> Container:
         return Lines()
     if text in _TEXTS:
         return TextContainer(_TEXTS[text](), codec or None)
-    return Parquet() if kind == "parquet" else Arrow()
+    return _BINARY[kind]()
 
 
 def strip_suffix(name: str) -> str:
@@ -109,9 +109,9 @@ def kind_of(path: str) -> str | None:
         SourceError: the file cannot be read.
     """
     name = os.path.basename(path)
-    for ending in (".parquet", ".arrow"):
-        if name.endswith(ending):
-            return ending[1:]
+    for kind in _BINARY:
+        if name.endswith(f".{kind}"):
+            return kind
     stem, codec = name, ""
     for one in _CODECS:
         if name.endswith(f".{one}"):

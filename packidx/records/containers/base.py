@@ -65,6 +65,8 @@ class RawRecord(NamedTuple):
     """Its first byte in the shard; None where the container is columnar or compressed."""
     nbytes: int | None
     record: dict[str, Any] | BadRecord
+    key: str | None = None
+    """Its name in the shard, where the container has names beside the records."""
 
 
 class Container(Protocol):

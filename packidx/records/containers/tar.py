@@ -1,0 +1,266 @@
+"""WebDataset: uncompressed tars of samples, each a run of members with one key.
+
+A member's key is its name up to the first dot of its base name, as the `webdataset` package has it
+(`base_plus_ext` in its tariterators.py); what follows the dot is its extension. A sample's record
+is its ``json`` member; its other members wait under `MEMBERS` until the record has the standard
+names (`records.webdataset`). The locator of a sample is the byte range of all its members, headers
+included, so that it is read without opening the tar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packidx.errors import BadRecord, SourceError
+from packidx.records.containers.base import (
+    TASK_BYTES,
+    BrokenFile,
+    Hashing,
+    Progress,
+    Range,
+    RawRecord,
+    ShardScan,
+    file_blocks,
+    read_bytes,
+    too_few,
+    within,
+)
+from packidx.records.containers.lines import decode
+from packidx.records.containers.tar_stream import CutMember, Member, Stream, members
+
+TAR = "tar"
+"""The kind of container."""
+MEMBERS = "__members__"
+"""Where a record has its sample's files, as `Members`, until `records.webdataset` places them."""
+KEY = "__key__"
+"""Where a record has its sample's key, as in a WebDataset."""
+
+COMPRESSED = {
+    **dict.fromkeys((".tgz", ".tar.gz"), "gunzip"),
+    **dict.fromkeys((".tzst", ".tar.zst"), "unzstd"),
+    **dict.fromkeys((".txz", ".tar.xz"), "unxz"),
+    **dict.fromkeys((".tbz2", ".tar.bz2"), "bunzip2"),
+    ".tar.lz4": "unlz4",
+}
+"""Endings of tars of which no byte range can be read, and what unpacks them."""
+
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")
+
+
+class Members(NamedTuple):
+    """The files of a sample."""
+
+    key: str
+    files: dict[str, bytes]
+    """Name in the tar → content, in the order of the tar."""
+
+
+@dataclass(frozen=True, slots=True)
+class TarRange(Range):
+    """A run of samples of a tar."""
+
+    repeated: tuple[int, ...] = ()
+    """Rows in it whose key an earlier sample of the shard has: only the scan sees them all."""
+
+
+class Tar:
+    """A WebDataset shard."""
+
+    def scan(
+        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
+    ) -> ShardScan:
+        hashing, keys = Hashing(progress), _Keys()
+        stream = Stream(_observed(file_blocks(path), hashing.add))
+        cuts: list[tuple[int, int]] = []
+        last: _Sample | None = None
+        number = 0
+        try:
+            for last in _samples(members(stream, content=False, whole=True)):
+                if not cuts or last.start >= cuts[-1][0] + task_bytes:
+                    cuts.append((last.start, number))
+                keys.add(last.key)
+                number += 1
+        except BrokenFile as error:
+            raise _broken(path, error, last) from None
+        ranges = within([*cuts, (last.end, number)] if last is not None else [])
+        rows = keys.repeated()
+        return ShardScan(
+            hashing.nbytes, hashing.sha256, number, tuple(_marked(one, rows) for one in ranges)
+        )
+
+    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+        repeated = frozenset(part.repeated if isinstance(part, TarRange) else ())
+        stream = Stream(file_blocks(path, part.start, part.end), part.start)
+        row = part.first_row
+        try:
+            for sample in _samples(members(stream, content=True, whole=False)):
+                record = _duplicate(sample) if row in repeated else _decoded(sample)
+                key = sample.key if _is_text(sample.key) else None
+                yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
+                row += 1
+        except BrokenFile as error:
+            raise SourceError(f"{path}: {error}; restore the shard") from None
+        if row < part.first_row + part.num_records:
+            raise too_few(path, row)
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        if offset is None or nbytes is None:
+            raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
+        stream = Stream(iter((read_bytes(path, offset, nbytes),)), offset)
+        try:
+            found = list(_samples(members(stream, content=True, whole=False)))
+        except BrokenFile as error:
+            raise SourceError(f"{path}: {error}; restore the shard") from None
+        if len(found) != 1:
+            raise SourceError(
+                f"{path} has {len(found)} samples at bytes {offset} to {offset + nbytes}, where "
+                "one was counted: run estimate again"
+            )
+        return _record(found[0], f" ({path}, offset {offset})")
+
+
+def refuse_compressed(uri: str) -> None:
+    """
+    Raises:
+        SourceError: `uri` is the name of a compressed tar.
+    """
+    tool = next((tool for ending, tool in COMPRESSED.items() if uri.endswith(ending)), None)
+    if tool is not None:
+        raise SourceError(
+            f"{uri} is a compressed tar, which has no byte ranges: to read one sample, all before "
+            f"it would have to be unpacked; {tool} it and name the plain .tar"
+        )
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Neighbouring members of one key."""
+
+    key: str
+    start: int
+    end: int
+    extensions: dict[str, Member] = field(default_factory=dict)
+
+
+def _samples(found: Iterator[Member]) -> Iterator[_Sample]:
+    """Members grouped by key; one that its sample has already begins another of that key."""
+    sample: _Sample | None = None
+    try:
+        for member in found:
+            if (named := _named(member.name)) is None:
+                continue
+            key, extension = named
+            if sample is None or sample.key != key or extension in sample.extensions:
+                if sample is not None:
+                    yield sample
+                sample = _Sample(key, member.start, member.end)
+            sample.extensions[extension] = member
+            sample.end = member.end
+    except CutMember as error:
+        named = _named(error.name)
+        if sample is not None and named is not None and named[0] != sample.key:
+            yield sample  # the cut is in the next one
+        raise
+    if sample is not None:
+        yield sample
+
+
+def _named(name: str) -> tuple[str, str] | None:
+    """Key and extension of a member; None where `webdataset` passes over it, too: it has no key, or
+    is about the data set."""
+    found = None if _META.match(name) else _NAME.fullmatch(name)
+    return None if found is None else (found[1], found[2].lower())
+
+
+def _decoded(sample: _Sample) -> dict[str, Any] | BadRecord:
+    try:
+        return _record(sample)
+    except BadRecord as error:
+        return error.with_traceback(None)
+    except (MemoryError, RecursionError) as error:
+        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+
+
+def _record(sample: _Sample, where: str = "") -> dict[str, Any]:
+    if not _is_text(sample.key):
+        raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
+    member = sample.extensions.get("json")
+    if member is None:
+        has = ", ".join(sample.extensions)[:200]
+        text = f"sample {sample.key!r} has no json member, only {has}: a record is that{where}"
+        raise BadRecord("bad_record", text)
+    record = decode(member.data or b"", f" (member {member.name!r} of the shard){where}")
+    files = {one.name: one.data or b"" for one in sample.extensions.values() if one is not member}
+    if record.get("id") in (None, ""):
+        record["id"] = sample.key
+    return {**record, KEY: sample.key, MEMBERS: Members(sample.key, files)}
+
+
+def _duplicate(sample: _Sample) -> BadRecord:
+    names = ", ".join(member.name for member in sample.extensions.values())
+    return BadRecord(
+        "duplicate_key",
+        f"the shard has samples of the key {sample.key!r} before these members ({names[:200]}): "
+        "members of one sample stand side by side, and keys are unique",
+    )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _broken(path: str, error: BrokenFile, last: _Sample | None) -> SourceError:
+    behind = "no sample is whole" if last is None else f"the last whole sample is {last.key!r}"
+    return SourceError(f"{path}: {error}; {behind}: restore the shard or write it again")
+
+
+def _observed(blocks: Iterator[bytes], taken: Callable[[bytes], None]) -> Iterator[bytes]:
+    for block in blocks:
+        taken(block)
+        yield block
+
+
+def _marked(part: Range, repeated: list[int]) -> TarRange:
+    end = part.first_row + part.num_records
+    own = tuple(row for row in repeated if part.first_row <= row < end)
+    return TarRange(part.start, part.end, part.first_row, part.num_records, None, own)
+
+
+class _Keys:
+    """Which keys come again, for 16 bytes a key: digests, since keys may be long."""
+
+    def __init__(self) -> None:
+        self._digests = bytearray()
+
+    def add(self, key: str) -> None:
+        data = key.encode("utf-8", "surrogateescape")
+        self._digests += hashlib.blake2b(data, digest_size=16).digest()
+
+    def repeated(self) -> list[int]:
+        """Numbers of the keys that were added before, ascending."""
+        halves = np.frombuffer(self._digests, "<u8")[::2]
+        ordered = np.sort(halves)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(twice):
+            return []
+        seen: set[bytes] = set()
+        found: list[int] = []
+        for number in np.flatnonzero(np.isin(halves, twice)).tolist():
+            digest = bytes(self._digests[number * 16 : number * 16 + 16])
+            if digest in seen:
+                found.append(number)
+            seen.add(digest)
+        return found

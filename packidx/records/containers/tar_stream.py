@@ -1,0 +1,229 @@
+"""Members of a tar archive in a stream of blocks: names and places, and content where wanted.
+
+Headers are decoded by Python's `tarfile`, extended ones (pax, GNU long names) included; but it
+stops without a word at a damaged header and at a missing end, and here both are errors: samples
+must not vanish because a shard was cut. Format: POSIX.1-2017, pax, "ustar Interchange Format".
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packidx.records.containers.base import BrokenFile
+
+RECORD = 512
+"""Bytes of a header, and what content is padded to."""
+
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_MAX_EXTENDED = 1 << 20  # bytes; names and times
+_NOT_GLOBAL = (b" path=", b" size=", b" GNU.sparse.")  # of one member each, or they make no sense
+_MAGIC = {b"\x1f\x8b": "gunzip", b"\x28\xb5": "unzstd", b"BZ": "bunzip2", b"\xfd7": "unxz"}
+
+
+@dataclass(slots=True)
+class Member:
+    """A regular file in an archive."""
+
+    name: str
+    """Not UTF-8 where it has surrogates, as `os.fsdecode` makes them."""
+    start: int
+    """First byte of its first header."""
+    end: int
+    """One past its content's padding."""
+    data: bytes | None
+    """Its content, where that was asked for."""
+
+
+class CutMember(BrokenFile):
+    """A tar that ends inside a member.
+
+    Args:
+        name: the member's.
+        text: what is wrong.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+class Stream:
+    """Bytes of a file in order, taken or skipped.
+
+    Args:
+        blocks: the bytes.
+        at: offset of the first one in the file.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], at: int = 0) -> None:
+        self.at = at
+        self._blocks = blocks
+        self._block, self._used = b"", 0
+
+    def take(self, nbytes: int) -> bytes:
+        """The next `nbytes`; fewer where the stream ends."""
+        block, used = self._block, self._used
+        if used + nbytes <= len(block):
+            self._used += nbytes
+            self.at += nbytes
+            return block[used : used + nbytes]
+        return b"".join(self._pieces(nbytes))
+
+    def skip(self, nbytes: int) -> int:
+        """Pass over the next `nbytes`; how many there were."""
+        if self._used + nbytes <= len(self._block):
+            self._used += nbytes
+            self.at += nbytes
+            return nbytes
+        return sum(map(len, self._pieces(nbytes)))
+
+    def rest(self) -> Iterator[bytes]:
+        """All that is left, block by block."""
+        return self._pieces(None)
+
+    def _pieces(self, nbytes: int | None) -> Iterator[bytes]:
+        left = nbytes
+        while left is None or left > 0:
+            if self._used == len(self._block):
+                self._block, self._used = next(self._blocks, b""), 0
+                if not self._block:
+                    return
+            end = len(self._block) if left is None else self._used + left
+            piece = self._block[self._used : end]
+            self._used += len(piece)
+            self.at += len(piece)
+            left = None if left is None else left - len(piece)
+            yield piece
+
+
+def members(stream: Stream, *, content: bool, whole: bool) -> Iterator[Member]:
+    """The regular files of an archive, in order.
+
+    Args:
+        stream: stands at a header.
+        content: whether to take what is in them.
+        whole: the stream is an archive to its end; otherwise a run of whole members.
+
+    Raises:
+        BrokenFile: it is cut, a header is none, or a member is stored as a sparse file.
+    """
+    extended, start = b"", stream.at
+    while True:
+        at = stream.at
+        start = start if extended else at
+        header = stream.take(RECORD)
+        if not header and not extended and not whole:
+            return
+        if at == 0:
+            _refuse_compressed(header)
+        if len(header) < RECORD:
+            raise BrokenFile(_cut(at, header))
+        if not header.strip(b"\0") and not extended:
+            break
+        info = _decoded(header, at)
+        if info.type in (*_EXTENDED, tarfile.XGLTYPE):
+            more = _extension(stream, header, info)
+            extended += more if info.type in _EXTENDED else b""
+            continue
+        if extended:
+            info, extended = _with_extension(extended + header, at), b""
+        if info.type == tarfile.GNUTYPE_SPARSE or info.sparse is not None:
+            raise BrokenFile(
+                f"member {info.name!r} is stored as a sparse file: write the tar without --sparse"
+            )
+        data = _content(stream, info, content and info.isreg())
+        if info.isreg():
+            yield Member(info.name, start, stream.at, data)
+    if not whole:
+        raise BrokenFile(f"there is no header of a tar's member at byte {at}")
+    _check_end(stream)
+
+
+def _cut(at: int, header: bytes) -> str:
+    if at == 0:
+        return "it is empty" if not header else "it is no tar, whose headers have 512 bytes"
+    if header:
+        return f"the tar is cut inside the header at byte {at}"
+    return f"the tar is cut or was not closed: it stops at byte {at} without its end's empty blocks"
+
+
+def _refuse_compressed(header: bytes) -> None:
+    if (tool := _MAGIC.get(header[:2])) is not None:
+        raise BrokenFile(
+            f"it is compressed, and only in a plain tar samples have byte ranges: {tool} it"
+        )
+
+
+def _decoded(header: bytes, at: int) -> tarfile.TarInfo:
+    try:
+        info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        if info.size < 0:
+            raise tarfile.HeaderError("a negative size")
+    except (tarfile.TarError, ValueError) as error:
+        raise BrokenFile(f"there is no header of a tar's member at byte {at} ({error})") from None
+    return info
+
+
+def _extension(stream: Stream, header: bytes, info: tarfile.TarInfo) -> bytes:
+    """An extended header and its content."""
+    if info.size > _MAX_EXTENDED:
+        raise BrokenFile(f"an extended header states {info.size} bytes before byte {stream.at}")
+    at, padded = stream.at, _padded(info.size)
+    body = stream.take(padded)
+    if len(body) < padded:
+        raise BrokenFile(f"the tar is cut inside the extended header at byte {at}")
+    if info.type == tarfile.XGLTYPE and any(word in body for word in _NOT_GLOBAL):
+        raise BrokenFile(f"a global header before byte {at} names a member: write the tar without")
+    return header + body
+
+
+def _with_extension(headers: bytes, at: int) -> tarfile.TarInfo:
+    """The member that extended headers and its own describe, as `tarfile` understands them."""
+    try:
+        with tarfile.TarFile(
+            fileobj=io.BytesIO(headers), encoding="utf-8", errors="surrogateescape"
+        ) as archive:
+            info = archive.next()
+    except (tarfile.TarError, ValueError, OSError) as error:
+        raise BrokenFile(f"the extended header before byte {at} is broken ({error})") from None
+    if info is None or info.size < 0:
+        raise BrokenFile(f"the extended header before byte {at} is followed by no member")
+    return info
+
+
+def _content(stream: Stream, info: tarfile.TarInfo, wanted: bool) -> bytes | None:
+    if not info.isreg() and info.type in tarfile.SUPPORTED_TYPES:
+        return None  # folders and links, whatever size they state
+    at, padding = stream.at, _padded(info.size) - info.size
+    data = stream.take(info.size) if wanted else None
+    found = stream.skip(info.size) if data is None else len(data)
+    if found < info.size:
+        text = f"the tar is cut inside member {info.name!r}: {found} of its {info.size} bytes"
+        raise CutMember(info.name, f"{text} are there from byte {at} on")
+    if stream.skip(padding) < padding:
+        raise CutMember(info.name, f"the tar is cut behind member {info.name!r}")
+    return data
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // RECORD) * RECORD
+
+
+def _check_end(stream: Stream) -> None:
+    """Nothing but zeros may follow the end: tars joined by `cat` hold more than anybody reads."""
+    for block in stream.rest():
+        if block.count(0) != len(block):
+            raise BrokenFile(
+                f"something follows the tar's end before byte {stream.at}: tars joined by cat are "
+                "shards of their own, so keep them apart"
+            )
+    if stream.at % RECORD:
+        raise BrokenFile(f"the tar is cut inside its end, at byte {stream.at}")

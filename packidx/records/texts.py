@@ -1,0 +1,91 @@
+"""LoongForge's records: ``texts`` and the list of their media, as messages.
+
+``texts`` is a list of turns, or ``{"prompts": […], "captions": […]}`` of equally many questions
+and answers, which may be nested: a packed sample has a list of turns for each sample in it. Media
+are under ``media_files`` (packed) or ``name`` (its converter); ``media_type`` or ``media`` says of
+which kind all of them are (its cookers' `multi_mix_qa`), else each file's ending does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from packidx.errors import BadRecord
+from packidx.records.layout import TURN_KEYS
+from packidx.records.references import LIST_KEYS, cut, media_entries, named
+from packidx.records.webdataset import kind_of_name, media_first
+
+TEXTS = "texts"
+
+_FILES = ("media_files", "name")
+_KINDS = ("media_type", "media")
+
+
+def with_texts(record: dict[str, Any]) -> dict[str, Any]:
+    """`record` with messages, images and videos in the standard names; itself if it is another's.
+
+    Where its texts have no placeholder for its media, these stand before the first question.
+
+    Raises:
+        BadRecord: ``no_messages``, ``bad_turn`` or ``bad_media``.
+    """
+    if record.get(TEXTS) is None or any(record.get(key) is not None for key in TURN_KEYS):
+        return record
+    texts = record[TEXTS]
+    kept = {k: v for k, v in record.items() if k not in (TEXTS, *_FILES, *_KINDS)}
+    kept["messages"] = texts if isinstance(texts, list) else _messages(texts)
+    stated = next((record[key] for key in _KINDS if record.get(key) is not None), None)
+    return media_first({**kept, **_media(kept, _files(record, stated), stated)})
+
+
+def _files(record: dict[str, Any], stated: Any) -> list[Any]:
+    names = _FILES if stated is not None else _FILES[:1]  # else a name is just a name
+    return list(_flat(next((record[n] for n in names if record.get(n) is not None), [])))
+
+
+def _media(record: dict[str, Any], files: list[Any], stated: Any) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for file in files:
+        kind = _kind(file, stated)
+        if (own := media_entries(record, kind)[0]) is not None:
+            raise BadRecord("bad_media", f"the record has {own!r} beside the files of its texts")
+        found.setdefault(LIST_KEYS[kind][0], []).append(file)
+    return found
+
+
+def _messages(texts: Any) -> list[dict[str, str]]:
+    if not isinstance(texts, dict) or texts.get("captions") is None:
+        text = f"'texts' is {named(texts)}, neither a list of turns nor prompts and captions"
+        raise BadRecord("no_messages", text)
+    captions = list(_flat(texts["captions"]))
+    prompts = list(_flat(texts.get("prompts") or [""] * len(captions)))
+    if len(prompts) != len(captions):
+        raise BadRecord("bad_turn", f"'texts' has {len(prompts)} prompts, {len(captions)} captions")
+    if not captions:
+        raise BadRecord("no_messages", "'texts' is empty")
+    messages = []
+    for prompt, caption in zip(prompts, captions, strict=True):
+        for role, text in (("user", prompt), ("assistant", caption)):
+            if not isinstance(text, str):
+                raise BadRecord("bad_turn", f"'texts' has {cut(text)} where a text must be")
+            messages.append({"role": role, "content": text})
+    return messages
+
+
+def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
+    if not isinstance(value, list) or depth == 8:
+        yield value
+        return
+    for one in value:
+        yield from _flat(one, depth + 1)
+
+
+def _kind(file: Any, stated: Any) -> str:
+    if not isinstance(file, str):
+        raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
+    kind = stated if stated in LIST_KEYS else kind_of_name(file)
+    if kind is None:
+        text = f"{cut(file)} is an image or a video: neither media_type nor its ending says which"
+        raise BadRecord("bad_media", text)
+    return str(kind)

@@ -1,0 +1,170 @@
+"""A WebDataset sample's files in its record: names become content, and media not named are found.
+
+A name is a member's full name or its extension, what follows ``KEY.``. What is neither stays as it
+is: absolute paths and URLs lead where they always do, any other name only into a stated media root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from packidx.records.containers.tar import MEMBERS, Members
+from packidx.records.layout import TURN_KEYS
+from packidx.records.references import (
+    LIST_KEYS,
+    OBJECT,
+    frames_of,
+    media_entries,
+    part_kind,
+    reference_of,
+)
+
+EXTENSIONS = {
+    "image": frozenset(
+        ("jpg", "jpeg", "jpe", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "jp2", "ppm")
+    ),
+    "video": frozenset(
+        ("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv", "ogv")
+    ),
+}
+"""Last parts of extensions, by the kind of medium."""
+
+_PLACES = frozenset(("image", "video", "image_url", "video_url", "path", "url", "frames"))
+_MAX_DEPTH = 4  # an entry, a place in it, a list of frames, a place in one of these
+
+Find = Callable[[str], bytes | None]
+
+
+def with_members(record: dict[str, Any]) -> dict[str, Any]:
+    """`record`, in the standard names, with its sample's media as bytes where it names them.
+
+    Where it names no medium at all, its sample's images and videos are its media, in the tar's
+    order; and if no placeholder of a kind is in its texts, they stand before its first user turn.
+
+    Raises:
+        BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
+    """
+    sample = record.get(MEMBERS)
+    placed = {name: value for name, value in record.items() if name != MEMBERS}
+    if not isinstance(sample, Members):
+        return placed
+    find = _finder(sample)
+    named = False
+    for kind in LIST_KEYS:
+        key, _ = media_entries(record, kind)
+        if key is not None:
+            placed[key], named = _placed(record[key], find), True
+    for key in TURN_KEYS:
+        if isinstance(record.get(key), list):
+            placed[key] = turns = [_turn(turn, find) for turn in record[key]]
+            named = named or any(_names_media(turn) for turn in turns)
+    return placed if named else _inferred(placed, sample)
+
+
+def kind_of_name(name: str) -> str | None:
+    """``'image'`` or ``'video'``, by the last part of a name; None for any other file."""
+    ending = name.rpartition(".")[2].lower()
+    return next((kind for kind, endings in EXTENSIONS.items() if ending in endings), None)
+
+
+def media_first(record: dict[str, Any]) -> dict[str, Any]:
+    """`record` with the media of each kind that no turn has a placeholder for before its first user
+    turn; itself where there are none."""
+    key = next((key for key in TURN_KEYS if isinstance(record.get(key), list)), None)
+    turns = record[key] if key is not None else []
+    front: list[str] = []
+    for kind in ("video", "image"):
+        if not any(_has_placeholder(turn, kind) for turn in turns):
+            front = [kind] * len(media_entries(record, kind)[1]) + front
+    at = next((n for n, turn in enumerate(turns) if _said_by_user(turn)), None)
+    if not front or key is None or at is None:
+        return record
+    changed = _preceded(turns[at], front)
+    return {**record, key: [*turns[:at], changed, *turns[at + 1 :]]}
+
+
+def _finder(sample: Members) -> Find:
+    extensions = {name[len(sample.key) + 1 :].lower(): name for name in sample.files}
+
+    def find(name: str) -> bytes | None:
+        found = sample.files.get(name)
+        if found is None and (full := extensions.get(name.lower())) is not None:
+            found = sample.files[full]
+        return found
+
+    return find
+
+
+def _placed(entry: Any, find: Find, depth: int = 0) -> Any:
+    if isinstance(entry, str):
+        found = find(entry)
+        return entry if found is None else found
+    if depth == _MAX_DEPTH:
+        return entry
+    if isinstance(entry, list):
+        return [_placed(one, find, depth + 1) for one in entry]
+    if isinstance(entry, dict):
+        return {k: _placed(v, find, depth + 1) if k in _PLACES else v for k, v in entry.items()}
+    return entry
+
+
+def _turn(turn: Any, find: Find) -> Any:
+    name, content = _content(turn)
+    if not isinstance(content, list):
+        return turn
+    parts = [_placed(part, find) if part_kind(part) in LIST_KEYS else part for part in content]
+    return {**turn, name: parts}
+
+
+def _content(turn: Any) -> tuple[str, Any]:
+    """The name and value of what a turn says."""
+    if not isinstance(turn, OBJECT):
+        return "content", None
+    name = "content" if "content" in turn else "value"
+    return name, turn.get(name)
+
+
+def _names_media(turn: Any) -> bool:
+    content = _content(turn)[1]
+    return isinstance(content, list) and any(
+        part_kind(part) in LIST_KEYS and not isinstance(part, str) and _refers(part)
+        for part in content
+    )
+
+
+def _refers(part: Mapping[str, Any]) -> bool:
+    return frames_of(part)[1] is not None or reference_of(part) is not None
+
+
+def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:
+    for kind, keys in LIST_KEYS.items():
+        files = [data for name, data in sample.files.items() if kind_of_name(name) == kind]
+        if files:
+            record[keys[0]] = files
+            record.pop(keys[1], None)  # empty
+    return media_first(record)
+
+
+def _said_by_user(turn: Any) -> bool:
+    return isinstance(turn, OBJECT) and turn.get("role", turn.get("from")) in ("user", "human")
+
+
+def _has_placeholder(turn: Any, kind: str) -> bool:
+    content = _content(turn)[1]
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and f"<{kind}>" in text:
+            return True
+        if part_kind(part) == kind:
+            return True
+    return False
+
+
+def _preceded(turn: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
+    """A turn with placeholders before what it says."""
+    name, content = _content(turn)
+    if isinstance(content, list):
+        return {**turn, name: [*({"type": kind} for kind in kinds), *content]}
+    front = "".join(f"<{kind}>" for kind in kinds)
+    return {**turn, name: front + content} if isinstance(content, str) else turn
