@@ -183,3 +183,36 @@ def test_a_sample_that_lost_its_images_is_not_padded_but_a_hole(tmp_path: Path) 
     found = PackedDataset(index, Blind(), on_mismatch="truncate")[0]
     assert {**shapes(found), "sample_ids": 0} == {**shapes(healthy), "sample_ids": 0}
     assert [(one["done"], one["key"]) for one in found["events"]] == [("hole", "key-0")]
+
+
+def test_one_sample_of_unknown_grid_does_not_spoil_the_holes_of_others(tmp_path: Path) -> None:
+    records = [record(n, [5, (4, 4), 3]) for n in range(3)]
+    index = make_index(tmp_path, {"all": records}, capacity=16)
+    (file,) = index.files("samples")
+    table = pq.read_table(file)
+    media = table["media"].to_pylist()
+    media[0][0]["h"] = None  # of the sample that is read first
+    column = table.schema.get_field_index("media")
+    pq.write_table(table.set_column(column, "media", pa.array(media, PIECE_MEDIA)), file)
+
+    class Failing(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            if record["id"] == index.pack(2).samples[0].key:
+                raise ValueError("no")
+            return super().__call__(record)
+
+    dataset = PackedDataset(open_index(index.path), Failing(), on_error="hole")
+    healthy = dataset[0]
+    hole = dataset[2]
+    assert [one["done"] for one in hole["events"]] == ["hole"]
+    assert hole["pixel_values"].shape == healthy["pixel_values"].shape
+
+
+def test_a_shard_that_is_cut_while_it_is_read_makes_no_holes(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"all": RECORDS}, capacity=200)
+    dataset = PackedDataset(index, SyntheticEncode(), on_error="hole")
+    dataset[0]
+    shard = Path(index.manifest["shards"][0]["uri"])
+    shard.write_bytes(shard.read_bytes()[:100])
+    with pytest.raises(MismatchError, match="has 100 bytes, .* when it was planned"):
+        dataset[0]
