@@ -146,7 +146,8 @@ def _check_masks(name: str, model: nn.Module, text: Any) -> None:
     """
     if "flash" in str(text._attn_implementation) and "flex" not in str(text._attn_implementation):
         return
-    sources = {_source(type(module)) for module in model.modules() if _config_of(module) is text}
+    kinds = {type(module) for module in model.modules() if getattr(module, "config", None) is text}
+    sources = map(_source, kinds)  # parsing one takes milliseconds, and layers are many
     calls = [(call, source) for source in sources for call in _MASKS.findall(source)]
     if not any(
         "position_ids=" in call or ("**" in call and '"position_ids":' in source)
@@ -157,10 +158,6 @@ def _check_masks(name: str, model: nn.Module, text: Any) -> None:
             " another: load it with attn_implementation flash_attention_2 if it has that, or train"
             " it on padded batches"
         )
-
-
-def _config_of(module: nn.Module) -> Any:
-    return getattr(module, "config", None)
 
 
 def _source(kind: type) -> str:
