@@ -5,6 +5,7 @@ The tables are read window by window, so a snapshot of any size is checked in th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def _windows(index: Index) -> Iterator[_Window]:
         first_row += samples.num_rows
 
 
-class _Looker:
+class _Looker(ABC):
     """One check: `look` at every window, then the verdict. Only the first few faults are told."""
 
     name = ""
@@ -104,11 +105,13 @@ class _Looker:
         self.options, self.result = index.manifest["options"], index.manifest["result"]
         self.wrong: list[str] = []
 
+    @abstractmethod
     def look(self, window: _Window) -> None:
-        raise NotImplementedError
+        """Look at the next window; complaints go to `wrong`."""
 
+    @abstractmethod
     def done(self) -> str:
-        raise NotImplementedError
+        """What holds, where there is no complaint."""
 
     def verdict(self) -> Check:
         more = f"; and {len(self.wrong) - 5} more" if len(self.wrong) > 5 else ""
