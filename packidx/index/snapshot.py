@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import time
@@ -45,10 +44,6 @@ _ASSIGNMENT = {
     "samples": ("sample_id", "copy", "piece", "token_start", "length"),
     "dropped": ("sample_id", "reason"),
 }
-
-
-# Arrow has the number in its words alone.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class WindowDigest:
@@ -278,9 +273,8 @@ def _naming(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None:
             raise
-        number = next((n for n in _FULL if f"errno {n}]" in str(error)), error.errno)
-        words = os.strerror(number) if number else str(error)
-        raise OSError(number, words, str(path)) from None
+        words = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(error.errno, words, str(path)) from None
 
 
 @contextlib.contextmanager
