@@ -192,14 +192,9 @@ def plan(
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
     else:
         _show(summary.manifest, output, summary.existed, summary.seconds)
-    if (
-        "exclude" in options
-        and options["exclude"]
-        and not summary.manifest["result"]["dropped"].get("excluded")
-    ):
-        click.echo(
-            f"note: none of the samples that {options['exclude']} names is in {lengths}", err=True
-        )
+    manifest = summary.manifest
+    if manifest["options"]["excluded"] and "excluded" not in manifest["result"]["dropped"]:
+        click.echo(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
     if summary.moved:
         old, new = next(iter(summary.moved.items()))
         click.echo(

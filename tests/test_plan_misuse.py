@@ -35,8 +35,8 @@ def table(path: Path, **columns: Any) -> Path:
     ("columns", "rules", "says"),
     [
         ({"length": pa.array([], pa.int32())}, {}, "holds no usable sample"),
-        ({"length": [5], "num_images": [-1]}, {}, "num_images` holds -1: counts are at least 0"),
-        ({"length": [5], "num_images": [-1]}, {"max_images": 4}, "counts are at least 0"),
+        ({"length": [5], "num_images": [-1]}, {}, "num_images` holds -1, not 0 to"),
+        ({"length": [5], "num_images": [-1]}, {"max_images": 4}, "num_images` holds -1, not 0 to"),
         ({"length": [5], "label_tokens": [-3]}, {}, "label_tokens` holds -3"),
         ({"length": [5, 6], "label_tokens": [5, 7]}, {}, "sample 1 has 7 label_tokens of 6 tokens"),
         ({"length": [5], "vision_cost": [1 << 62]}, {}, "vision_cost` holds 4611686018427387904"),

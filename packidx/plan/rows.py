@@ -133,13 +133,14 @@ def typed(column: pl.Series, uri: str) -> pl.Series:
         own = pl.Int32 if want.bit_width == 32 else pl.Int64
         if column.dtype == own and column.name not in _COUNTS:
             return column
-        limit = _MOST if column.name in _COUNTS else 1 << (want.bit_width - 1)
-        limit = min(limit, 1 << (want.bit_width - 1))
+        limit = 1 << (want.bit_width - 1)
         for value in (column.min(), column.max()):
-            if isinstance(value, int) and not -limit <= value < limit:
+            if not isinstance(value, int):
+                continue
+            if not -limit <= value < limit:
                 raise FormatError(f"{where} holds {value}, which does not fit {want}: correct it")
-            if isinstance(value, int) and value < 0 and column.name in _COUNTS:
-                raise FormatError(f"{where} holds {value}: counts are at least 0, correct it")
+            if column.name in _COUNTS and not 0 <= value <= _MOST:
+                raise FormatError(f"{where} holds {value}, not 0 to {_MOST}: correct it")
         return column.cast(own)
     if pa.types.is_string(want):
         if column.dtype not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
