@@ -57,9 +57,8 @@ def train_step(
     """Gradients of one step from this rank's `per_rank` packs; its share of loss, its tokens."""
     loss, tokens, seen = 0.0, 0, []
     if planned is None:  # the plan cuts samples: what they weigh is known when all are here
-        loader = iter([next(loader) for _ in range(per_rank)])
-        held, loader = itertools.tee(loader)
-        planned = seen_denominator(list(held), weights)
+        held = list(itertools.islice(loader, per_rank))
+        planned, loader = seen_denominator(held, weights), iter(held)
     device = next(model.parameters()).device
     for number in range(per_rank):
         batch = on_device(next(loader), device)
