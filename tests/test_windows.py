@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,12 @@ from packidx.errors import OptionError
 from packidx.index import Index
 from packidx.index.stats import sample_stats
 from packidx.index.verify import verify_snapshot
+from packidx.plan import PlanOptions
+from packidx.plan.job import Job
+from packidx.plan.lengths import read_lengths
+from packidx.plan.window import WindowPlan
+from packidx.plan.windows import Window, windows_of
+from packidx.schema import MEDIA
 
 
 def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
@@ -90,6 +98,46 @@ def test_the_memory_limit_makes_windows_and_nothing_else(tmp_path: Path) -> None
     plain = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048)
     large = plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=2048, memory_limit="9TiB")
     assert plain.snapshot_id == large.snapshot_id != small.snapshot_id
+
+
+@pytest.mark.parametrize(("each", "windows"), [(1, 1), (20, 2)])
+def test_samples_with_many_media_make_smaller_windows(
+    tmp_path: Path, each: int, windows: int
+) -> None:
+    """The plan reads them all; how many there are stands in the files' footers."""
+    count = 100_000
+    kinds = {field.name: field.type for field in MEDIA.value_type}
+    filled = {"kind": pa.repeat("image", count * each), "at": pa.array([0] * count * each)}
+    entries = pa.StructArray.from_arrays(
+        [filled.get(name, pa.nulls(count * each, kind)).cast(kind) for name, kind in kinds.items()],
+        fields=list(MEDIA.value_type),
+    )
+    ends = pa.array(range(0, (count + 1) * each, each), pa.int32())
+    media = pa.ListArray.from_arrays(ends, entries, MEDIA)
+    path = tmp_path / "l.parquet"
+    pq.write_table(pa.table({"length": [9] * count, "media": media}), path)
+    lengths = read_lengths(str(path))
+    assert lengths.num_media == count * each
+    options = PlanOptions(capacity=64, memory_limit="440MB")
+    assert len(windows_of(lengths, options, [])) == windows
+
+
+def test_a_window_is_let_go_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, plans = Job._plan, []
+
+    def planned(job: Job, window: Window) -> WindowPlan:
+        gc.collect()
+        assert not [plan for plan in plans if plan() is not None]
+        plan = real(job, window)
+        plans.append(weakref.ref(plan))
+        return plan
+
+    monkeypatch.setattr(Job, "_plan", planned)
+    pq.write_table(pa.table({"length": list(range(1, 41)) * 5}), tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=64, window_samples=50)
+    assert len(plans) == 4
 
 
 def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ class Job:
         with writing(self.output) as writer:
             if self.append is not None:
                 writer.take_over(self.append.folder, self.append.manifest)
-            for plan in first:
-                self._write(writer, plan, tally)
+            while first:  # not kept: it holds a window's samples
+                self._write(writer, first.pop(0), tally)
             for window in todo:
                 self._write(writer, self._plan(window), tally)
             self.progress("publishing")

@@ -129,6 +129,18 @@ class Lengths:
         self._digested += rows.num_rows
 
     @cached_property
+    def num_media(self) -> int:
+        """Entries of all lists in the column `media`, an empty one counted as one; read nowhere but
+        in the files' footers."""
+        groups = (one.row_group(n) for one in self._footers for n in range(one.num_row_groups))
+        columns = (group.column(n) for group in groups for n in range(group.num_columns))
+        return sum(
+            column.num_values
+            for column in columns
+            if column.path_in_schema.startswith("media.") and column.path_in_schema.endswith(".at")
+        )
+
+    @cached_property
     def methods(self) -> dict[str, int]:
         """Usable rows by the method that counted them, strongest first; empty if nobody says."""
         found = (self.manifest or {}).get("methods")

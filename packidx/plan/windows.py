@@ -14,8 +14,9 @@ from packidx.plan.options import PlanOptions
 WINDOW = 1 << 23
 
 # Measured peak of `packidx plan` per sample of a window, beyond what the modules take.
-_BYTES = {"length": 90, "key": 60, "media": 120}
+_BYTES = {"length": 90, "key": 60, "media": 0}
 _OTHER_COLUMN = 12
+_MEDIUM = 120  # and per medium of a sample
 _FIXED = 400_000_000
 
 
@@ -71,6 +72,7 @@ def taken_windows(result: dict[str, Any]) -> list[Window]:
 def _fitting(lengths: Lengths, options: PlanOptions) -> int | None:
     """Samples of a window for the memory limit; None where all fit at once."""
     each = sum(_BYTES.get(name, _OTHER_COLUMN) for name in lengths.columns)
+    each += -(-_MEDIUM * lengths.num_media // lengths.num_samples)
     most = max(1 << 16, (options.memory_bytes() - _FIXED) // each)
     return None if lengths.num_samples <= most else min(WINDOW, most)
 
