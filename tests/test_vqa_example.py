@@ -24,6 +24,7 @@ def vqa() -> ModuleType:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["train_vqa"] = module
+    sys.path.insert(0, str(SCRIPT.parent))  # as Python does for a script
     spec.loader.exec_module(module)
     return module
 
