@@ -434,6 +434,9 @@ def test_what_cannot_be_used_is_said(processor: str, tmp_path: Path) -> None:
     (tmp_path / "a.arrow").write_bytes(WRITERS["arrow"](chats(2)))
     with pytest.raises(SourceError, match="Parquet or JSON Lines"):
         precompute(str(tmp_path / "a.arrow"), tmp_path / "out", processor)
+    (tmp_path / "a.tar").write_bytes(WRITERS["tar"](chats(2)))
+    with pytest.raises(SourceError, match="is a tar, which cannot be given columns in place"):
+        precompute(str(tmp_path / "a.tar"), tmp_path / "out", processor)
     (tmp_path / "a.jsonl").write_text(GOOD % "")
     with pytest.raises(OptionError, match="lists or objects"):
         precompute(str(tmp_path / "a.jsonl"), tmp_path / "out", processor, meta="both")
