@@ -19,6 +19,7 @@ _COMMANDS = {
     "stats": ("packidx_cli.stats", "Show how good a snapshot's plan is."),
     "log": ("packidx_cli.log", "List the snapshots of an index, newest first."),
     "sql": ("packidx_cli.sql", "Query packs, samples, dropped and lengths with SQL."),
+    "export": ("packidx_cli.export", "Write packs for Megatron-Energon or as WebDataset tars."),
     "verify": ("packidx_cli.verify", "Check a snapshot against its own promises and its data."),
 }
 

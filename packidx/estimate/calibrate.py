@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.job import Job, shard_infos
-from packidx.estimate.parts import Part, Place
+from packidx.estimate.parts import Part
 from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
 from packidx.mix import BijectiveMix, derive_key
 from packidx.records.sources import RawRecord, read_row
+from packidx.staging import Place
 
 Ints = NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from packidx.estimate import output as place
 from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.foreign import Encode
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
-from packidx.estimate.parts import Part, Place, take_over, tidy
+from packidx.estimate.parts import Part, take_over, tidy
 from packidx.estimate.pool import Pool
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.recipe import Recipe
@@ -26,6 +26,7 @@ from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.sources import TASK_BYTES, ShardScan, scan
 from packidx.records.video import forget_videos
+from packidx.staging import Place, remove_abandoned, replacing
 from packidx.transform import Function
 
 
@@ -137,14 +138,14 @@ def estimate_lengths(
         scans = scan_shards(shards, workers, progress)
         job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
         if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
-            discarded = place.remove_abandoned(output)
+            discarded = remove_abandoned(output)
             return _summary(output, existing, begun, existed=True, discarded=discarded)
         job = with_engine(job)
         return _make(job, output, pool, begun, progress)
 
 
 def _make(job: Job, output: str, pool: Pool, begun: float, progress: Progress) -> LengthsSummary:
-    with place.replacing(output, job_digest(job)) as staging:
+    with replacing(output, job_digest(job), "lengths table") as staging:
         parts, resumed = _run(job, staging.place, pool, progress)
         calibration = None
         if job.calibrate:

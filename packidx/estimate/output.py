@@ -1,21 +1,11 @@
-"""The lengths folder on disk: built beside its place, swapped in whole, or not at all.
-
-.NAME.new-<job>/        beside the table NAME, locked by the run that works on it
-  table/                the parts and, last, the manifest: it becomes NAME
-  notes/                one per finished part (see `parts`)
-"""
+"""What a lengths folder on disk holds, and whether a path may become one."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import fcntl
 import json
 import os
 import re
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packidx import files, schema
+from packidx import schema
 from packidx.errors import OptionError
-from packidx.estimate.parts import Place
 from packidx.manifest import unsound_file
 
 MANIFEST = "manifest.json"
 _OWN_FILES = re.compile(r"manifest\.json|part-\d{5,}\.parquet")
-_AT_FDCWD = -100  # <fcntl.h>
-_RENAME_EXCHANGE = 2  # <linux/fs.h>
-_ATTEMPTS = 20  # a second in all: who removes an abandoned folder locks it for an instant
-_PAUSE = 0.05
 
 
 def check_place(path: str) -> dict[str, Any] | None:
@@ -71,152 +56,6 @@ def is_complete(path: str, manifest: dict[str, Any]) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """Where a table is built beside its place, named by the job so that the next run finds it."""
-
-    place: Place
-    discarded: int
-    """Finished parts of killed runs with other settings, which were removed."""
-
-
-@contextlib.contextmanager
-def replacing(path: str, job: str, what: str = "lengths table") -> Iterator[Staging]:
-    """A new folder beside `path` that takes its place, whole, when the block ends well.
-
-    When it does not, or the process is killed, finished parts stay: the next run of the same job
-    finds them, one of another job to the same `path` removes them.
-
-    Args:
-        path: the table's folder.
-        job: digest of everything that decides the table.
-        what: what it is, for the error.
-
-    Raises:
-        OptionError: the folder cannot be made or put in place, or another run is making it.
-    """
-    real = os.path.realpath(path)
-    parent, name = os.path.split(real)
-    folder = os.path.join(parent, f".{name}.new-{job[:16]}")
-    place = Place(os.path.join(folder, "table"), os.path.join(folder, "notes"), job)
-    try:
-        os.makedirs(parent, exist_ok=True)
-        discarded = _remove_abandoned(parent, name, os.path.basename(folder))
-        with _claimed(folder, path):
-            try:
-                os.makedirs(place.table, exist_ok=True)
-                os.makedirs(place.notes, exist_ok=True)
-                yield Staging(place, discarded)
-                files.fsync_path(place.table)
-                _swap(place.table, real)
-                files.fsync_path(parent)
-                files.remove_tree(folder)  # with the table that was replaced
-            except BaseException:
-                if not _num_finished(folder):
-                    files.remove_tree(folder)
-                raise
-    except OSError as error:
-        raise _unwritable(path, what, error) from error
-
-
-@contextlib.contextmanager
-def _claimed(folder: str, path: str) -> Iterator[None]:
-    """Make a folder if need be and lock it for as long as the block, or the process, lives."""
-    for _ in range(_ATTEMPTS):
-        os.makedirs(folder, exist_ok=True)
-        with _locked(folder) as free:
-            if free:
-                yield
-                return
-        time.sleep(_PAUSE)
-    raise OptionError(
-        f"another run is making this very table at {path}: wait for it, or name another folder"
-    )
-
-
-@contextlib.contextmanager
-def _locked(folder: str) -> Iterator[bool]:
-    """Lock a folder for as long as the block, or the process, lives.
-
-    False where somebody has locked it, or removed it before the lock was ours.
-    """
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        yield False
-        return
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield _is_open(handle, folder)
-    finally:
-        os.close(handle)
-
-
-def _is_open(handle: int, folder: str) -> bool:
-    """Whether the folder of that name is still the one that was opened."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(folder))
-    except FileNotFoundError:
-        return False
-
-
-def remove_abandoned(path: str) -> int:
-    """Delete what killed runs to the table at `path` have left.
-
-    Returns:
-        how many finished parts were in it.
-    """
-    return _remove_abandoned(*os.path.split(os.path.realpath(path)), "")
-
-
-def _remove_abandoned(parent: str, name: str, own: str) -> int:
-    """The same without the folder called `own`; what a living run has is locked."""
-    staging = re.compile(re.escape(f".{name}.new-") + "[0-9a-f]{16}")
-    discarded = 0
-    for entry in os.listdir(parent):
-        folder = os.path.join(parent, entry)
-        if entry == own or not staging.fullmatch(entry) or not os.path.isdir(folder):
-            continue
-        with _locked(folder) as free:
-            if free:
-                discarded += _num_finished(folder)
-                files.remove_tree(folder)
-    return discarded
-
-
-def _num_finished(folder: str) -> int:
-    try:
-        return len([name for name in os.listdir(os.path.join(folder, "notes")) if name[0] != "."])
-    except FileNotFoundError:
-        return 0
-
-
-def _swap(folder: str, path: str) -> None:
-    """Put `folder` at `path`; what was there is then at `folder`."""
-    if not os.path.isdir(path) or not os.listdir(path):
-        os.rename(folder, path)
-    elif not _exchange(folder, path):
-        # No such system call here: for an instant there is no table, but never half a one.
-        old = f"{folder}.old"
-        os.rename(path, old)
-        os.rename(folder, path)
-        os.rename(old, folder)
-
-
-def _exchange(one: str, other: str) -> bool:
-    """Swap two folders atomically (renameat2); False where the system cannot."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    paths = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
-    return bool(rename(*paths, _RENAME_EXCHANGE) == 0)
-
-
 def _manifest(path: str) -> dict[str, Any] | None:
     try:
         with open(os.path.join(path, MANIFEST), "rb") as file:
@@ -226,10 +65,6 @@ def _manifest(path: str) -> dict[str, Any] | None:
     if isinstance(manifest, dict) and manifest.get("format") == schema.LENGTHS_FORMAT:
         return manifest
     return None
-
-
-def _unwritable(path: str, what: str, error: OSError) -> OptionError:
-    return OptionError(f"cannot write the {what} to {path}: {error.strerror or error}")
 
 
 def first_rejected(path: str, reasons: Sequence[str]) -> dict[str, tuple[str, str]]:

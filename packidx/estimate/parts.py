@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx import files, schema
+from packidx.staging import Place
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""
@@ -37,18 +38,6 @@ class Part:
     num_media: int
     sources: dict[str, tuple[int, int, int]]
     """Per source: samples, rejected samples, tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a job's parts go."""
-
-    table: str
-    """Folder of the parts."""
-    notes: str
-    """Folder of the notes."""
-    job: str
-    """Digest of everything that decides the table."""
 
 
 def file_name(number: int) -> str:

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from packidx import schema
 from packidx.errors import SourceError
-from packidx.estimate.parts import Part, Place, begin_part, is_begun, write_part
+from packidx.estimate.parts import Part, begin_part, is_begun, write_part
 from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, shard_rows
 from packidx.records.sources import TASK_BYTES, Range, ShardScan
+from packidx.staging import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 from packidx import files
 from packidx.errors import SourceError
-from packidx.estimate import output as staging
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.lengths import (
     check_folder,
@@ -37,6 +36,7 @@ from packidx.records.expand import expand_sources
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.video import forget_videos
+from packidx.staging import replacing
 
 _COPIED = 4 << 20
 
@@ -117,7 +117,7 @@ def precompute(
         counter = _build(recipe)
         scans = scan_shards(shards, workers, progress)
         job = with_engine(Job(shards, scans, recipe, counter, root))
-        with staging.replacing(output, secrets.token_hex(32), "data set") as built:
+        with replacing(output, secrets.token_hex(32), "data set") as built:
             folder = built.place.table
             tallies = _write(job, names, form, folder, pool, progress)
             _refuse_nothing(tallies)
