@@ -60,7 +60,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo "installing torch, transformers and the test tools into $(VENV) ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
-	@$(PIP) -e ".[dev,transformers,torch,video,fast,lmdb]"
+	@$(PIP) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
 	@touch $@
 

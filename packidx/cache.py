@@ -1,0 +1,165 @@
+"""Local copies of files in object stores, of a bounded total size, shared by all processes.
+
+<cache>/files/<digest>-<name>    a copy; the digest is of its URL and version, so it never changes
+<cache>/files/<digest>.lock      held by the process that is downloading it
+
+A copy in use is locked (shared) and not removed. Where the bound is reached, what was used longest
+ago goes first. ``PACKIDX_CACHE`` names the folder (default: ``packidx`` in ``$XDG_CACHE_HOME`` or
+``~/.cache``), ``PACKIDX_CACHE_SIZE`` the bound (default 16GB).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import secrets
+from collections.abc import Iterator
+
+from packidx import storage
+from packidx.errors import OptionError
+from packidx.files import digest
+
+_DEFAULT = "16GB"
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def folder() -> str:
+    """Where the cache is."""
+    named = os.environ.get("PACKIDX_CACHE")
+    if named:
+        return os.path.abspath(named)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "packidx")
+
+
+def limit() -> int:
+    """Bytes that the copies may take.
+
+    Raises:
+        OptionError: ``PACKIDX_CACHE_SIZE`` is no size.
+    """
+    stated = os.environ.get("PACKIDX_CACHE_SIZE") or _DEFAULT
+    text = stated.strip().upper()
+    number = text.rstrip("KMGTB")
+    try:
+        return int(float(number) * _UNITS[text[len(number) :].strip()])
+    except (ValueError, KeyError):
+        raise OptionError(
+            f"PACKIDX_CACHE_SIZE is {stated!r}: give bytes, or a size such as 200GB"
+        ) from None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def remembered_stat(url: str) -> storage.Stat:
+    """`storage.stat`, asked once per process.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    return storage.stat(url)
+
+
+def forget() -> None:
+    """Ask the stores anew from now on."""
+    remembered_stat.cache_clear()
+
+
+@contextlib.contextmanager
+def local(path: str, version: str | None = None) -> Iterator[str]:
+    """A file of this machine with the content of `path`, there for as long as the block.
+
+    What was opened in the block stays readable after it.
+
+    Args:
+        path: a file, which is given back as it is, or a URL.
+        version: names the content, where it is known without asking the store.
+
+    Raises:
+        OSError: it cannot be read, or the cache cannot be written.
+    """
+    if not storage.is_url(path):
+        yield path
+        return
+    known = remembered_stat(path).version if version is None else version
+    name = f"{digest(path.encode(), known.encode())[:32]}-{path.rpartition('/')[2][-80:]}"
+    copy = os.path.join(folder(), "files", name)
+    while (handle := _held(copy)) is None:
+        _fetch(path, copy)
+    try:
+        os.utime(copy)
+        yield copy
+    finally:
+        os.close(handle)
+
+
+def _held(copy: str) -> int | None:
+    """A handle of a copy, locked against its removal; None where there is none."""
+    try:
+        handle = os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    try:
+        if os.path.samestat(os.fstat(handle), os.stat(copy)):
+            return handle
+    except FileNotFoundError:
+        pass
+    os.close(handle)  # removed before the lock was ours
+    return None
+
+
+def _fetch(url: str, copy: str) -> None:
+    """Download, unless another process has done it meanwhile."""
+    home, name = os.path.split(copy)
+    os.makedirs(home, exist_ok=True)
+    lock = os.path.join(home, name.partition("-")[0] + ".lock")
+    with open(lock, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(copy):
+            return
+        temporary = os.path.join(home, f".{name.partition('-')[0]}.{secrets.token_hex(4)}")
+        try:
+            storage.download(url, temporary)
+            _make_room(home, os.path.getsize(temporary))
+            os.rename(temporary, copy)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(lock)
+
+
+def _make_room(home: str, nbytes: int) -> None:
+    """Remove copies, those used longest ago first, until `nbytes` more are within the bound."""
+    copies = []
+    for entry in os.scandir(home):
+        if not entry.name.startswith(".") and not entry.name.endswith(".lock"):
+            with contextlib.suppress(FileNotFoundError):
+                found = entry.stat()
+                copies.append((found.st_mtime_ns, found.st_size, entry.path))
+    excess = sum(size for _, size, _ in copies) + nbytes - limit()
+    for _, size, path in sorted(copies):
+        if excess <= 0:
+            return
+        if _removed(path):
+            excess -= size
+
+
+def _removed(path: str) -> bool:
+    """Whether a copy was removed: one in use is not."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(handle)
+    return True

@@ -1,0 +1,346 @@
+"""Files here and in object stores: one set of functions for paths and for any URL fsspec knows.
+
+A path without a scheme is a file of this machine and costs a system call, no more. Of a URL,
+ranges are read by requests; what cannot be read in ranges is copied to the local cache
+(`packidx.cache`). Credentials come from where the store's own library looks for them (environment,
+profile, instance role), never from a URL or an option, so that no manifest can hold one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import glob as local_glob
+import io
+import os
+import re
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from packidx.errors import MissingExtraError, SourceError
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
+_PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
+BLOCK = 1 << 16
+"""Bytes of a request where a little is read at a place: an image's header, a tar's."""
+
+# Errors that waiting does not mend.
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_LASTING_KINDS = (NotImplementedError, ImportError, TypeError, ValueError)
+_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
+
+T = TypeVar("T")
+
+
+class Stat(NamedTuple):
+    """What a store says of a file."""
+
+    nbytes: int
+    version: str
+    """Another one whenever the content is: an ETag where there is one."""
+
+
+def is_url(path: str) -> bool:
+    """Whether `path` is a URL of an object store; ``file://`` is none."""
+    found = _URL.match(path)
+    return found is not None and found[1].lower() != "file"
+
+
+def local_path(path: str) -> str:
+    """`path` without ``file://``, its escapes undone; any other path or URL as it is."""
+    found = _URL.match(path)
+    if found is None or found[1].lower() != "file":
+        return path
+    return urllib.parse.unquote(found[2].removeprefix("localhost"))
+
+
+def join(folder: str, name: str) -> str:
+    """`name` below `folder`, as `os.path.join`, of which either may be a URL."""
+    if not is_url(folder):
+        return name if is_url(name) else os.path.join(folder, name)
+    if is_url(name) or os.path.isabs(name):
+        return name
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def absolute(path: str) -> str:
+    """`path` with ``.`` and ``..`` taken out; of a file, from the root of this machine."""
+    found = _URL.match(path)
+    if found is None:
+        return os.path.abspath(path)
+    place = os.path.normpath("/" + found[2]).lstrip("/")  # ".." stops at the bucket
+    return f"{found[1].lower()}://{place}"
+
+
+def stat(path: str) -> Stat:
+    """
+    Raises:
+        OSError: there is no such file.
+    """
+    if not is_url(path):
+        found = os.stat(path)
+        return Stat(found.st_size, str(found.st_mtime_ns))
+    info = _call(path, "info")
+    if info.get("type") == "directory":
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return Stat(int(info["size"]), _version(info))
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or a folder."""
+    return is_file(path) or is_folder(path)
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file.
+
+    Raises:
+        OSError: the store cannot be asked.
+    """
+    if not is_url(path):
+        return os.path.isfile(path)
+    try:
+        stat(path)
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    return True
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is a folder: of an object store, whether a name begins with it.
+
+    Raises:
+        OSError: the store cannot be asked.
+    """
+    return bool(_call(path, "isdir")) if is_url(path) else os.path.isdir(path)
+
+
+def names(folder: str) -> list[str]:
+    """Names in a folder, sorted; none where there is no such folder.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    try:
+        if not is_url(folder):
+            return sorted(os.listdir(folder))
+        found = _call(folder, "ls", detail=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted({one.rstrip("/").rpartition("/")[2] for one in found} - {""})
+
+
+def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`, links followed: what is taken out of the folders is not gone into."""
+    if not is_url(folder):
+        yield from os.walk(folder, followlinks=True)
+        return
+    system, root = _opened(folder)
+    scheme = folder.partition("://")[0]
+    for here, folders, files in system.walk(root):
+        yield f"{scheme}://{here.rstrip('/')}", folders, [one for one in files if one]
+
+
+def glob(pattern: str) -> list[str]:
+    """Files that match, sorted; ``**`` goes through folders."""
+    if not is_url(pattern):
+        found = local_glob.glob(pattern, recursive=True)
+        return sorted(name for name in found if not os.path.isdir(name))
+    scheme = pattern.partition("://")[0]
+    matches: dict[str, Any] = _call(pattern, "glob", detail=True)
+    return sorted(
+        f"{scheme}://{name}" for name, info in matches.items() if info.get("type") != "directory"
+    )
+
+
+def read(path: str) -> bytes:
+    """A whole file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not is_url(path):
+        with open(path, "rb") as file:
+            return file.read()
+    return bytes(_call(path, "cat_file"))
+
+
+def read_range(path: str, offset: int, nbytes: int) -> bytes:
+    """Bytes `offset` .. `offset + nbytes` - 1, fewer where the file ends before.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if nbytes <= 0:
+        return b""
+    if is_url(path):
+        try:
+            return bytes(_call(path, "cat_file", start=offset, end=offset + nbytes))
+        except OSError as error:
+            if error.errno == errno.EINVAL or "InvalidRange" in str(error):
+                return b""  # it begins behind the end
+            raise
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while len(data) < nbytes:  # one call returns at most 2 GiB
+            piece = os.pread(handle, nbytes - len(data), offset + len(data))
+            if not piece:
+                break
+            data = data + piece if data else piece
+    finally:
+        os.close(handle)
+    return data
+
+
+def open_range(
+    path: str, offset: int = 0, nbytes: int | None = None, block: int = BLOCK
+) -> io.BufferedReader:
+    """A range of a file as a file of its own that can seek; bytes come in blocks, when needed.
+
+    Args:
+        path: a file or a URL.
+        offset: where it begins.
+        nbytes: its size; up to the file's end by default, which costs a request to know.
+        block: bytes of one request at least.
+
+    Raises:
+        OSError: there is no such file, or later, it cannot be read.
+    """
+    size = max(0, stat(path).nbytes - offset) if nbytes is None else nbytes
+    return io.BufferedReader(_Range(path, offset, size), min(block, max(size, 1)))
+
+
+class _Range(io.RawIOBase):
+    """The bytes of a range, a request each time."""
+
+    def __init__(self, path: str, offset: int, nbytes: int) -> None:
+        self._path, self._offset, self._nbytes, self._at = path, offset, nbytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._nbytes}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self._nbytes - self._at)
+        if wanted <= 0:
+            return 0
+        data = read_range(self._path, self._offset + self._at, wanted)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def write(path: str, data: bytes) -> None:
+    """Put a file into a store, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _call(path, "pipe_file", data)
+
+
+def upload(source: str, path: str) -> None:
+    """Copy a file of this machine to a store, whole or not at all.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    system, place = _opened(path)
+    _retried(path, lambda: system.put_file(source, place))
+
+
+def download(path: str, target: str) -> None:
+    """Copy a file of a store to this machine.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    system, place = _opened(path)
+    _retried(path, lambda: system.get_file(place, target))
+
+
+def remove(path: str) -> None:
+    """Delete a file of a store, if it is there.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _call(path, "rm_file")
+
+
+def _version(info: dict[str, Any]) -> str:
+    for name in ("ETag", "etag", "md5", "version_id", "LastModified", "mtime", "created"):
+        if info.get(name) is not None:
+            return str(info[name]).strip('"')
+    return str(info["size"])
+
+
+def _call(path: str, method: str, *args: Any, **options: Any) -> Any:
+    system, place = _opened(path)
+    return _retried(path, functools.partial(getattr(system, method), place, *args, **options))
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and what it calls the file.
+
+    fsspec keeps one per process and makes it anew after a fork.
+
+    Raises:
+        SourceError: nobody knows the scheme.
+        MissingExtraError: the package for it is not installed.
+    """
+    import fsspec
+
+    scheme = url.partition("://")[0].lower()
+    try:
+        system = fsspec.filesystem(scheme, use_listings_cache=False)
+    except ValueError as error:
+        raise SourceError(f"{url}: {error}; name a file, or a URL such as s3://") from None
+    except ImportError as error:
+        pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else str(error)
+        raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
+    return system, system._strip_protocol(url)
+
+
+def _retried(path: str, call: Callable[[], T]) -> T:
+    """``call()``, tried again where the connection failed.
+
+    Raises:
+        OSError: with `path` as its file name, whatever the store's library raised.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return call()
+        except _LASTING as error:
+            raise type(error)(error.errno or errno.ENOENT, _words(error), path) from None
+        except _LASTING_KINDS as error:
+            raise OSError(errno.EINVAL, _words(error), path) from None
+        except Exception as error:
+            if type(error).__name__ in _CREDENTIALS:
+                raise PermissionError(errno.EACCES, "no credentials were found", path) from None
+            if attempt + 1 == _ATTEMPTS:
+                number = getattr(error, "errno", None) or errno.EIO
+                raise OSError(number, _words(error), path) from error
+        time.sleep(_PAUSE * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def _words(error: BaseException) -> str:
+    named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(named.split()) or type(error).__name__

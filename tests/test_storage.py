@@ -1,0 +1,195 @@
+"""One set of functions for files and for an S3 bucket: the same answers, cut connections mended."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from object_store import URL, Store, object_store
+
+from packidx import cache, storage
+from packidx.errors import MissingExtraError, OptionError, SourceError
+
+CONTENT = bytes(range(256)) * 1000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def places(store: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The same files in a folder and in the bucket."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "sub/deep").mkdir(parents=True)
+    (folder / "a.bin").write_bytes(CONTENT)
+    (folder / "sub/b.jsonl").write_bytes(b"{}\n")
+    (folder / "sub/deep/c d+é.txt").write_bytes(b"c")
+    return str(folder), store.put_tree(folder, "files")
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, places: tuple[str, str]) -> str:
+    return places[request.param == "bucket"]
+
+
+def test_reading(place: str) -> None:
+    path = storage.join(place, "a.bin")
+    assert storage.read(path) == CONTENT
+    assert storage.read_range(path, 1000, 77) == CONTENT[1000:1077]
+    assert storage.read_range(path, len(CONTENT) - 5, 100) == CONTENT[-5:]
+    assert storage.read_range(path, len(CONTENT) + 5, 100) == b""
+    assert storage.read_range(path, 3, 0) == b""
+    assert storage.stat(path).nbytes == len(CONTENT)
+
+
+def test_looking(place: str) -> None:
+    assert storage.names(place) == ["a.bin", "sub"]
+    assert storage.names(storage.join(place, "nothing")) == []
+    assert storage.is_folder(place) and storage.is_folder(storage.join(place, "sub"))
+    assert not storage.is_folder(storage.join(place, "a.bin"))
+    assert storage.is_file(storage.join(place, "a.bin"))
+    assert not storage.is_file(storage.join(place, "sub"))
+    assert not storage.exists(storage.join(place, "nothing"))
+    found = storage.glob(storage.join(place, "**/*.*"))
+    assert [one.removeprefix(place) for one in found] == [
+        "/a.bin",
+        "/sub/b.jsonl",
+        "/sub/deep/c d+é.txt",
+    ]
+    walked = [(here.removeprefix(place), sorted(files)) for here, _, files in storage.walk(place)]
+    expected = [("", ["a.bin"]), ("/sub", ["b.jsonl"]), ("/sub/deep", ["c d+é.txt"])]
+    assert sorted(walked) == expected
+
+
+def test_a_missing_file(place: str) -> None:
+    path = storage.join(place, "nothing")
+    for call in (storage.read, storage.stat, lambda p: storage.read_range(p, 0, 1)):
+        with pytest.raises(FileNotFoundError) as caught:
+            call(path)
+        assert caught.value.filename == path
+
+
+def test_a_range_as_a_file(place: str) -> None:
+    path = storage.join(place, "a.bin")
+    with storage.open_range(path, 100, 1000, block=64) as file:
+        model = io.BytesIO(CONTENT[100:1100])
+        for offset, whence, size in [
+            (0, 0, 10),
+            (5, 1, 200),
+            (-7, 2, 99),
+            (3, 0, -1),
+            (2000, 0, 4),
+        ]:
+            assert file.seek(offset, whence) == model.seek(offset, whence)
+            assert file.read(size) == model.read(size)
+    with storage.open_range(path) as file:
+        assert file.read() == CONTENT
+
+
+def test_blocks_are_what_is_requested(store: Store, places: tuple[str, str]) -> None:
+    store.forget()
+    with storage.open_range(f"{places[1]}/a.bin", block=4096) as file:
+        file.read(10)
+        file.seek(2000)
+        file.read(20)
+    assert [one.range for one in store.requests if one.method == "GET"] == ["bytes=0-4095"]
+
+
+def test_a_cut_connection_is_tried_again(store: Store, places: tuple[str, str]) -> None:
+    store.cuts += ["a.bin", "a.bin"]
+    assert storage.read(f"{places[1]}/a.bin") == CONTENT
+    store.cuts += ["a.bin"]
+    with cache.local(f"{places[1]}/a.bin", "cut") as path:
+        assert Path(path).read_bytes() == CONTENT
+    assert not store.cuts
+
+
+def test_writing(store: Store, tmp_path: Path) -> None:
+    storage.write(f"{URL}/written/x", b"one")
+    (tmp_path / "y").write_bytes(b"two")
+    storage.upload(str(tmp_path / "y"), f"{URL}/written/y")
+    assert storage.names(f"{URL}/written") == ["x", "y"]
+    assert storage.read(f"{URL}/written/y") == b"two"
+    storage.remove(f"{URL}/written/x")
+    storage.remove(f"{URL}/written/x")
+    assert storage.names(f"{URL}/written") == ["y"]
+
+
+def test_names_of_places() -> None:
+    assert storage.absolute("s3://b/x/../y/./z") == "s3://b/y/z"
+    assert storage.absolute("S3://b/../../x") == "s3://x"
+    assert storage.local_path("file:///a%20b") == "/a b"
+    assert storage.join("s3://b/x/", "y") == "s3://b/x/y"
+    assert storage.join("s3://b", "s3://c/y") == "s3://c/y"
+    assert storage.join("/a", "gs://c/y") == "gs://c/y"
+    assert (
+        not storage.is_url("file:///x") and not storage.is_url("/a/b") and storage.is_url("s3://")
+    )
+
+
+def test_what_nobody_knows() -> None:
+    with pytest.raises(SourceError, match="Protocol not known"):
+        storage.read("nowhere://x/y")
+    with pytest.raises(MissingExtraError, match="needs a package that is not here"):
+        storage.read("gs://x/y")
+
+
+def test_no_credentials(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(OSError) as caught:
+        storage.read(f"{URL}/files/a.bin")
+    assert "credentials" in str(caught.value) or isinstance(caught.value, PermissionError)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_copies_are_made_once_and_bounded(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path))
+    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "25KB")
+    urls = [f"{URL}/copies/{number}.bin" for number in range(4)]
+    for number, url in enumerate(urls):
+        storage.write(url, bytes([number]) * 10_000)
+    store.forget()
+    with cache.local(urls[0]) as first:
+        for url in [*urls[1:], urls[3]]:
+            with cache.local(url) as copy:
+                assert Path(copy).read_bytes() == storage.read(url)
+        kept = sorted(name.partition("-")[2] for name in os.listdir(tmp_path / "files"))
+        assert kept == ["0.bin", "3.bin"]  # the first is in use
+        assert Path(first).read_bytes() == bytes(10_000)
+    assert store.read("/0.bin") == 10_000
+    assert store.read("/3.bin") == 3 * 10_000  # two of them by the comparison above
+
+
+def test_a_changed_file_is_copied_anew(store: Store) -> None:
+    url = f"{URL}/changing"
+    for content in (b"old", b"new"):
+        storage.write(url, content)
+        cache.forget()
+        with cache.local(url) as copy:
+            assert Path(copy).read_bytes() == content
+
+
+def test_a_file_here_is_its_own_copy(tmp_path: Path) -> None:
+    with cache.local(str(tmp_path / "x")) as path:
+        assert path == str(tmp_path / "x")
+
+
+@pytest.mark.parametrize("size", ["much", "1XB", "-", "GB"])
+def test_a_bad_bound(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE_SIZE", size)
+    with pytest.raises(OptionError, match="PACKIDX_CACHE_SIZE"):
+        cache.limit()
