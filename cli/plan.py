@@ -137,6 +137,14 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "snapshot has not consumed yet; its options hold unless others are given.",
 )
 @click.option("--state", metavar="FILE", help="With --continue: the sampler's state, as JSON.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Who plans the windows: this process, or tasks of Ray, on the cluster that RAY_ADDRESS "
+    "names or else here.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what plans of these capacities would be.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -148,6 +156,7 @@ def plan(
     append: bool,
     resume: str | None,
     state: str | None,
+    engine: str,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -187,7 +196,7 @@ def plan(
             raise click.UsageError("Missing option '--capacity'.")
         given = {"options": PlanOptions(**given)}
     with status(quiet) as doing:
-        summary = plan_packs(lengths, output, **earlier, **given, progress=doing)
+        summary = plan_packs(lengths, output, **earlier, **given, engine=engine, progress=doing)
     if as_json:
         print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
     else:

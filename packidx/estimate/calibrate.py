@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.parts import Part
-from packidx.estimate.pool import Pool, WorkerDied
+from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
 from packidx.mix import BijectiveMix, derive_key
@@ -53,7 +53,7 @@ def calibrate(
     job: Job,
     parts: Sequence[Part],
     place: Place,
-    workers: int,
+    workers: Workers,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Encode `job.calibrate` samples of a table that is counted.
@@ -62,7 +62,7 @@ def calibrate(
         job: the table's; its counter is a cheap one.
         parts: all of the table.
         place: where they are.
-        workers: processes.
+        workers: those that have counted.
         progress: called with (done, total) samples.
 
     Returns:
@@ -83,13 +83,13 @@ def calibrate(
         done += len(lengths)
         progress(done, len(chosen))
 
-    if min(workers, len(chunks)) <= 1:
+    if not workers.takes(len(chunks)):
         counter = recipe.build()
         for number, chunk in enumerate(chunks):
             note(number, encode_chunk(chunk, counter))
     else:
         try:
-            with Pool(recipe, min(workers, len(chunks))) as pool:
+            with workers.others(recipe, len(chunks)) as pool:
                 for number, lengths in pool.run(encode_chunk, chunks, job.counter):
                     note(number, lengths)
         except WorkerDied:

@@ -1,7 +1,7 @@
-"""Worker processes, each with a counter of its own.
+"""Who counts: worker processes, each with a counter of its own, or Ray's (`ray_pool`).
 
-They load it while the parent is still looking at the sources: a tokenizer and what is known of its
-tokens take a second or two.
+The processes load theirs while the parent is still looking at the sources: a tokenizer and what is
+known of its tokens take a second or two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, get_context, parent_process
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from packidx.errors import MismatchError, OptionError
 from packidx.estimate.recipe import Recipe, RecordCounter
@@ -25,16 +25,52 @@ from packidx.estimate.recipe import Recipe, RecordCounter
 Call = Callable[[Any, RecordCounter], Any]
 
 
+class Workers(Protocol):
+    """Processes that count by a recipe, here or elsewhere; what they do may be done twice."""
+
+    def start(self) -> None:
+        """Let them begin to load."""
+
+    def run(
+        self, call: Call, items: Sequence[Any], counter: RecordCounter
+    ) -> Iterator[tuple[int, Any]]:
+        """(number, ``call(item, counter)``) of every item, as they are done, in any order."""
+
+    def takes(self, num_items: int) -> bool:
+        """Whether so many items are for them, rather than for the calling process."""
+
+    def others(self, recipe: Recipe, num_items: int) -> Workers:
+        """Workers by another recipe, for so many items."""
+
+    def __enter__(self) -> Workers: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End them, whatever they do."""
+
+
+_ADVICE = (
+    "most often memory ran out, so use fewer workers; finished parts are kept (in a script of your "
+    "own, call this under `if __name__ == '__main__':`)"
+)
+
+
 class WorkerDied(Exception):
     """A process of the pool ended, whoever or whatever ended it.
 
     Args:
         waiting: numbers of the items that were not done.
+        advice: what to do, for the user; ends the sentence.
     """
 
-    def __init__(self, waiting: Sequence[int]) -> None:
+    def __init__(self, waiting: Sequence[int], advice: str = _ADVICE) -> None:
         super().__init__()
         self.waiting = sorted(waiting)
+        self.advice = advice
 
 
 class Pool:
@@ -101,6 +137,14 @@ class Pool:
                     raise WorkerDied(list(waiting.values())) from None
                 yield waiting.pop(future), result
 
+    def takes(self, num_items: int) -> bool:
+        """Whether there is work for more than one process."""
+        return min(self.workers, num_items) > 1
+
+    def others(self, recipe: Recipe, num_items: int) -> Pool:
+        """Processes of their own."""
+        return Pool(recipe, max(1, min(self.workers, num_items)))
+
     def close(self) -> None:
         """End the processes, whatever they do."""
         if self._executor is None:
@@ -144,19 +188,24 @@ _failure: Exception | None = None
 
 def _start_worker(recipe: Recipe) -> None:
     global _recipe, _counter, _failure
-    # The processes are the parallelism, also of what a user's encoder imports.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
+    prepare_process()
     _recipe = recipe
     try:
         _counter = recipe.build()
         _counter.warm()
     except Exception as error:  # raised by the item: a failing initializer says nothing
         _failure = error
+
+
+def prepare_process() -> None:
+    """Settings of a process that counts."""
+    # The processes are the parallelism, also of what a user's encoder imports.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
 
 
 def _end_with_parent() -> None:
@@ -172,11 +221,22 @@ def _run_in_worker(call: Call, item: Any, engine: str, identity: tuple[str | Non
         raise _failure
     if _counter is None or _recipe is None:
         raise RuntimeError("the worker was not started by a Pool")
-    _counter.engine = engine
-    if _counter.identity() != identity:
-        name = _recipe.processor or (_counter.encoder.name if _counter.encoder else "the transform")
+    return call(item, checked(_counter, _recipe, engine, identity))
+
+
+def checked(
+    counter: RecordCounter, recipe: Recipe, engine: str, identity: tuple[str | None, ...]
+) -> RecordCounter:
+    """A worker's counter with the parent's text engine.
+
+    Raises:
+        MismatchError: it is another counter than the parent's.
+    """
+    counter.engine = engine
+    if counter.identity() != identity:
+        name = recipe.processor or (counter.encoder.name if counter.encoder else "the transform")
         raise MismatchError(
-            f"{name} changed while it was loaded: a worker has {_counter.identity()}, the parent "
+            f"{name} changed while it was loaded: a worker has {counter.identity()}, the parent "
             f"{identity}; start again"
         )
-    return call(item, _counter)
+    return counter

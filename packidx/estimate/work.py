@@ -1,4 +1,4 @@
-"""Tasks: which ranges of which shards make a part file, and counting one, here or in a pool."""
+"""Tasks: which ranges of which shards make a part file, and counting one, here or by workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from packidx import schema
 from packidx.errors import SourceError
 from packidx.estimate.parts import Part, begin_part, is_begun, write_part
-from packidx.estimate.pool import Pool, WorkerDied
+from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, shard_rows
 from packidx.records.sources import TASK_BYTES, Range, ShardScan
@@ -70,9 +70,9 @@ def run_task(
 
 
 def run_tasks(
-    tasks: Sequence[Task], place: Place, pool: Pool, counter: RecordCounter
+    tasks: Sequence[Task], place: Place, pool: Workers, counter: RecordCounter
 ) -> Iterator[Part]:
-    """Parts as they are finished, in any order, counted by the processes of `pool`.
+    """Parts as they are finished, in any order, counted by `pool`.
 
     Raises:
         SourceError: also when a worker process dies.
@@ -81,22 +81,18 @@ def run_tasks(
         for _, part in pool.run(functools.partial(_run_task, place=place), tasks, counter):
             yield part
     except WorkerDied as died:
-        raise _died([tasks[number] for number in died.waiting], place) from None
+        raise _died([tasks[number] for number in died.waiting], place, died.advice) from None
 
 
 def _run_task(task: Task, counter: RecordCounter, place: Place) -> Part:
     return run_task(task, place, counter)
 
 
-def _died(tasks: Sequence[Task], place: Place) -> SourceError:
+def _died(tasks: Sequence[Task], place: Place, advice: str) -> SourceError:
     begun = [task for task in tasks if is_begun(place, task.number)]
     names = sorted({shard.path for task in begun or tasks[:1] for shard, _ in task.ranges})
     shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
-    return SourceError(
-        f"a worker process died while it counted {shown}: most often memory ran out, so use fewer "
-        "workers; finished parts are kept (in a script of your own, call this under "
-        "`if __name__ == '__main__':`)"
-    )
+    return SourceError(f"a worker process died while it counted {shown}: {advice}")
 
 
 def _count(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from packidx.index.reader import Index
 from packidx.index.snapshot import SnapshotWriter, writing
 from packidx.mix import derive_key, permutation
 from packidx.plan.append import may_append
-from packidx.plan.cost import DEFAULT_PRESET, CostModel
+from packidx.plan.cost import DEFAULT_PRESET
 from packidx.plan.cost import parse as parse_cost
 from packidx.plan.eligible import Rules
 from packidx.plan.exact import number_text
@@ -26,12 +25,9 @@ from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
 from packidx.plan.mixture import Mixture, sample_ratios
 from packidx.plan.options import PlanOptions, ResolvedOptions
 from packidx.plan.result import Tally
-from packidx.plan.schedule import blocks_of
-from packidx.plan.tables import packs_table, samples_chunks
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, taken_windows, windows_of
-
-Progress = Callable[[str], None]
+from packidx.plan.write import Progress, write_window
 
 
 class Job:
@@ -40,7 +36,7 @@ class Job:
     def __init__(
         self,
         table: Lengths,
-        output: Path,
+        output: str,
         asked: PlanOptions,
         append: Index | None,
         resume: tuple[Index, dict[str, Any]] | None,
@@ -79,15 +75,11 @@ class Job:
         tally = Tally(self.options, None if self.append is None else self.append.manifest)
         if self.options.max_packs is not None:
             self.drawn = self._draw(self.options.max_packs)
-        todo = iter(self.windows[len(self.taken) :])
-        first = self._first_with_packs(todo, tally)
-        with writing(self.output) as writer:
+        self._prepare(tally)
+        with writing(self.output, self._uploaded) as writer:
             if self.append is not None:
-                writer.take_over(self.append.folder, self.append.manifest)
-            while first:  # not kept: it holds a window's samples
-                self._write(writer, first.pop(0), tally)
-            for window in todo:
-                self._write(writer, self._plan(window), tally)
+                writer.take_over(self.append.place, self.append.manifest)
+            self._write_all(writer, tally)
             self.progress("publishing")
             body = {
                 "lengths": _lengths(self.table, self.margin),
@@ -98,6 +90,21 @@ class Job:
             }
             manifest, existed = writer.publish(body)
         return manifest, existed, body
+
+    def _uploaded(self, done: int, total: int) -> None:
+        self.progress(f"publishing: {done} of {total} files are uploaded")
+
+    def _prepare(self, tally: Tally) -> None:
+        """Raise an error, before anything is written, where there is nothing to pack."""
+        self._todo = iter(self.windows[len(self.taken) :])
+        self._planned = self._first_with_packs(self._todo, tally)
+
+    def _write_all(self, writer: SnapshotWriter, tally: Tally) -> None:
+        """Write every window that is not taken over."""
+        while self._planned:  # not kept: it holds a window's samples
+            self._write(writer, self._planned.pop(0), tally)
+        for window in self._todo:
+            self._write(writer, self._plan(window), tally)
 
     def _first_with_packs(self, todo: Iterator[Window], tally: Tally) -> list[WindowPlan]:
         """Windows up to the first that has packs: nothing is written where there is none."""
@@ -143,59 +150,36 @@ class Job:
 
     def _draw(self, most: int) -> list[NDArray[np.bool_]]:
         """Which packs of every window stay, of one seeded draw over all."""
-        sizes = [plan.num_packs() for plan in map(self._plan, self.windows)]
+        sizes = self._sizes()
         chosen = np.zeros(sum(sizes), bool)
         chosen[permutation(sum(sizes), derive_key(self.options.seed, "max_packs"))[:most]] = True
         return np.split(chosen, np.cumsum(sizes)[:-1])
 
+    def _sizes(self) -> list[int]:
+        """Packs of every window in one epoch."""
+        return [plan.num_packs() for plan in map(self._plan, self.windows)]
+
     def _write(self, writer: SnapshotWriter, plan: WindowPlan, tally: Tally) -> None:
-        window = self.windows[plan.number]
         dropped = plan.dropped
         if self.drawn is not None and plan.items.num_items:
             dropped = plan.keep(self.drawn[plan.number])
         if not self.block and plan.items.num_items:
-            self.block = block_of(plan, len(self.windows), self.options)
-        model = CostModel.from_json(self.options.cost_model)
-        tally.begin_window(window, plan, dropped)
-        epochs = self.options.epochs if plan.items.num_items else 0
-        for epoch in range(epochs):
-            variant = plan.variant(epoch, self.block, model)
-            if not len(variant.packs):
-                continue
-            self.progress(f"writing {len(variant.packs):,} packs of window {plan.number + 1}")
-            first_pack, first_row = tally.num_packs, tally.num_pieces
-            writer.write(
-                "packs",
-                packs_table(
-                    variant.packs,
-                    first_pack=first_pack,
-                    first_row=first_row,
-                    epoch=epoch,
-                    window=plan.number,
-                    groups=plan.groups,
-                ),
-            )
-            for rows in samples_chunks(plan.items, variant.placed, variant.packs.sizes, first_pack):
-                writer.write("samples", rows)
-            tally.add(epoch, plan, variant)
-        if dropped.num_rows:
-            writer.write("dropped", dropped)
-        tally.end_window(
-            plan,
-            blocks_of(
-                self.options.schedule,
-                self.block or self.options.micro_steps,
-                self.options.micro_steps,
-            ),
-        )
+            self.block = block_of(plan.num_packs(), len(self.windows), self.options)
+        window = self.windows[plan.number]
+        write_window(writer, plan, window, dropped, self.block, tally, self.progress)
         writer.end_window()
 
 
-def block_of(plan: WindowPlan, num_windows: int, options: ResolvedOptions) -> int:
-    """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two."""
+def block_of(num_packs: int, num_windows: int, options: ResolvedOptions) -> int:
+    """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two.
+
+    Args:
+        num_packs: of the first window that has any.
+        num_windows: of the plan.
+    """
     if options.global_batch is not None:
         return options.global_batch
-    packs = plan.num_packs() * num_windows
+    packs = num_packs * num_windows
     fitting = 1 << max(0, (packs // 8).bit_length() - 1)
     steps = options.micro_steps
     return max(steps, min(512, fitting) // steps * steps)
@@ -209,7 +193,8 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
         return {}
     from packidx.plan.survey import survey  # Arrow's functions take 0.1 s to load
 
-    found = survey(table.files, "duckdb" if asked.aggregate == "duckdb" else "polars")
+    with table.local_files() as paths:
+        found = survey(paths, "duckdb" if asked.aggregate == "duckdb" else "polars")
     longest = None if options.on_long in ("split", "truncate") else options.longest
     resolved = mixture.resolve(found.totals(asked.shift, longest), ratios)
     return {

@@ -20,11 +20,12 @@ class Tally:
         before: manifest of the snapshot whose windows the plan takes over.
 
     Attributes:
+        options: of the plan.
         num_packs, num_pieces: rows of the tables so far.
     """
 
     def __init__(self, options: ResolvedOptions, before: dict[str, Any] | None) -> None:
-        self._options = options
+        self.options = options
         result = {} if before is None else before["result"]
         self.num_packs = int(result.get("num_packs", 0))
         self.num_pieces = int(result.get("num_pieces", 0))
@@ -46,6 +47,33 @@ class Tally:
         sources = [] if before is None else before["sources"]
         self._seen = Counter({one["name"]: one["num_samples"] for one in sources})
         self._lost = Counter({one["name"]: one["num_dropped"] for one in sources})
+
+    def going_on(self) -> Tally:
+        """An empty one, whose windows' packs and rows are numbered on from here."""
+        other = Tally(self.options, None)
+        other.num_packs, other.num_pieces = self.num_packs, self.num_pieces
+        return other
+
+    def take(self, other: Tally) -> None:
+        """Add what `other` has added up, which has gone on from here."""
+        self.num_packs, self.num_pieces = other.num_packs, other.num_pieces
+        self._samples += other._samples
+        self._tokens += other._tokens
+        self._tokens_cut += other._tokens_cut
+        self._tokens_dropped += other._tokens_dropped
+        self._bound += other._bound
+        self._proofs |= other._proofs
+        self._windows += other._windows
+        self._block = other._block
+        for mine, more in (
+            (self._dropped, other._dropped),
+            (self._strategies, other._strategies),
+            (self._seen, other._seen),
+            (self._lost, other._lost),
+        ):
+            mine.update(more)
+        for ranges, further in zip(self._ranges, other._ranges, strict=True):
+            ranges += further
 
     def begin_window(self, window: Window, plan: WindowPlan, dropped: pa.Table) -> None:
         """Take the rows of a window and what is dropped of them."""
@@ -100,18 +128,18 @@ class Tally:
             "num_dropped": sum(self._dropped.values()),
             "num_tokens_dropped": self._tokens_dropped,
             "dropped": dict(sorted(self._dropped.items())),
-            "fill": self._tokens / (self.num_packs * self._options.capacity),
+            "fill": self._tokens / (self.num_packs * self.options.capacity),
             "strategies": dict(sorted(self._strategies.items())),
             "lower_bound": self._bound,
             "bound": ", ".join(self._proofs),
             "gap": gap,
             "gap_percent": 100 * gap / max(self._bound, 1),
-            "schedule": self._options.schedule,
+            "schedule": self.options.schedule,
             "schedule_block": block,
             "schedule_chunk": chunk,
             "windows": self._windows,
         }
-        if len(self._windows) > 1 or self._options.epochs > 1:
+        if len(self._windows) > 1 or self.options.epochs > 1:
             result["epochs"] = self._ranges
         return result
 

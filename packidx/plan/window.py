@@ -86,6 +86,11 @@ class WindowPlan:
         packed[self.items.row if self._kept is None else self.items.row[self._stayed]] = True
         return int(packed.sum())
 
+    @property
+    def num_pieces(self) -> int:
+        """Rows of the samples table in one epoch."""
+        return self.items.num_items if self._kept is None else len(self._stayed)
+
     def bounds(self) -> list[tuple[int, str]]:
         """Lower bound of each group's packs in one epoch, and the name of its proof."""
         found = []
@@ -150,11 +155,11 @@ class WindowPlan:
         detail = f"not among the {self._options.max_packs} packs that were drawn"
         return dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
 
-    def num_packs(self) -> int:
+    def num_packs(self, epoch: int = 0) -> int:
         """Packs of one epoch."""
         known = [part.solution.num_packs for part in self._parts]
         if self.items.copy is not None or self._kept is not None or None in known:
-            return self._compose(0)[0].num_packs
+            return self._compose(epoch)[0].num_packs
         return sum(one for one in known if one is not None)
 
     def _solve(self) -> list[_Group]:

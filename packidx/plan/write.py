@@ -1,0 +1,74 @@
+"""One window's rows of the snapshot, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from packidx.plan.cost import CostModel
+from packidx.plan.result import Tally
+from packidx.plan.schedule import blocks_of
+from packidx.plan.tables import packs_table, samples_chunks
+from packidx.plan.window import WindowPlan
+from packidx.plan.windows import Window
+
+Progress = Callable[[str], None]
+
+
+class Rows(Protocol):
+    """Where rows go: a `SnapshotWriter`, or a window's own `WindowFiles`."""
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Add rows to one of the window's tables, in the schema's types."""
+
+
+def write_window(
+    output: Rows,
+    plan: WindowPlan,
+    window: Window,
+    dropped: pa.Table,
+    block: int,
+    tally: Tally,
+    progress: Progress,
+) -> None:
+    """Write a window's packs, samples and dropped samples, and take them into `tally`.
+
+    Args:
+        output: where the rows go.
+        plan: of the window.
+        window: where its rows are in the lengths table.
+        dropped: what is in no pack (schema `DROPPED`).
+        block: packs per optimizer step; 0 where no window had any yet.
+        tally: of what was written before: numbers of packs and rows go on from there.
+        progress: told what is being done.
+    """
+    options = tally.options
+    model = CostModel.from_json(options.cost_model)
+    tally.begin_window(window, plan, dropped)
+    epochs = options.epochs if plan.items.num_items else 0
+    for epoch in range(epochs):
+        variant = plan.variant(epoch, block, model)
+        if not len(variant.packs):
+            continue
+        progress(f"writing {len(variant.packs):,} packs of window {plan.number + 1}")
+        first_pack, first_row = tally.num_packs, tally.num_pieces
+        output.write(
+            "packs",
+            packs_table(
+                variant.packs,
+                first_pack=first_pack,
+                first_row=first_row,
+                epoch=epoch,
+                window=plan.number,
+                groups=plan.groups,
+            ),
+        )
+        for rows in samples_chunks(plan.items, variant.placed, variant.packs.sizes, first_pack):
+            output.write("samples", rows)
+        tally.add(epoch, plan, variant)
+    if dropped.num_rows:
+        output.write("dropped", dropped)
+    steps = options.micro_steps
+    tally.end_window(plan, blocks_of(options.schedule, block or steps, steps))

@@ -1,0 +1,122 @@
+"""Two nodes of Ray, each with a raylet of its own, share the work; one of them may die."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+import ray_work
+from ray.cluster_utils import Cluster
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import SourceError
+from packidx.estimate import work
+from packidx.ray_tasks import RayTasks
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head and another node, of one CPU each."""
+    both = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    both.add_node(num_cpus=1)
+    yield both
+    both.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def address(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """packidx joins it, and leaves it as it is."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    monkeypatch.setattr(work, "TASK_BYTES", 2000)
+
+
+@pytest.fixture
+def done_by(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """How many tasks each node has done, call by call."""
+    found: list[dict[str, int]] = []
+    close = RayTasks.close
+
+    def noted(tasks: RayTasks) -> None:
+        found.append(tasks.done_by)
+        close(tasks)
+
+    monkeypatch.setattr(RayTasks, "close", noted)
+    return found
+
+
+def write_talks(folder: Path, shards: int) -> str:
+    folder.mkdir()
+    for shard in range(shards):
+        content = "word " * (700 + shard)
+        record = {"messages": [{"role": "user", "content": content}]}
+        (folder / f"shard-{shard:03d}.jsonl").write_text((json.dumps(record) + "\n") * 3)
+    return str(folder)
+
+
+def test_both_nodes_count_and_plan(tmp_path: Path, done_by: list[dict[str, int]]) -> None:
+    data = write_talks(tmp_path / "data", 60)
+    words = ray_work.Words()
+    estimate_lengths(data, tmp_path / "local", encode=words, workers=1)
+    done_by.clear()
+    estimate_lengths(data, tmp_path / "ray", encode=words, engine="ray")
+    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
+    lengths = np.random.default_rng(0).integers(5, 500, 60_000)
+    pq.write_table(pa.table({"length": lengths}), tmp_path / "l.parquet")
+    rules: dict[str, Any] = {"capacity": 2048, "window_samples": 3000}
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", **rules)
+    plan_packs(tmp_path / "l.parquet", tmp_path / "j", engine="ray", **rules)
+    one, two = open_index(tmp_path / "i"), open_index(tmp_path / "j")
+    assert one.id == two.id and one.manifest["files"] == two.manifest["files"]
+    assert [sum(counts.values()) for counts in done_by] == [60, 40]
+    assert [len(counts) for counts in done_by] == [2, 2]  # nodes
+    assert not ray.is_initialized()
+
+
+def test_what_only_another_node_lacks_is_said_of_it(
+    tmp_path: Path, cluster: Cluster, done_by: list[dict[str, int]]
+) -> None:
+    """The nodes share this machine's disk: a task that fails on the other one stands for it."""
+    with RayTasks() as tasks, pytest.raises(SourceError) as caught:
+        list(tasks.run(missing_elsewhere, [head_id(cluster)] * 200))
+    told = str(caught.value)
+    assert "every node must find sources, media and output under the same paths" in told
+    assert "/data/a.jsonl" in told and "\n" not in told
+
+
+def head_id(cluster: Cluster) -> str:
+    return str(cluster.head_node.node_id)
+
+
+def missing_elsewhere(node: str, shared: None) -> None:
+    time.sleep(0.01)
+    if ray.get_runtime_context().get_node_id() != node:
+        raise FileNotFoundError(2, "No such file or directory", "/data/a.jsonl")
+
+
+def test_a_node_killed_in_the_middle_changes_nothing(tmp_path: Path, cluster: Cluster) -> None:
+    data = write_talks(tmp_path / "data", 30)
+    estimate_lengths(data, tmp_path / "local", encode=ray_work.Words(), workers=1)
+    mark = tmp_path / head_id(cluster)
+
+    def kill() -> None:
+        while not mark.exists():  # a task of the other node waits for ever
+            time.sleep(0.05)
+        (node,) = cluster.worker_nodes
+        cluster.remove_node(node, allow_graceful=False)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    waiting = ray_work.Words(mark, "wait_elsewhere")
+    estimate_lengths(data, tmp_path / "ray", encode=waiting, engine="ray")
+    killer.join(30)
+    assert mark.exists() and not cluster.worker_nodes
+    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
