@@ -63,6 +63,14 @@ if TYPE_CHECKING:
     metavar="auto|gigatoken|tokenizers",
     help="What tokenizes; auto takes the faster one if both agree on the data's own text.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Who counts: processes of this machine, or Ray's: of the cluster that RAY_ADDRESS names, "
+    "or else of this machine.",
+)
 @source_options
 def estimate(
     sources: tuple[str, ...],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,14 +14,14 @@ import click
 def log(index: str, quiet: bool, as_json: bool) -> None:
     """List the snapshots of INDEX, newest first."""
     from packidx.errors import FormatError
-    from packidx.index import open_index, read_head, snapshot_ids
+    from packidx.index import Index, open_index, read_head, snapshot_ids
 
     newest = open_index(index)
-    head = read_head(Path(newest.path))
+    head = read_head(newest.path)
     rows = []
     for ident in snapshot_ids(newest.path):
         try:
-            manifest = open_index(f"{newest.path}@{ident}").manifest
+            manifest = Index(newest.path, ident).manifest
         except FormatError as error:
             click.echo(f"warning: left out: {error}", err=True)
             continue

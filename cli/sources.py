@@ -87,7 +87,7 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
         words = {"scan": "reading shards", "count": "counting tokens"}
-        words["calibrate"] = "encoding samples"
+        words |= {"calibrate": "encoding samples", "upload": "uploading"}
         tasks = {name: bar.add_task(text, visible=False) for name, text in words.items()}
 
         def progress(phase: str, done: int, total: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 if TYPE_CHECKING:
     import duckdb
 
+    from packidx.copies import Part
     from packidx.index import Index
 
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
@@ -41,7 +43,8 @@ def sql(
 ) -> None:
     """Run QUERY over INDEX or INDEX@ID; "-" reads it from stdin, without QUERY list the columns.
 
-    The views are packs, samples and dropped, and lengths where that table is still there.
+    The views are packs, samples and dropped, and lengths where that table is still there. Of what
+    is in an object store, only the tables that QUERY names are fetched.
     """
     from packidx.index import open_index
 
@@ -85,15 +88,16 @@ def _run(index: Index, query: str, kind: str, output: str | None) -> str | None:
 
     absent = ""
     try:
-        connection = duckdb.connect()
-        absent = _make_views(connection, index)
-        relation = connection.sql(query)
-        if relation is None:  # a statement without rows
-            return "[]\n" if kind == "json" else ""
-        if output and kind == "parquet":
-            relation.write_parquet(output, compression="zstd")
-            return None
-        columns, rows = relation.columns, _rows(relation)
+        with ExitStack() as copies:
+            connection = duckdb.connect()
+            absent = _make_views(connection, index, query, copies)
+            relation = connection.sql(query)
+            if relation is None:  # a statement without rows
+                return "[]\n" if kind == "json" else ""
+            if output and kind == "parquet":
+                relation.write_parquet(output, compression="zstd")
+                return None
+            columns, rows = relation.columns, _rows(relation)
     except duckdb.Error as error:
         first = " ".join(str(error).split("\n\n")[0].split())
         if absent and "name lengths does not exist" in first:
@@ -118,44 +122,75 @@ def _rows(relation: duckdb.DuckDBPyRelation) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _make_views(connection: duckdb.DuckDBPyConnection, index: Index) -> str:
-    """Create the views; returns why there is no view `lengths`, or an empty string."""
-    tables = {name: index.files(name) for name in ("packs", "samples", "dropped")}
-    lengths, absent = _lengths_files(index)
-    if lengths:
-        tables["lengths"] = lengths
+_TABLES = ("packs", "samples", "dropped")
+
+
+def _make_views(
+    connection: duckdb.DuckDBPyConnection, index: Index, query: str, copies: ExitStack
+) -> str:
+    """Create the views; returns why there is no view `lengths`, or an empty string.
+
+    Args:
+        connection: where they are created.
+        index: of the tables.
+        query: tables in an object store that it does not name are left out, unless it names none.
+        copies: what the views need lives as long as this.
+    """
+    from packidx.copies import local_copies
+    from packidx.storage import is_url
+
+    named = {name for name in (*_TABLES, "lengths") if re.search(rf"\b{name}\b", query, re.I)}
+    named = named or {*_TABLES, "lengths"}
+    tables = {
+        name: copies.enter_context(index.local_files(name))
+        for name in _TABLES
+        if name in named or not is_url(index.path)
+    }
+    absent = ""
+    if "lengths" in named or not is_url(index.resolve(index.manifest["lengths"]["uri"])):
+        lengths, absent = _lengths_files(index)
+        if lengths:
+            tables["lengths"] = copies.enter_context(local_copies(lengths))
     for name, files in tables.items():
-        listed = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
+        listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
     return absent
 
 
-def _lengths_files(index: Index) -> tuple[list[Path], str]:
+def _lengths_files(index: Index) -> tuple[list[Part], str]:
     """The planned lengths table's files, or none and the reason."""
+    from packidx import storage
+    from packidx.copies import Part
     from packidx.errors import FormatError
     from packidx.manifest import load_manifest
+    from packidx.publish import LIST
     from packidx.schema import LENGTHS_FORMAT
 
     planned = index.manifest["lengths"]
-    path = Path(index.resolve(planned["uri"]))
-    if (path / "manifest.json").is_file():
+    uri = index.resolve(planned["uri"]).rstrip("/") or "/"
+    path = storage.join(uri, "manifest.json")
+    if storage.is_file(path):
         keys = {"fingerprint": str, "files": list}
         try:
-            manifest = load_manifest(path / "manifest.json", LENGTHS_FORMAT, keys, "estimate again")
+            manifest = load_manifest(path, LENGTHS_FORMAT, keys, "estimate again")
         except FormatError as error:
             return [], f"there is no view lengths: {error}"
         if manifest["fingerprint"] != planned["fingerprint"]:
-            return [], f"there is no view lengths: {path} is not the table that was planned"
-        return [path / part["path"] for part in manifest["files"]], ""
-    if path.is_dir():
-        files = sorted(path.glob("*.parquet"))
-    elif path.is_file():
-        files = [path]
+            return [], f"there is no view lengths: {uri} is not the table that was planned"
+        parts = manifest["files"]
+        return [Part(storage.join(uri, p["path"]), p["bytes"], p.get("sha256")) for p in parts], ""
+    if storage.is_file(uri):
+        files = [uri]
+    elif storage.is_folder(uri):
+        names = storage.names(uri)
+        if LIST in names:
+            return [], f"there is no view lengths: {uri} is being written, or its run was cut off"
+        files = [storage.join(uri, name) for name in names if name.endswith(".parquet")]
     else:
-        files = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        files = storage.glob(uri)
     if not files:
-        return [], f"there is no view lengths: {path} is gone, say where with --root OLD=NEW"
-    return files, ""
+        return [], f"there is no view lengths: {uri} is gone, say where with --root OLD=NEW"
+    return [Part(file) for file in files], ""
 
 
 def _hand_out(text: str, output: str | None) -> None:

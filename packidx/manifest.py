@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from packidx import storage
+from packidx.copies import sizes
 from packidx.errors import FormatError
 from packidx.schema import FORMAT_VERSION
 
@@ -16,22 +18,27 @@ _PACKAGES = ("packidx", "numpy", "pyarrow", "polars", "orjson", "pillow", "token
 
 
 def load_manifest(
-    path: Path, expected: str, keys: Mapping[str, type], remedy: str
+    path: str | Path, expected: str, keys: Mapping[str, type], remedy: str
 ) -> dict[str, Any]:
     """The manifest at `path`, checked for format, version and `keys`.
 
     Args:
+        path: a file or a URL.
         expected: the format it must have.
         keys: what it must hold, and of which JSON type.
         remedy: what the user should do where it is not one; ends the sentence.
 
     Raises:
         FormatError: not JSON, of another format, written by a newer packidx, or incomplete.
+        OSError: a store cannot be asked.
     """
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(storage.read(str(path)))
         found, written = manifest["format"], manifest["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        lasting = (FileNotFoundError, IsADirectoryError)
+        if isinstance(error, OSError) and storage.is_url(str(path)) and type(error) not in lasting:
+            raise  # the store's state says nothing of the manifest
         kind = expected.removeprefix("packidx-")
         raise FormatError(f"{path} is no {kind} manifest ({error!r}); {remedy}") from None
     if found != expected:
@@ -45,7 +52,7 @@ def load_manifest(
     return dict(manifest)
 
 
-def check_keys(path: Path, value: Any, keys: Mapping[str, type], remedy: str) -> None:
+def check_keys(path: str | Path, value: Any, keys: Mapping[str, type], remedy: str) -> None:
     """Raise a FormatError unless `value`, a part of `path`, is an object with `keys`."""
     if not isinstance(value, dict):
         raise FormatError(f"{path} has {value!r:.40} where an object should be; {remedy}")
@@ -58,11 +65,15 @@ def check_keys(path: Path, value: Any, keys: Mapping[str, type], remedy: str) ->
             )
 
 
-def unsound_file(folder: Path, manifest: Mapping[str, Any]) -> str | None:
-    """What is wrong with the first file that is not there in the size the manifest says."""
-    for part in manifest["files"]:
-        path, size = folder / part["path"], part["bytes"]
-        actual = path.stat().st_size if path.is_file() else None
+def unsound_file(folder: str | Path, manifest: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first file that is not there in the size the manifest says.
+
+    Raises:
+        OSError: a store cannot be asked.
+    """
+    paths = [storage.join(str(folder), part["path"]) for part in manifest["files"]]
+    for path, actual, part in zip(paths, sizes(paths), manifest["files"], strict=True):
+        size = part["bytes"]
         if actual != size:
             state = "is missing" if actual is None else f"has {actual} bytes"
             return f"{path} {state}, its manifest says {size}"

@@ -3,6 +3,9 @@
 .NAME.new-<job>/        beside the folder NAME, locked by the run that works on it
   table/                what is being built: it becomes NAME
   notes/                what is finished of it, for the next run of the same job
+
+What goes into an object store is built in the cache's folder, NAME being a digest of the URL, and
+then uploaded (`packidx.publish`).
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from packidx import files
+from packidx import files, storage
 from packidx.errors import OptionError
+
+if TYPE_CHECKING:
+    from packidx.publish import Told
 
 _AT_FDCWD = -100  # <fcntl.h>
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
@@ -47,21 +54,22 @@ class Staging:
 
 
 @contextlib.contextmanager
-def replacing(path: str, job: str, what: str) -> Iterator[Staging]:
+def replacing(path: str, job: str, what: str, told: Told | None = None) -> Iterator[Staging]:
     """A new folder beside `path` that takes its place, whole, when the block ends well.
 
     When it does not, or the process is killed, finished parts stay: the next run of the same job
     finds them, one of another job to the same `path` removes them.
 
     Args:
-        path: the table's folder.
+        path: the table's folder, or a URL of one.
         job: digest of everything that decides the table.
         what: what it is, for the error.
+        told: called with how many files of how many are uploaded.
 
     Raises:
         OptionError: the folder cannot be made or put in place, or another run is making it.
     """
-    real = os.path.realpath(path)
+    real = _home(path)
     parent, name = os.path.split(real)
     folder = os.path.join(parent, f".{name}.new-{job[:16]}")
     place = Place(os.path.join(folder, "table"), os.path.join(folder, "notes"), job)
@@ -73,9 +81,14 @@ def replacing(path: str, job: str, what: str) -> Iterator[Staging]:
                 os.makedirs(place.table, exist_ok=True)
                 os.makedirs(place.notes, exist_ok=True)
                 yield Staging(place, discarded)
-                files.fsync_path(place.table)
-                _swap(place.table, real)
-                files.fsync_path(parent)
+                if storage.is_url(path):
+                    from packidx.publish import publish
+
+                    publish(place.table, path, told)
+                else:
+                    files.fsync_path(place.table)
+                    _swap(place.table, real)
+                    files.fsync_path(parent)
                 files.remove_tree(folder)  # with the table that was replaced
             except BaseException:
                 if not _num_finished(folder):
@@ -136,7 +149,17 @@ def remove_abandoned(path: str) -> int:
     Returns:
         how many finished parts were in it.
     """
-    return _remove_abandoned(*os.path.split(os.path.realpath(path)), "")
+    parent, name = os.path.split(_home(path))
+    return _remove_abandoned(parent, name, "") if os.path.isdir(parent) else 0
+
+
+def _home(path: str) -> str:
+    """What `path` would be called, were it a folder of this machine."""
+    if not storage.is_url(path):
+        return os.path.realpath(path)
+    from packidx.publish import home
+
+    return home(path)
 
 
 def _remove_abandoned(parent: str, name: str, own: str) -> int:
@@ -184,4 +207,5 @@ def _exchange(one: str, other: str) -> bool:
 
 
 def _unwritable(path: str, what: str, error: OSError) -> OptionError:
-    return OptionError(f"cannot write the {what} to {path}: {error.strerror or error}")
+    where = f" ({error.filename})" if storage.is_url(path) and error.filename else ""
+    return OptionError(f"cannot write the {what} to {path}: {error.strerror or error}{where}")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from packidx import storage
+from packidx.copies import content_digest, overlapped, sizes
 from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.fetch import Fetcher
-from packidx.files import file_digest
 from packidx.index import Index, Sample
 from packidx.index.verify import Check, verify_snapshot
 from packidx.manifest import load_manifest
 from packidx.mix import derive_key, permutation
 from packidx.named import fingerprint_of
+from packidx.records.containers import DEFAULT as JSONL
+from packidx.records.containers.tar import TAR
+from packidx.records.sources import scan
 from packidx.schema import LENGTHS_FORMAT
 from packidx.transform import Function, Transform, planned_transform
 
@@ -61,8 +64,9 @@ def verify(
 def _check_lengths(index: Index) -> Iterator[Check]:
     """The lengths table, where it is still there, is the one that was planned."""
     planned = index.manifest["lengths"]
-    path = Path(index.resolve(planned["uri"])) / "manifest.json"
-    if not path.is_file():
+    folder = index.resolve(planned["uri"]).rstrip("/") or "/"
+    path = storage.join(folder, "manifest.json")
+    if not storage.is_file(path):
         return
     try:
         manifest = load_manifest(path, LENGTHS_FORMAT, {"fingerprint": str}, "estimate again")
@@ -72,16 +76,13 @@ def _check_lengths(index: Index) -> Iterator[Check]:
     found = manifest["fingerprint"]
     same = found == planned["fingerprint"]
     if not same and _goes_on(index, manifest):
-        detail = f"{path.parent} has shards that were added since: not compared"
+        detail = f"{folder} has shards that were added since: not compared"
         yield Check("lengths table", True, detail)
         return
     detail = (
-        f"{path.parent} is the table that was planned"
+        f"{folder} is the table that was planned"
         if same
-        else (
-            f"{path.parent} has fingerprint {found}, "
-            f"planned was {planned['fingerprint']}: plan again"
-        )
+        else (f"{folder} has fingerprint {found}, planned was {planned['fingerprint']}: plan again")
     )
     yield Check("lengths table", same, detail)
 
@@ -102,16 +103,31 @@ def _check_shards(index: Index) -> Iterator[Check]:
     shards = index.manifest["shards"]
     if not shards:
         return
+    paths = [index.resolve(shard["uri"]) for shard in shards]
+    found = sizes(paths)
+    there = [
+        (path, shard.get("container", JSONL))
+        for path, size, shard in zip(paths, found, shards, strict=True)
+        if size == shard["bytes"]
+    ]
+    digests = {
+        path: digest for (path, _), digest in zip(there, overlapped(_digest, there), strict=True)
+    }
     wrong = []
-    for shard in shards:
-        path = Path(index.resolve(shard["uri"]))
-        if not path.is_file():
+    for path, size, shard in zip(paths, found, shards, strict=True):
+        if size is None:
             wrong.append(f"{path} is missing (name its new place with --root OLD=NEW)")
-        elif path.stat().st_size != shard["bytes"]:
-            wrong.append(f"{path} has {path.stat().st_size} bytes, counted were {shard['bytes']}")
-        elif file_digest(path) != shard["fingerprint"]:
+        elif size != shard["bytes"]:
+            wrong.append(f"{path} has {size} bytes, counted were {shard['bytes']}")
+        elif digests[path] != shard["fingerprint"]:
             wrong.append(f"{path} has changed since it was counted")
     yield Check("shards", not wrong, "; ".join(wrong) or f"{len(shards)} shards unchanged")
+
+
+def _digest(shard: tuple[str, str]) -> str:
+    """A shard's fingerprint: of a tar that of what a scan reads, of another the whole file's."""
+    path, kind = shard
+    return scan(path, kind=kind).sha256 if kind == TAR else content_digest(path)
 
 
 def _check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ class Store:
     requests: list[Request] = field(default_factory=list)
     cuts: list[str] = field(default_factory=list)
     """Ends of paths: the response to the next GET of such a path is cut off in its middle."""
+    dropped: list[str] = field(default_factory=list)
+    """Ends of paths: the next PUT of such a path is not passed on, its connection is closed."""
 
     def forget(self) -> None:
         self.requests.clear()
@@ -61,9 +64,11 @@ def object_store(cache: Path) -> Iterator[Store]:
     """A server with one empty bucket; this process and its children find it by the environment."""
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it has a line for every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     store = Store(server.get_host_and_port()[1])
+    _reset(store.port)
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store))
     proxy.daemon_threads = True
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
@@ -85,6 +90,14 @@ def object_store(cache: Path) -> Iterator[Store]:
         proxy.shutdown()
         proxy.server_close()
         server.stop()
+
+
+def _reset(port: int) -> None:
+    """What an earlier server of this process was given: they all have one memory."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/moto-api/reset")
+    connection.getresponse().read()
+    connection.close()
 
 
 def _create_bucket() -> None:
@@ -110,13 +123,19 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
         def _pass_on(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(size) if size else None
+            place = self.path.partition("?")[0]
+            lost = next((end for end in store.dropped if place.endswith(end)), None)
+            if self.command == "PUT" and lost is not None:
+                store.dropped.remove(lost)
+                self.close_connection = True
+                self.connection.close()
+                return
             upstream = http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)
             kept = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
             upstream.request(self.command, self.path, body, kept)
             answer = upstream.getresponse()
             data = answer.read()
             upstream.close()
-            place = self.path.partition("?")[0]
             cut = next((end for end in store.cuts if place.endswith(end)), None)
             if self.command == "GET" and cut is not None and len(data) > 1:
                 store.cuts.remove(cut)

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from packidx import staging
 from packidx.errors import OptionError
-from packidx.estimate import LengthsSummary, estimate_lengths, output, work
+from packidx.estimate import LengthsSummary, estimate_lengths, work
 from packidx.records import sources
 
 TASK_BYTES = 40_000
@@ -310,7 +311,7 @@ def test_an_encoder_without_fingerprint_starts_over(
 def test_two_runs_do_not_share_a_folder(
     shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "_ATTEMPTS", 2)
+    monkeypatch.setattr(staging, "_ATTEMPTS", 2)
     seen = []
 
     def meanwhile(phase: str, done: int, total: int) -> None:

@@ -10,17 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx import files
+from packidx import files, storage
 from packidx.errors import OptionError, SourceError
-from packidx.estimate import engine, work
+from packidx.estimate import engine as text_engines
 from packidx.estimate import output as place
+from packidx.estimate import work
 from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.foreign import Encode
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
 from packidx.estimate.parts import Part, take_over, tidy
-from packidx.estimate.pool import Pool
+from packidx.estimate.pool import Workers
 from packidx.estimate.progress import Progress, silent
+from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.recipe import Recipe
+from packidx.records.containers.base import file_version, unreadable
 from packidx.records.expand import Shard, expand_sources
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
@@ -73,6 +76,7 @@ def estimate_lengths(
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
     workers: int | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> LengthsSummary:
     """Count the tokens of every record of `sources` into the lengths table `output`.
@@ -84,9 +88,10 @@ def estimate_lengths(
     run), unless `encode` has no ``fingerprint()`` to be known by.
 
     Args:
-        sources: files, globs or folders, each possibly as ``NAME=…``.
-        output: the table's folder. A lengths table there is replaced, whole, unless it was made
-            from the same sources with the same options and has no media to look for again.
+        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these.
+        output: the table's folder, or a URL of one. A lengths table there is replaced, whole,
+            unless it was made from the same sources with the same options and has no media to look
+            for again.
         processor: folder or hub name of a Hugging Face processor; without one, lengths are
             taken from the records' own counts or guessed, and the rows say so.
         encode: instead of a processor, the training's own encoder, callable(record) ->
@@ -100,26 +105,29 @@ def estimate_lengths(
             samples for real with `processor` or `encode`; a plan takes its margin from that.
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
-        media_root: folder of the media; nothing outside it is read. Otherwise relative paths start
-            from each shard's own folder, or from the one that a mix states.
+        media_root: folder of the media, or its URL; nothing outside it is read. Otherwise relative
+            paths start from each shard's own folder, or from the one that a mix states.
         columns: what the sources call their columns, ``{"messages": "chat"}``; see
             `packidx.records.layout.COLUMNS`. A data set of a mix that states columns of its own
             must not be among the sources then; the same holds for tags and the delimiter.
         tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character.
         workers: processes; the number of CPUs by default.
+        engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
+            is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
         progress: called with how far the work is.
 
     Raises:
         SourceError: a source or the processor cannot be used, or a worker process died.
         OptionError: an option or `output` cannot be used.
+        MissingExtraError: Ray is asked for and not installed.
         MismatchError: the text engine that is asked for gives other tokens than `tokenizers`.
     """
     begun = time.monotonic()
     progress = progress or silent
-    workers = check_workers(workers)
-    wanted = engine.check_engine(text_engine)
-    output = os.fspath(output)
+    asked, workers = workers, check_workers(workers)
+    wanted = text_engines.check_engine(text_engine)
+    output = storage.local_path(os.fspath(output))
     root = check_folder(media_root)
     existing = place.check_place(output)
     layout = layout_from_options(columns, tags, delimiter=delimiter)
@@ -131,8 +139,8 @@ def estimate_lengths(
     )
     forget_sizes()
     forget_videos()
-    with Pool(recipe, workers) as pool:
-        if existing is None and workers > 1 and is_large(shards):
+    with open_workers(engine, recipe, asked, workers) as pool:
+        if existing is None and pool.takes(workers) and is_large(shards):
             pool.start()
         counter = recipe.build()
         scans = scan_shards(shards, workers, progress)
@@ -144,13 +152,14 @@ def estimate_lengths(
         return _make(job, output, pool, begun, progress)
 
 
-def _make(job: Job, output: str, pool: Pool, begun: float, progress: Progress) -> LengthsSummary:
-    with replacing(output, job_digest(job), "lengths table") as staging:
+def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress) -> LengthsSummary:
+    told = functools.partial(progress, "upload")
+    with replacing(output, job_digest(job), "lengths table", told) as staging:
         parts, resumed = _run(job, staging.place, pool, progress)
         calibration = None
         if job.calibrate:
             told = functools.partial(progress, "calibrate")
-            calibration = calibration_of(job, parts, staging.place, pool.workers, told)
+            calibration = calibration_of(job, parts, staging.place, pool, told)
         manifest = make_manifest(job, parts, calibration)
         tidy(staging.place, [part.number for part in parts])
         files.write_json(os.path.join(staging.place.table, place.MANIFEST), manifest)
@@ -159,12 +168,12 @@ def _make(job: Job, output: str, pool: Pool, begun: float, progress: Progress) -
 
 def with_engine(job: Job) -> Job:
     """`job` with its text engine."""
-    name, record = engine.choose(job.counter, shard_infos(job), job.scans, job.wanted_engine)
+    name, record = text_engines.choose(job.counter, shard_infos(job), job.scans, job.wanted_engine)
     job.counter.engine = name
     return replace(job, engine=record)
 
 
-def _run(job: Job, where: Place, pool: Pool, progress: Progress) -> tuple[list[Part], int]:
+def _run(job: Job, where: Place, pool: Workers, progress: Progress) -> tuple[list[Part], int]:
     """All parts in order, and how many of them were there already."""
     tasks = work.make_tasks(shard_infos(job), job.scans)
     total = sum(task.num_records for task in tasks)
@@ -182,7 +191,7 @@ def _run(job: Job, where: Place, pool: Pool, progress: Progress) -> tuple[list[P
 
     finished = {part.number for part in parts}
     left = [task for task in tasks if task.number not in finished]
-    if min(pool.workers, len(left)) <= 1:
+    if not pool.takes(len(left)):
         parts += [work.run_task(task, where, job.counter, advance) for task in left]
     else:
         for part in work.run_tasks(left, where, pool, job.counter):
@@ -193,19 +202,20 @@ def _run(job: Job, where: Place, pool: Pool, progress: Progress) -> tuple[list[P
 
 def is_large(shards: Sequence[Shard]) -> bool:
     """Whether there is work for several processes."""
-    return sum(os.path.getsize(shard.path) for shard in shards) > 2 * TASK_BYTES
+    return sum(file_version(shard.path)[0] for shard in shards) > 2 * TASK_BYTES
 
 
 def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> list[ShardScan]:
-    """All shards' scans; hashing lets go of the interpreter, so threads do."""
-    total = sum(os.path.getsize(shard.path) for shard in shards)
+    """All shards' scans; hashing lets go of the interpreter, and so does waiting for a store."""
+    total = sum(file_version(shard.path)[0] for shard in shards)
     done = 0
     scans = []
 
     def scan_one(shard: Shard) -> ShardScan:
         return scan(shard.path, None, shard.container, shard.layout)
 
-    with ThreadPoolExecutor(min(workers, len(shards), 16)) as pool:
+    threads = storage.THREADS if any(storage.is_url(shard.path) for shard in shards) else workers
+    with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:
         for result in pool.map(scan_one, shards):
             scans.append(result)
             done += result.nbytes
@@ -259,6 +269,11 @@ def _check_calibrate(samples: int, can_encode: bool) -> None:
 def check_folder(path: str | os.PathLike[str] | None) -> str | None:
     if path is None:
         return None
-    if not os.path.isdir(path):
-        raise SourceError(f"the media root {os.fspath(path)} is not a folder: check the path")
-    return os.fspath(path)
+    folder = os.fspath(path)
+    try:
+        found = storage.is_folder(storage.local_path(folder))
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    if not found:
+        raise SourceError(f"the media root {folder} is not a folder: check the path")
+    return storage.local_path(folder)

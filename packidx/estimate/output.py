@@ -6,19 +6,20 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packidx import schema
+from packidx import schema, storage
+from packidx.copies import Part, local_copy
 from packidx.errors import OptionError
 from packidx.manifest import unsound_file
 
 MANIFEST = "manifest.json"
-_OWN_FILES = re.compile(r"manifest\.json|part-\d{5,}\.parquet")
+# The last is the list that publishing to an object store leaves (`packidx.publish`).
+_OWN_FILES = re.compile(r"manifest\.json|part-\d{5,}\.parquet|\.packidx-files\.json")
 
 
 def check_place(path: str) -> dict[str, Any] | None:
@@ -26,11 +27,14 @@ def check_place(path: str) -> dict[str, Any] | None:
 
     Raises:
         OptionError: `path` is a file, or a folder with something in it that is no lengths table.
+        OSError: it cannot be looked at.
     """
+    if storage.is_url(path):
+        return _check_stored(path)
     if not os.path.lexists(path):
         return None
     if not os.path.isdir(path):
-        raise OptionError(f"{path} is a file: name a folder for the lengths table")
+        raise _is_file(path)
     names = sorted(os.listdir(path))
     if not names:
         return None
@@ -41,25 +45,47 @@ def check_place(path: str) -> dict[str, Any] | None:
         )
     foreign = [name for name in names if not _OWN_FILES.fullmatch(name)]
     if foreign:
-        raise OptionError(
-            f"{path} also holds {foreign[0]}, which packidx did not write: move it away, "
-            "or name another folder"
-        )
+        raise _is_foreign(path, foreign[0])
     return manifest
+
+
+def _check_stored(url: str) -> dict[str, Any] | None:
+    """The same of a place in an object store: no manifest is there after a run was cut off."""
+    from packidx.publish import check_bucket, check_free
+
+    if storage.is_file(url):
+        raise _is_file(url)
+    names, _ = check_free(url)
+    if not names:
+        check_bucket(url)
+    foreign = [name for name in names if not _OWN_FILES.fullmatch(name)]
+    if foreign:
+        raise _is_foreign(url, foreign[0])
+    return _manifest(url) if MANIFEST in names else None
+
+
+def _is_file(path: str) -> OptionError:
+    return OptionError(f"{path} is a file: name a folder for the lengths table")
+
+
+def _is_foreign(path: str, name: str) -> OptionError:
+    return OptionError(
+        f"{path} also holds {name}, which packidx did not write: move it away, "
+        "or name another folder"
+    )
 
 
 def is_complete(path: str, manifest: dict[str, Any]) -> bool:
     """Whether every file of the manifest is there with its size."""
     try:
-        return unsound_file(Path(path), manifest) is None
+        return unsound_file(path, manifest) is None
     except (OSError, KeyError, TypeError):
         return False
 
 
 def _manifest(path: str) -> dict[str, Any] | None:
     try:
-        with open(os.path.join(path, MANIFEST), "rb") as file:
-            manifest = json.load(file)
+        manifest = json.loads(storage.read(storage.join(path, MANIFEST)))
     except (OSError, ValueError, RecursionError):
         return None
     if isinstance(manifest, dict) and manifest.get("format") == schema.LENGTHS_FORMAT:
@@ -70,17 +96,17 @@ def _manifest(path: str) -> dict[str, Any] | None:
 def first_rejected(path: str, reasons: Sequence[str]) -> dict[str, tuple[str, str]]:
     """(key, detail) of the first row of a table that each of `reasons` has rejected."""
     found: dict[str, tuple[str, str]] = {}
-    with open(os.path.join(path, MANIFEST), "rb") as file:
-        parts = json.load(file)["files"]
-    for part in parts:
+    for part in json.loads(storage.read(storage.join(path, MANIFEST)))["files"]:
         wanted = [reason for reason in reasons if reason not in found]
         if not wanted:
             break
-        rows = pq.read_table(
-            os.path.join(path, part["path"]),
-            columns=["reason", "key", "detail"],
-            filters=[("reason", "in", wanted)],
-        )
+        file = Part(storage.join(path, part["path"]), part["bytes"], part["sha256"])
+        with local_copy(file) as copy:
+            rows = pq.read_table(
+                copy,
+                columns=["reason", "key", "detail"],
+                filters=[("reason", "in", wanted)],
+            )
         firsts = pc.index_in(pa.array(wanted), rows["reason"]).to_pylist()
         for reason, at in zip(wanted, firsts, strict=True):
             if at is not None:

@@ -9,7 +9,8 @@ class Progress(Protocol):
     """Anything that can be called so; it is called from the caller's own thread."""
 
     def __call__(self, phase: str, done: int, total: int) -> None:
-        """`done` of `total`: bytes in the phase ``'scan'``, records in the phase ``'count'``."""
+        """`done` of `total`: bytes in the phase ``'scan'``, records in the phase ``'count'``, files
+        in the phase ``'upload'``, which is told by several threads."""
 
 
 def silent(phase: str, done: int, total: int) -> None:

@@ -1,6 +1,7 @@
 """The pack index on disk: publishing, opening and verifying snapshots."""
 
-from packidx.index.reader import Index, Pack, Sample, open_index, snapshot_ids
+from packidx.index.opening import open_index, snapshot_ids
+from packidx.index.reader import Index, Pack, Sample
 from packidx.index.snapshot import SnapshotWriter, read_head, writing
 
 __all__ = [

@@ -1,9 +1,10 @@
-"""Opening a snapshot: lazy, light, picklable."""
+"""A snapshot that is read: lazy, light, picklable."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, NotFoundInIndex
+from packidx import storage
+from packidx.copies import Part, local_copies, local_copy
+from packidx.errors import FormatError, NotFoundInIndex, OptionError
 from packidx.index.row_groups import RowGroups, readable
-from packidx.index.snapshot import OPTIONAL, TABLES, read_head
+from packidx.index.snapshot import OPTIONAL, TABLES
 from packidx.manifest import check_keys, load_manifest
 from packidx.schema import INDEX_FORMAT, PACKS
 
@@ -80,8 +83,11 @@ class Pack:
 class Index:
     """A snapshot of a pack index, read lazily; pickles as its path.
 
+    Of an index in an object store, a file of its tables is copied to the cache (`packidx.cache`)
+    when something in it is first asked for.
+
     Attributes:
-        path: folder of the index.
+        path: folder of the index, or a URL of one.
         id: snapshot id.
         manifest: the snapshot's manifest.json.
         roots: ``{old: new}`` path prefixes, for data that has moved since it was planned.
@@ -91,7 +97,7 @@ class Index:
         self.path = path
         self.id = ident
         self.roots = dict(roots or {})
-        self.manifest = read_manifest(self.folder)
+        self.manifest = read_manifest(self.place)
 
     def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
         return Index, (self.path, self.id, self.roots)
@@ -100,9 +106,25 @@ class Index:
         return f"Index({self.path}@{self.id[:12]}, {self.num_packs} packs)"
 
     @property
+    def place(self) -> str:
+        """The snapshot's own folder, or its URL."""
+        if storage.is_url(self.path):
+            return storage.join(self.path, f"snapshots/{self.id}")
+        return str(Path(self.path) / "snapshots" / self.id)
+
+    @property
     def folder(self) -> Path:
-        """The snapshot's own folder."""
-        return Path(self.path) / "snapshots" / self.id
+        """The snapshot's own folder, of an index on this machine.
+
+        Raises:
+            OptionError: the index is in an object store; see `place` and `local_files`.
+        """
+        if storage.is_url(self.path):
+            raise OptionError(
+                f"{self.path} is in an object store: `with index.local_files(table) as paths` has "
+                "copies of a table's files"
+            )
+        return Path(self.place)
 
     @property
     def num_packs(self) -> int:
@@ -119,8 +141,28 @@ class Index:
         return int(self.manifest["options"]["capacity"])
 
     def files(self, table: str) -> list[Path]:
-        """Paths of one table's Parquet files, in order."""
+        """Paths of one table's Parquet files, in order, of an index on this machine.
+
+        Raises:
+            OptionError: the index is in an object store; see `local_files`.
+        """
         return [self.folder / part["path"] for part in self._parts(table)]
+
+    @contextlib.contextmanager
+    def local_files(self, table: str, window: int | None = None) -> Iterator[list[str]]:
+        """Paths of one table's Parquet files on this machine, in order, wherever the index is.
+
+        Copies of what is in an object store are there for as long as the block.
+
+        Args:
+            table: ``'packs'``, ``'samples'`` or ``'dropped'``.
+            window: only the files of this window.
+
+        Raises:
+            FormatError: a file is missing, or is not the one that the manifest names.
+        """
+        with local_copies(self._stored(table, window)) as paths:
+            yield paths
 
     def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The packs table (schema: FORMAT.md), whole or some columns."""
@@ -136,9 +178,7 @@ class Index:
 
     def window(self, table: str, number: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one window in ``'packs'``, ``'samples'`` or ``'dropped'``."""
-        parts = [part for part in self._parts(table) if part.get("window", 0) == number]
-        paths = [self.folder / part["path"] for part in parts]
-        return self._read(table, paths, columns)
+        return self._table(table, columns, number)
 
     def pack(self, pack_id: int) -> Pack:
         """Pack number `pack_id` with its samples.
@@ -191,7 +231,7 @@ class Index:
 
     def _damaged(self, pack_id: int, what: str) -> FormatError:
         return FormatError(
-            f"{self.folder} is damaged at pack {pack_id} ({what}): `packidx verify` tells more;"
+            f"{self.place} is damaged at pack {pack_id} ({what}): `packidx verify` tells more;"
             " plan again"
         )
 
@@ -206,15 +246,30 @@ class Index:
     def _row_groups(self, table: str) -> RowGroups:
         rows = [part["rows"] for part in self._parts(table)]
         names, absent = TABLES[table].names, OPTIONAL[table]
-        return RowGroups(self.files(table), rows, names, _KEPT[table], optional=absent)
+        files = self._stored(table)
+        return RowGroups(
+            [file.path for file in files],
+            rows,
+            names,
+            _KEPT[table],
+            optional=absent,
+            copy=lambda number: local_copy(files[number]),
+        )
 
     def _parts(self, table: str) -> list[dict[str, Any]]:
         return [p for p in self.manifest["files"] if p["path"].startswith(f"{table}-")]
 
-    def _table(self, table: str, columns: Sequence[str] | None) -> pa.Table:
-        return self._read(table, self.files(table), columns)
+    def _stored(self, table: str, window: int | None = None) -> list[Part]:
+        """The files of a table, or of one window of it."""
+        return [
+            Part(os.path.join(self.place, part["path"]), part["bytes"], part["sha256"])
+            for part in self._parts(table)
+            if window is None or part.get("window", 0) == window
+        ]
 
-    def _read(self, table: str, paths: list[Path], columns: Sequence[str] | None) -> pa.Table:
+    def _table(
+        self, table: str, columns: Sequence[str] | None, window: int | None = None
+    ) -> pa.Table:
         schema = TABLES[table]
         wanted = list(columns) if columns is not None else schema.names
         unknown = [name for name in wanted if name not in schema.names]
@@ -223,7 +278,7 @@ class Index:
                 f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
             )
 
-        def read(path: Path) -> pa.Table:
+        def read(path: str) -> pa.Table:
             rows = pq.ParquetFile(path).read(columns=wanted)
             for name in OPTIONAL[table]:
                 if name in wanted and name not in rows.column_names:
@@ -231,57 +286,22 @@ class Index:
                     rows = rows.append_column(field, pa.nulls(len(rows), field.type))
             return rows.select(wanted)
 
-        empty = schema.empty_table().select(wanted)
-        return pa.concat_tables([empty, *(readable(path, read) for path in paths)])
+        files = self._stored(table, window)
+        tables = [schema.empty_table().select(wanted)]
+        with local_copies(files) as copies:
+            for file, copy in zip(files, copies, strict=True):
+                tables.append(readable(file.path, copy, read))
+        return pa.concat_tables(tables)
 
 
-def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
-    """Open the newest snapshot of an index, or ``path@ID`` (a unique beginning of the id serves).
-
-    Raises:
-        NotFoundInIndex: no index, no such snapshot, or the beginning is not unique.
-        FormatError: a manifest that is broken or of a newer version.
-    """
-    if isinstance(path, Index):
-        return Index(path.path, path.id, {**path.roots, **(roots or {})}) if roots else path
-    folder, wanted = _split(str(path))
-    if not (Path(folder) / "snapshots").is_dir():
-        what = "does not exist" if not Path(folder).exists() else "is no pack index"
-        raise NotFoundInIndex(f"{folder} {what}: make one with `packidx plan LENGTHS -o {folder}`")
-    known = snapshot_ids(folder)
-    if wanted is None:
-        head = read_head(Path(folder))
-        if head is None or head not in known:
-            state = "has no HEAD yet" if head is None else f"has HEAD at {head}, which is not there"
-            raise NotFoundInIndex(f"{folder} {state}: run `packidx plan LENGTHS -o {folder}` again")
-        return Index(folder, head, roots)
-    found = [ident for ident in known if ident.startswith(wanted)] if wanted else []
-    if len(found) != 1:
-        what = "no snapshot" if not found else f"{len(found)} snapshots"
-        raise NotFoundInIndex(f"{folder} has {what} {wanted!r}: see `packidx log {folder}`")
-    return Index(folder, found[0], roots)
-
-
-def _split(path: str) -> tuple[str, str | None]:
-    folder, at, ident = path.rpartition("@")
-    if at and not Path(path).exists():
-        return folder, ident
-    return path, None
-
-
-def snapshot_ids(folder: str | Path) -> list[str]:
-    """Ids of all complete snapshots of an index, sorted."""
-    manifests = (Path(folder) / "snapshots").glob("*/manifest.json")
-    return sorted(path.parent.name for path in manifests if not path.parent.name.startswith("."))
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path) -> dict[str, Any]:
     """A snapshot's manifest, checked for format and version.
 
     Raises:
         FormatError: not JSON, not ours, or written by a newer packidx.
+        OSError: a store cannot be asked.
     """
-    path = folder / "manifest.json"
+    path = storage.join(str(folder), "manifest.json")
     manifest = load_manifest(path, INDEX_FORMAT, _KEYS, "plan again")
     check_keys(path, manifest["options"], _OPTIONS, "plan again")
     check_keys(path, manifest["result"], _RESULT, "plan again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -43,18 +44,22 @@ class RowGroups:
         decoded_bytes: of decoded row groups that are kept; the newest is in any case.
         footer_bytes: of footers that are kept parsed; the newest is in any case.
         optional: of the names, those that a file may lack: null then.
+        copy: ``copy(number)`` has, for a block, where on this machine that file is; by default
+            where its path says.
     """
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        paths: Sequence[str | Path],
         rows: Sequence[int],
         names: Sequence[str],
         decoded_bytes: int,
         footer_bytes: int = FOOTER_BYTES,
         optional: Sequence[str] = (),
+        copy: Callable[[int], AbstractContextManager[str]] | None = None,
     ) -> None:
         self._paths, self._rows, self._names = paths, rows, list(names)
+        self._copy = copy or (lambda number: nullcontext(str(paths[number])))
         self._optional = optional
         self._starts = list(accumulate(rows, initial=0))
         self.num_rows = self._starts.pop()
@@ -105,7 +110,7 @@ class RowGroups:
     def _decode(self, number: int, at: int) -> list[Column]:
         file = self._file(number)
 
-        def columns(_: Path) -> tuple[list[Column], int]:
+        def columns(_: str) -> tuple[list[Column], int]:
             table = file.read_row_group(at, columns=self._names, use_threads=False)
             absent = set(self._optional) - set(table.column_names)
             found = [
@@ -114,7 +119,7 @@ class RowGroups:
             return found, table.nbytes
 
         group: list[Column]
-        group, size = readable(self._paths[number], columns)
+        group, size = readable(self._paths[number], "", columns)
         self._groups.put((number, at), group, size)
         return group
 
@@ -123,7 +128,9 @@ class RowGroups:
         if file is None:
             path, rows = self._paths[number], self._rows[number]
             repeated = [name for name in self._names if name in _REPEATED]
-            file = readable(path, pq.ParquetFile, read_dictionary=repeated, pre_buffer=False)
+            with self._copy(number) as copy:
+                options = {"read_dictionary": repeated, "pre_buffer": False}
+                file = readable(path, copy, pq.ParquetFile, **options)
             metadata = file.metadata
             if metadata.num_rows != rows:
                 raise FormatError(
@@ -176,10 +183,10 @@ class Recent(Generic[K, V]):
             excess -= size
 
 
-def readable(path: Path, read: Callable[..., Any], **options: Any) -> Any:
-    """``read(path)``, its errors as a FormatError that names the file."""
+def readable(path: str | Path, copy: str, read: Callable[..., Any], **options: Any) -> Any:
+    """``read(copy)``, its errors as a FormatError that names the file at `path`."""
     try:
-        return read(path, **options)
+        return read(copy, **options)
     except KeyError as error:
         raise FormatError(f"{path} lacks a column ({error.args[0]}); plan again") from None
     except (pa.ArrowException, OSError) as error:

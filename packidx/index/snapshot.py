@@ -6,14 +6,18 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packidx import storage
+from packidx.copies import Part, content_digest, local_copy, overlapped
 from packidx.errors import FormatError, OptionError
 from packidx.files import (
     ColumnDigest,
@@ -44,6 +48,11 @@ _ASSIGNMENT = {
     "samples": ("sample_id", "copy", "piece", "token_start", "length"),
     "dropped": ("sample_id", "reason"),
 }
+
+
+def file_name(table: str, number: int) -> str:
+    """Of a table's file `number`."""
+    return f"{table}-{number:05d}.parquet"
 
 
 class WindowDigest:
@@ -82,12 +91,66 @@ def snapshot_id(body: dict[str, Any], windows: Iterable[str]) -> str:
     return digest(canonical_json(head), canonical_json(list(windows)))[:32]
 
 
-def read_head(index: Path) -> str | None:
-    """The id that HEAD names, None where there is no HEAD."""
+def read_head(index: str | Path) -> str | None:
+    """The id that HEAD names, None where there is no HEAD.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     try:
-        return (index / "HEAD").read_bytes().decode("utf-8", "replace").strip() or None
+        text = storage.read(storage.join(str(index), "HEAD"))
+        return text.decode("utf-8", "replace").strip() or None
     except FileNotFoundError:
         return None
+
+
+class WindowFiles:
+    """The files of one window while they are written, and their digest.
+
+    Args:
+        folder: where they lie.
+        window: its number.
+        numbers: of the first file of each table; 0 by default.
+    """
+
+    def __init__(self, folder: Path, window: int, numbers: Mapping[str, int] | None = None) -> None:
+        self._folder, self._window, self._numbers = folder, window, numbers or {}
+        self._open: dict[str, _Part] = {}
+        self._digest = WindowDigest()
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Add rows to one of the tables, in the schema's types."""
+        if table not in self._open:
+            number = self._numbers.get(table, 0)
+            self._open[table] = _Part(self._folder, table, number, self._window)
+        self._open[table].write(rows)
+        self._digest.update(table, rows)
+
+    def close(self, *, every: bool) -> WrittenWindow:
+        """Close the files.
+
+        Args:
+            every: write one of each table at least: the schema is there.
+        """
+        for name in TABLES:
+            if every and name not in self._open:
+                self.write(name, TABLES[name].empty_table())
+        files = [file for name in TABLES if name in self._open for file in self._open[name].close()]
+        self._open = {}
+        return WrittenWindow(files, self._digest.hexdigest())
+
+    def abandon(self) -> None:
+        """Let go of files that will not be finished."""
+        for part in self._open.values():
+            part.abandon()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenWindow:
+    """A window's files, as the manifest has them, and the digest of its assignment."""
+
+    files: list[dict[str, Any]]
+    digest: str
 
 
 class SnapshotWriter:
@@ -96,47 +159,72 @@ class SnapshotWriter:
     Everything is written into a hidden folder that is renamed into place; HEAD follows last. A
     crash at any instant leaves the previous snapshot intact and current. Parquet is encoded in a
     thread of its own, while the caller makes the next rows.
+
+    Args:
+        index: folder of the index; of one in an object store, of this machine for what goes there.
+        thread: the one that encodes.
+        place: URL of the index, if it is in an object store.
+        told: called with how many files of how many are uploaded.
     """
 
-    def __init__(self, index: Path, thread: ThreadPoolExecutor) -> None:
-        self._index = index
+    def __init__(
+        self,
+        index: Path,
+        thread: ThreadPoolExecutor,
+        place: str | None = None,
+        told: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._index, self._place, self._told = index, place or str(index), told
         self._staging = index / "snapshots" / f".tmp-{os.getpid()}"
         self._staging.mkdir()
+        self._elsewhere = index / "snapshots" / f".tmp-{os.getpid()}-windows"
         self._thread = thread
         self._pending: Future[None] | None = None
         self._files: list[dict[str, Any]] = []
-        self._open: dict[str, _Part] = {}
-        self._digest = WindowDigest()
+        self._window: WindowFiles | None = None
         self.windows: list[str] = []
         """Digests of the windows that are finished."""
 
     def write(self, table: str, rows: pa.Table) -> None:
         """Add rows to one of the window's tables, in the schema's types."""
         self._wait()
-        self._pending = self._thread.submit(self._write, table, rows)
+        self._pending = self._thread.submit(self._files_of_window().write, table, rows)
 
     def end_window(self) -> None:
         """Close the window's files."""
         self._wait()
-        if not self.windows:
-            for name in TABLES:  # one file of each table at least: the schema is there
-                if name not in self._open:
-                    self._write(name, TABLES[name].empty_table())
-        for name in TABLES:
-            if name in self._open:
-                self._files += self._open.pop(name).close()
-        self.windows.append(self._digest.hexdigest())
-        self._digest = WindowDigest()
+        written = self._files_of_window().close(every=not self.windows)
+        self._window = None
+        self._files += written.files
+        self.windows.append(written.digest)
 
-    def take_over(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def folder_elsewhere(self) -> Path:
+        """Folder for windows that other processes write, each try into a folder of its own."""
+        self._elsewhere.mkdir(exist_ok=True)
+        return self._elsewhere.absolute()
+
+    def take_window(self, folder: Path, written: WrittenWindow) -> None:
+        """Take a window that another process has written into `folder` as the next one."""
+        numbers = self._next_numbers()
+        for file in written.files:
+            table = file["path"].rpartition("-")[0]
+            path = file_name(table, numbers[table])
+            os.rename(folder / file["path"], self._staging / path)
+            self._files.append({**file, "path": path})
+            numbers[table] += 1
+        folder.rmdir()
+        self.windows.append(written.digest)
+
+    def take_over(self, folder: str | Path, manifest: dict[str, Any]) -> None:
         """Take all windows of another snapshot of this index, before any is written."""
         for part in manifest["files"]:
-            source, target = folder / part["path"], self._staging / part["path"]
-            try:
-                os.link(source, target)  # files of a snapshot never change
-            except OSError:
-                shutil.copyfile(source, target)
-                fsync_path(target)
+            path, target = storage.join(str(folder), part["path"]), self._staging / part["path"]
+            with local_copy(Part(path, part["bytes"], part["sha256"])) as source:
+                try:
+                    os.link(source, target)  # files of a snapshot never change
+                except OSError:
+                    shutil.copyfile(source, target)
+                    fsync_path(target)
             self._files.append(part)
         self.windows += [one["digest"] for one in manifest["result"]["windows"]]
 
@@ -151,50 +239,65 @@ class SnapshotWriter:
         """
         self._wait()
         ident = snapshot_id(body, self.windows)
-        final = self._index / "snapshots" / ident
-        existed = _is_whole(final, self._files)
+        final = storage.join(self._place, f"snapshots/{ident}")
+        existed = _is_whole(final, ident, self._files)
         if not existed:
-            remove_tree(final)  # what is left of a damaged one serves nobody
             order = list(TABLES)
             manifest = {
                 "format": INDEX_FORMAT,
                 "version": FORMAT_VERSION,
                 "snapshot_id": ident,
-                "parent": read_head(self._index),
+                "parent": read_head(self._place),
                 **body,
                 "files": sorted(self._files, key=lambda part: _table_of(part["path"], order)),
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "software": software(),
             }
             write_json(self._staging / "manifest.json", manifest)
-            os.rename(self._staging, final)
-            fsync_path(self._index / "snapshots")
-        if read_head(self._index) != ident:
-            write_atomic(self._index / "HEAD", f"{ident}\n".encode())
+            self._put(final)
+        if read_head(self._place) != ident:
+            head, text = storage.join(self._place, "HEAD"), f"{ident}\n".encode()
+            (storage.write if storage.is_url(head) else write_atomic)(head, text)
         from packidx.index.reader import read_manifest
 
         return read_manifest(final), existed
+
+    def _put(self, final: str) -> None:
+        """The finished snapshot into its place."""
+        if storage.is_url(final):
+            from packidx.index.stored import put_snapshot
+
+            put_snapshot(self._staging, final, self._told)
+            return
+        remove_tree(final)  # what is left of a damaged one serves nobody
+        os.rename(self._staging, final)
+        fsync_path(self._index / "snapshots")
 
     def _wait(self) -> None:
         if self._pending is not None:
             self._pending.result()
             self._pending = None
 
-    def _write(self, table: str, rows: pa.Table) -> None:
-        if table not in self._open:
-            first = sum(_table_of(part["path"], [table])[0] == 0 for part in self._files)
-            number = len(self.windows)
-            self._open[table] = _Part(self._staging, table, first, number)
-        self._open[table].write(rows)
-        self._digest.update(table, rows)
+    def _files_of_window(self) -> WindowFiles:
+        """Those of the window that is being written."""
+        if self._window is None:
+            numbers = self._next_numbers()
+            self._window = WindowFiles(self._staging, len(self.windows), numbers)
+        return self._window
+
+    def _next_numbers(self) -> dict[str, int]:
+        """Number of each table's next file."""
+        found = Counter(part["path"].rpartition("-")[0] for part in self._files)
+        return {table: found[table] for table in TABLES}
 
     def discard(self) -> None:
         """Remove what was written and not published."""
         with contextlib.suppress(Exception):
             self._wait()
-        for part in self._open.values():
-            part.abandon()
-        remove_tree(self._staging)
+        if self._window is not None:
+            self._window.abandon()
+        for folder in (self._staging, self._elsewhere):
+            remove_tree(folder)
 
 
 class _Part:
@@ -240,7 +343,7 @@ class _Part:
 
     @property
     def _path(self) -> Path:
-        return self._folder / f"{self._table}-{self._number:05d}.parquet"
+        return self._folder / file_name(self._table, self._number)
 
     def _append(self, rows: pa.Table) -> None:
         with _naming(self._path):
@@ -278,17 +381,26 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(index: Path) -> Iterator[SnapshotWriter]:
-    """A writer of a new snapshot of `index`, which nobody else writes meanwhile.
+def writing(
+    index: str | Path, told: Callable[[int, int], None] | None = None
+) -> Iterator[SnapshotWriter]:
+    """A writer of a new snapshot of `index`, which nobody else of this machine writes meanwhile.
+
+    In an object store there are no locks: two machines that publish the same plan publish the same
+    files; of two plans both are there, and HEAD names the one that was published last.
+
+    Args:
+        index: folder of the index, or a URL of one.
+        told: called with how many files of how many are uploaded.
 
     Raises:
         OptionError: `index` is something else than an index.
     """
-    _claim(index)
-    with locked(index), ThreadPoolExecutor(1) as thread:
-        for leftover in (index / "snapshots").glob(".tmp-*"):
+    home, place = _claim(index)
+    with locked(home), ThreadPoolExecutor(1) as thread:
+        for leftover in (home / "snapshots").glob(".tmp-*"):
             remove_tree(leftover)  # we hold the lock: its writer is dead
-        writer = SnapshotWriter(index, thread)
+        writer = SnapshotWriter(home, thread, place, told)
         try:
             yield writer
         finally:
@@ -300,7 +412,7 @@ def _table_of(path: str, order: list[str]) -> tuple[int, str]:
     return (order.index(name) if name in order else len(order)), path
 
 
-def _is_whole(folder: Path, files: list[dict[str, Any]]) -> bool:
+def _is_whole(folder: str, ident: str, files: list[dict[str, Any]]) -> bool:
     """Whether a snapshot is there with a sound manifest and just these files."""
     from packidx.index.reader import read_manifest
 
@@ -308,20 +420,36 @@ def _is_whole(folder: Path, files: list[dict[str, Any]]) -> bool:
         manifest = read_manifest(folder)
         named = sorted(part["path"] for part in files)
         return (
-            manifest["snapshot_id"] == folder.name
+            manifest["snapshot_id"] == ident
             and sorted(part["path"] for part in manifest["files"]) == named
             and unsound_file(folder, manifest) is None
-            and all(
-                file_digest(folder / part["path"]) == part["sha256"] for part in manifest["files"]
-            )
+            and _digests(folder, manifest) == [part["sha256"] for part in manifest["files"]]
         )
-    except (FormatError, OSError):
+    except (FormatError, FileNotFoundError):
+        return False
+    except OSError:
+        if storage.is_url(folder):
+            raise
         return False
 
 
-def _claim(index: Path) -> None:
+def _digests(folder: str, manifest: dict[str, Any]) -> list[str]:
+    """SHA-256 of each file of a snapshot as it is there."""
+    return overlapped(
+        content_digest, [storage.join(folder, part["path"]) for part in manifest["files"]]
+    )
+
+
+def _claim(place: str | Path) -> tuple[Path, str | None]:
+    """Where snapshots are made, and the URL they go to, if they do."""
+    if storage.is_url(str(place)):
+        from packidx.index.stored import claim
+
+        return claim(str(place)), str(place)
+    index = Path(place)
     if index.exists() and not index.is_dir():
         raise OptionError(f"{index} is a file: choose a folder for the index")
     if index.is_dir() and any(index.iterdir()) and not (index / "snapshots").is_dir():
         raise OptionError(f"{index} holds other files and is no index: choose a new folder")
     (index / "snapshots").mkdir(parents=True, exist_ok=True)
+    return index, None

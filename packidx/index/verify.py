@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from packidx.files import file_digest
+from packidx import storage
+from packidx.copies import Part, content_digest, local_copy, overlapped, sizes
 from packidx.index.reader import Index
 from packidx.index.snapshot import WindowDigest, snapshot_id
 
@@ -68,21 +69,37 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
 
 def check_files(index: Index) -> Check:
     """Every file is there with the bytes, rows and SHA-256 that the manifest names."""
-    wrong = []
-    for part in index.manifest["files"]:
-        path = index.folder / part["path"]
-        if not path.is_file():
-            wrong.append(f"{path} is missing")
-        elif path.stat().st_size != part["bytes"]:
-            wrong.append(
-                f"{path} has {path.stat().st_size} bytes, the manifest says {part['bytes']}"
-            )
-        elif file_digest(path) != part["sha256"]:
-            wrong.append(f"{path} has other content than the manifest's sha256")
-        elif pq.read_metadata(path).num_rows != part["rows"]:
-            wrong.append(f"{path} has other rows than the manifest's {part['rows']}")
-    done = f"{len(index.manifest['files'])} files as the manifest has them"
-    return Check("files", not wrong, "; ".join(wrong) or done)
+    parts = index.manifest["files"]
+    paths = [storage.join(index.place, part["path"]) for part in parts]
+    wrong = [
+        _fault(path, size, part)
+        for path, size, part in zip(paths, sizes(paths), parts, strict=True)
+    ]
+    sound = [path for path, fault in zip(paths, wrong, strict=True) if fault is None]
+    digests = dict(zip(sound, overlapped(content_digest, sound), strict=True))
+    for number, (path, part) in enumerate(zip(paths, parts, strict=True)):
+        if path in digests:
+            wrong[number] = _inner_fault(path, digests[path], part)
+    done = f"{len(parts)} files as the manifest has them"
+    said = "; ".join(fault for fault in wrong if fault is not None)
+    return Check("files", not said, said or done)
+
+
+def _fault(path: str, size: int | None, part: dict[str, Any]) -> str | None:
+    if size is None:
+        return f"{path} is missing"
+    if size != part["bytes"]:
+        return f"{path} has {size} bytes, the manifest says {part['bytes']}"
+    return None
+
+
+def _inner_fault(path: str, found: str, part: dict[str, Any]) -> str | None:
+    if found != part["sha256"]:
+        return f"{path} has other content than the manifest's sha256"
+    with local_copy(Part(path, part["bytes"], part["sha256"])) as copy:
+        if pq.read_metadata(copy).num_rows != part["rows"]:
+            return f"{path} has other rows than the manifest's {part['rows']}"
+    return None
 
 
 def _windows(index: Index) -> Iterator[_Window]:

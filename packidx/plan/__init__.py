@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packidx import storage
 from packidx.errors import OptionError
 from packidx.index.reader import Index
-from packidx.plan.job import Job, Progress
+from packidx.index.stored import check_index
+from packidx.plan.job import Job
 from packidx.plan.lengths import read_lengths
 from packidx.plan.options import PlanOptions, inherited, merged
+from packidx.plan.write import Progress
+from packidx.ray_tasks import wants_ray
 
 __all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
 
@@ -44,6 +49,7 @@ def plan_packs(
     *,
     append: Index | None = None,
     resume: tuple[Index, dict[str, Any]] | None = None,
+    engine: str = "local",
     progress: Progress = lambda doing: None,
     **changes: Any,
 ) -> PlanSummary:
@@ -51,13 +57,16 @@ def plan_packs(
 
     Args:
         lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
-        output: folder of the index; made if it is not there.
+        output: folder of the index, or a URL of one; made if it is not there.
         options: what to plan.
         append: a snapshot of `output` that was planned, with these options, of the first shards of
             these lengths: its packs keep their ids, and only what follows is planned.
         resume: a snapshot, and the state (`PackSampler.state_at`) up to which training has had
             it: plans what is left of the epoch, under the new options. What its plan left out by
             choice (`exclude`, `max_packs`) stays out. `output` is its index.
+        engine: ``'local'``, this process, or ``'ray'``: windows as tasks of the session of Ray that
+            there is, of the cluster that RAY_ADDRESS names, or of this machine. The bytes are the
+            same.
         progress: told what is being done, a few words at a time.
         changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
             change some of them. Without `options`, those of the snapshot that `append` or
@@ -65,6 +74,7 @@ def plan_packs(
 
     Raises:
         OptionError: an option has no meaning for these lengths.
+        MissingExtraError: Ray is asked for and not installed.
         SourceError, FormatError, MismatchError: `lengths` is not usable.
     """
     begin = time.perf_counter()
@@ -81,19 +91,31 @@ def plan_packs(
         asked = PlanOptions(**before | more | changes)
     else:
         asked = PlanOptions(**changes)
+    output = storage.local_path(str(output))
     _check_earlier(asked, output, append, resume)
+    if storage.is_url(output):  # before the work is done
+        check_index(output)
+    kind = _kind_of_job(engine)
     progress("reading lengths")
     table = read_lengths(str(lengths))
-    job = Job(table, Path(output), asked, append, resume, progress)
+    job = kind(table, output, asked, append, resume, progress)
     manifest, existed, body = job.run()
     return PlanSummary(
         snapshot_id=manifest["snapshot_id"],
-        path=str(output),
+        path=output,
         existed=existed,
         moved=_moved(manifest, body),
         manifest=manifest,
         seconds=time.perf_counter() - begin,
     )
+
+
+def _kind_of_job(engine: str) -> type[Job]:
+    if wants_ray(engine):
+        from packidx.plan.ray_windows import RayJob
+
+        return RayJob
+    return Job
 
 
 # Ways to say which share of the capacity is planned: one that is given replaces the earlier plan's.
@@ -108,7 +130,7 @@ def _check_earlier(
 ) -> None:
     if append is not None and resume is not None:
         raise OptionError("append plans new shards and continue the rest of an epoch: do one first")
-    if resume is not None and Path(output).resolve() != Path(resume[0].path).resolve():
+    if resume is not None and _place(output) != _place(resume[0].path):
         raise OptionError(
             f"output is {output}: what continues a plan goes into its index, {resume[0].path}, "
             "where the next one will look for both"
@@ -120,6 +142,11 @@ def _check_earlier(
             f"epochs is {asked.epochs}: to continue is to plan the rest of one epoch; plan the "
             "next ones by themselves"
         )
+
+
+def _place(path: str | Path) -> str:
+    """One name for each folder, however it is written."""
+    return storage.absolute(str(path)) if storage.is_url(str(path)) else os.path.realpath(path)
 
 
 def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:

@@ -16,8 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import MismatchError
+from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
-from packidx.index.reader import Index, open_index
+from packidx.index.reader import Index
 from packidx.plan.eligible import Consumed, Rules
 from packidx.plan.lengths import Lengths
 

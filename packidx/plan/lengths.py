@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packidx import storage
+from packidx.copies import Part, local_copies, overlapped
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.files import ColumnDigest, canonical_json, digest
 from packidx.manifest import check_keys, load_manifest, unsound_file
 from packidx.plan.rows import METHODS, Rows, typed
+from packidx.publish import LIST
 from packidx.schema import LENGTHS, LENGTHS_FORMAT
 
 _KEYS = {"fingerprint": str, "files": list, "num_samples": int}
@@ -55,12 +59,13 @@ class Lengths:
         manifest: the lengths manifest, None for a bare table.
     """
 
-    def __init__(self, uri: str, files: list[Path], manifest: dict[str, Any] | None) -> None:
+    def __init__(self, uri: str, files: list[Part], manifest: dict[str, Any] | None) -> None:
         self.uri = uri
-        self.files = files
+        self._files = files
         self.manifest = manifest
-        self._footers = [_footer(uri, path) for path in files]
-        self._names = [_names(uri, *pair) for pair in zip(files, self._footers, strict=True)]
+        self._footers = overlapped(_footer, files)
+        paths = [file.path for file in files]
+        self._names = [_names(uri, *pair) for pair in zip(paths, self._footers, strict=True)]
         present = set().union(*self._names)
         self.columns = [name for name in LENGTHS.names if name in present]
         self.num_samples = sum(footer.num_rows for footer in self._footers)
@@ -91,19 +96,23 @@ class Lengths:
         if "sample_id" in self.columns and "sample_id" not in wanted:
             wanted = ["sample_id", *wanted]
         first = max(0, bisect_right(self._starts, start) - 1)
-        tables: list[pa.Table] = []
-        skipped = 0
-        for file, run in groupby(
-            self._groups[first : bisect_left(self._starts, stop)], key=lambda group: group.file
-        ):
-            groups = list(run)
-            skipped = skipped if tables else start - groups[0].start
-            tables.append(self._read_groups(file, groups, wanted))
+        found = self._groups[first : bisect_left(self._starts, stop)]
+        runs = [list(run) for _, run in groupby(found, key=lambda group: group.file)]
+        with local_copies([self._files[run[0].file] for run in runs]) as copies:
+            pairs = zip(copies, runs, strict=True)
+            tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
+        skipped = start - found[0].start if found else 0
         frame = _frame(tables, wanted).slice(skipped, stop - start)
         rows = Rows(self.uri, start, frame.with_columns(_typed(frame, self.uri)))
         if "sample_id" in wanted:
             rows.check_ids()
         return rows
+
+    @contextlib.contextmanager
+    def local_files(self) -> Iterator[list[Path]]:
+        """Paths of the table's files on this machine, in order, for as long as the block."""
+        with local_copies(self._files) as paths:
+            yield [Path(path) for path in paths]
 
     def fingerprint(self) -> str:
         """Hex digest of the logical content, whatever order the rows were stored in.
@@ -165,7 +174,7 @@ class Lengths:
         """How far the lengths are off, where samples were encoded to see it (FORMAT.md)."""
         found: dict[str, Any] | None = (self.manifest or {}).get("calibration")
         if found is not None:
-            path = Path(self.uri) / "manifest.json"
+            path = storage.join(self.uri, "manifest.json")
             check_keys(path, found, {"num_samples": int, "sources": list}, _HELP)
             for source in found["sources"]:
                 check_keys(path, source, _CALIBRATED, _HELP)
@@ -206,11 +215,12 @@ class Lengths:
             start += meta.num_rows
         return groups
 
-    def _read_groups(self, file: int, groups: list[_Group], columns: list[str]) -> pa.Table:
+    def _read_groups(self, copy: str, groups: list[_Group], columns: list[str]) -> pa.Table:
         """Consecutive row groups of one file, each in ascending order of its ids."""
+        file = groups[0].file
         wanted = [name for name in columns if name in self._names[file]]
         with _readable(self.uri):
-            opened = pq.ParquetFile(self.files[file], metadata=self._footers[file], memory_map=True)
+            opened = pq.ParquetFile(copy, metadata=self._footers[file], memory_map=True)
             table = opened.read_row_groups([group.number for group in groups], wanted)
         if "sample_id" not in columns:
             return table
@@ -221,10 +231,10 @@ class Lengths:
 
     def _read_unordered(self) -> Rows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
-        with _readable(self.uri):
+        with self.local_files() as copies, _readable(self.uri):
             tables = [
                 pq.read_table(path, columns=[name for name in self.columns if name in names])
-                for path, names in zip(self.files, self._names, strict=True)
+                for path, names in zip(copies, self._names, strict=True)
             ]
         frame = _frame(tables, self.columns)
         frame = frame.with_columns(_typed(frame, self.uri))
@@ -241,38 +251,55 @@ class Lengths:
 def read_lengths(uri: str) -> Lengths:
     """Open a lengths table, a folder or glob of Parquet files, or one Parquet file.
 
+    Args:
+        uri: of this machine, or a URL.
+
     Raises:
         SourceError: nothing is there, or it is no Parquet.
         FormatError: no usable `length` column, duplicate sample ids, a newer version.
         MismatchError: a part is not the one the manifest names.
+        OSError: a store cannot be asked.
     """
+    uri = storage.local_path(uri)
     manifest, files = _find(uri)
     return Lengths(uri, files, manifest)
 
 
-def _find(uri: str) -> tuple[dict[str, Any] | None, list[Path]]:
-    path = Path(uri)
-    if any(mark in uri for mark in "*?[") and not path.exists():
-        files = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        if not files:
+def _find(uri: str) -> tuple[dict[str, Any] | None, list[Part]]:
+    if any(mark in uri for mark in "*?[") and not storage.exists(uri):
+        found = _matches(uri)
+        if not found:
             raise SourceError(f"{uri} matches no file; {_HELP}")
-        return None, files
-    if not path.exists():
+        return None, [Part(path) for path in found]
+    if storage.is_file(uri):
+        return None, [Part(uri)]
+    if storage.is_file(storage.join(uri, "manifest.json")):
+        return _read_manifest(uri)
+    names = storage.names(uri)
+    if not names and not storage.exists(uri):
         raise SourceError(f"{uri} does not exist; {_HELP}")
-    if path.is_file():
-        return None, [path]
-    if (path / "manifest.json").is_file():
-        return _read_manifest(path)
-    files = sorted(path.glob("*.parquet"))
-    if not files:
+    if LIST in names:  # what is there may be parts of two tables
+        raise SourceError(
+            f"{uri} has no manifest.json yet: it is being written, or its run was cut off; run "
+            "`packidx estimate` again"
+        )
+    tables = [name for name in names if name.endswith(".parquet")]
+    if not tables:
         raise SourceError(
             f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {_HELP}"
         )
-    return None, files
+    return None, [Part(storage.join(uri, name)) for name in tables]
 
 
-def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
-    path = folder / "manifest.json"
+def _matches(pattern: str) -> list[str]:
+    if storage.is_url(pattern):
+        return storage.glob(pattern)
+    path = Path(pattern)
+    return [str(one) for one in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))]
+
+
+def _read_manifest(folder: str) -> tuple[dict[str, Any], list[Part]]:
+    path = storage.join(folder, "manifest.json")
     manifest = load_manifest(path, LENGTHS_FORMAT, _KEYS, _HELP)
     for name, keys in _PARTS.items():
         found = manifest.get(name, [])
@@ -286,14 +313,17 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], list[Path]]:
     check_keys(path, methods, dict.fromkeys(methods, int), _HELP)
     if wrong := unsound_file(folder, manifest):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
-    return manifest, [folder / part["path"] for part in manifest["files"]]
+    return manifest, [
+        Part(storage.join(folder, part["path"]), part["bytes"], part.get("sha256"))
+        for part in manifest["files"]
+    ]
 
 
-def _names(uri: str, path: Path, footer: pq.FileMetaData) -> set[str]:
+def _names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
     """Columns of one file, which must have `length` and none of the known ones twice."""
     names = footer.schema.to_arrow_schema().names
     if "length" not in names:
-        where = "" if Path(uri) == path else f": {path.name} has none"
+        where = "" if uri == path else f": {os.path.basename(path)} has none"
         raise FormatError(f"{uri} has no column `length`{where}; {_HELP}")
     for name in LENGTHS.names:
         if names.count(name) > 1:
@@ -301,9 +331,12 @@ def _names(uri: str, path: Path, footer: pq.FileMetaData) -> set[str]:
     return set(names)
 
 
-def _footer(uri: str, path: Path) -> pq.FileMetaData:
-    with _readable(uri):
-        return pq.read_metadata(path)
+def _footer(file: Part) -> pq.FileMetaData:
+    if not storage.is_url(file.path):
+        with _readable(file.path):
+            return pq.read_metadata(file.path)
+    with storage.open_range(file.path, 0, file.nbytes) as opened, _readable(file.path):
+        return pq.read_metadata(opened)
 
 
 @contextlib.contextmanager

@@ -121,7 +121,8 @@ def preview(
     options = options or PlanOptions(capacities[0])
     asked = [replace(options, capacity=capacity) for capacity in capacities]
     table = read_lengths(lengths)
-    counted = survey(table.files, "duckdb" if options.aggregate == "duckdb" else "polars")
+    with table.local_files() as paths:
+        counted = survey(paths, "duckdb" if options.aggregate == "duckdb" else "polars")
     if not counted.usable(options.shift).num_rows:
         raise SourceError(
             f"{lengths} holds no usable sample ({counted.num_samples} rows): nothing to pack"

@@ -1,0 +1,100 @@
+"""`packidx export energon`: a snapshot's packs for Megatron-Energon, beside the original tars."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from packidx.export.energon import EnergonSummary
+
+
+@click.command()
+@click.argument("index")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of the export; one that is there already is replaced as a whole.",
+)
+@click.option(
+    "--relative",
+    is_flag=True,
+    help="Name the tars' folders relative to DIR, for data that moves along with it.  "
+    "[default: absolute]",
+)
+@click.option(
+    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
+)
+@click.option(
+    "--energon-root",
+    "energon_roots",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that read the tars.  [default: one per CPU]",
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def energon(
+    index: str,
+    output: str,
+    relative: bool,
+    roots: tuple[str, ...],
+    energon_roots: tuple[str, ...],
+    workers: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Write the packs of INDEX or INDEX@ID for Megatron-Energon; no media are copied.
+
+    DIR gets packs.jsonl, its index, and a metadataset.yaml that leads Energon to the original
+    WebDataset, which `energon prepare` must have prepared. examples/energon_packs.py reads it.
+    """
+    from packidx.export.energon import export_energon
+
+    from .console import print_json, status
+    from .roots import parse_roots
+
+    with status(quiet) as doing:
+        summary = export_energon(
+            index,
+            output,
+            roots=parse_roots(roots),
+            relative=relative,
+            energon_roots=parse_roots(energon_roots),
+            workers=workers,
+            progress=lambda done, total: doing(f"{done:,} of {total:,} packs written"),
+        )
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+    else:
+        _print(summary)
+    for text in summary.warnings:
+        click.echo(f"warning: {text}", err=True)
+
+
+def _print(summary: EnergonSummary) -> None:
+    from .console import count, print_facts
+
+    share = 100 * summary.nbytes / max(summary.source_bytes, 1)
+    facts = {
+        "packs": count(summary.num_packs),
+        "samples": f"{count(summary.num_samples)}, which name {count(summary.num_media)} media",
+        "bytes": f"{count(summary.nbytes)}, {share:.2g} % of the tars'",
+        **{f"aux {name}": folder for name, folder in summary.sources.items()},
+        "snapshot": summary.snapshot_id,
+        "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
+    }
+    if summary.resumed_parts:
+        facts["resumed"] = f"{count(summary.resumed_parts)} parts were done before"
+    print_facts("Exported for Megatron-Energon", facts)

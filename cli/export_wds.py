@@ -1,0 +1,94 @@
+"""`packidx export wds`: packs as the samples of new WebDataset tars."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from packidx.export.wds import WdsSummary
+
+
+@click.command()
+@click.argument("index", metavar="INDEX[@ID]")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of the tars; one that export wds has written is replaced as a whole.",
+)
+@click.option("--max-count", default=10_000, show_default=True, metavar="N", help="Packs per tar.")
+@click.option(
+    "--max-size",
+    default="1GB",
+    show_default=True,
+    metavar="SIZE",
+    help="Bytes per tar, as 500MB or 2GiB; a pack that is larger has its own.",
+)
+@click.option(
+    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N",
+    help="Processes to read with.  [default: one per CPU]",
+)  # fmt: skip
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def wds(
+    index: str,
+    output: str,
+    max_count: int,
+    max_size: str,
+    roots: tuple[str, ...],
+    workers: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Write the packs of INDEX or INDEX@ID as tars, media copied as they are.
+
+    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. The
+    folder is ready for Megatron-Energon (.nv-meta) and for webdataset. Stopped or killed, the same
+    command goes on behind the last finished tar; the output appears when it is whole.
+    """
+    from packidx.export.wds import export_wds
+
+    from .console import print_json, status
+    from .roots import parse_roots
+
+    words = {"packs": "written", "files": "uploaded"}
+    with status(quiet) as doing:
+        summary = export_wds(
+            index,
+            output,
+            max_count=max_count,
+            max_size=max_size,
+            roots=parse_roots(roots),
+            workers=workers,
+            progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} {words[what]}"),
+        )
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+    else:
+        _print(summary)
+
+
+def _print(summary: WdsSummary) -> None:
+    from .console import count, print_facts
+
+    size = f"{count(summary.num_bytes)} bytes"
+    facts = {
+        "packs": f"{count(summary.num_packs)} of snapshot {summary.snapshot_id[:12]}",
+        "samples": f"{count(summary.num_samples)} ({count(summary.num_tokens)} tokens)",
+        "media": count(summary.num_media),
+        "shards": f"{count(summary.num_shards)} ({size})",
+        "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
+    }
+    if summary.num_shards_taken_over:
+        facts["shards"] += f", {count(summary.num_shards_taken_over)} from an earlier run"
+    if summary.num_kept:
+        facts["samples"] += f"; {count(summary.num_kept)} also as messages under _meta.records"
+    print_facts("Exported", facts)

@@ -1,0 +1,100 @@
+"""Opening an index by its folder or URL, with ``@ID`` or at its newest snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from packidx import storage
+from packidx.copies import overlapped
+from packidx.errors import FormatError, NotFoundInIndex
+from packidx.index.reader import Index
+from packidx.index.snapshot import read_head
+
+
+def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
+    """Open the newest snapshot of an index, or ``path@ID`` (a unique beginning of the id serves).
+
+    Args:
+        path: folder of an index, or a URL of one.
+        roots: `Index.roots`.
+
+    Raises:
+        NotFoundInIndex: no index, no such snapshot, or the beginning is not unique.
+        FormatError: a manifest that is broken or of a newer version.
+        OSError: the store cannot be asked.
+    """
+    if isinstance(path, Index):
+        return Index(path.path, path.id, {**path.roots, **(roots or {})}) if roots else path
+    folder, wanted = _split(storage.local_path(str(path)))
+    if storage.is_url(folder):
+        return _open_stored(folder, wanted, roots)
+    if not (Path(folder) / "snapshots").is_dir():
+        raise _no_index(folder)
+    known = snapshot_ids(folder)
+    if wanted is None:
+        head = read_head(Path(folder))
+        if head is None or head not in known:
+            raise _without_head(folder, head)
+        return Index(folder, head, roots)
+    return Index(folder, _the_one(folder, known, wanted), roots)
+
+
+def _open_stored(folder: str, wanted: str | None, roots: Mapping[str, str] | None) -> Index:
+    """The same in an object store, where every look costs a request."""
+    if wanted is not None:
+        known = snapshot_ids(folder, wanted)
+        if not known and not storage.names(storage.join(folder, "snapshots")):
+            raise _no_index(folder)
+        return Index(folder, _the_one(folder, known, wanted), roots)
+    head = read_head(folder)
+    if head is None:
+        there = storage.names(storage.join(folder, "snapshots"))
+        raise _without_head(folder, head) if there else _no_index(folder)
+    try:
+        return Index(folder, head, roots)
+    except FormatError:
+        if head in snapshot_ids(folder, head):
+            raise
+        raise _without_head(folder, head) from None
+
+
+def _no_index(folder: str) -> NotFoundInIndex:
+    what = "is no pack index" if storage.exists(folder) else "does not exist"
+    return NotFoundInIndex(f"{folder} {what}: make one with `packidx plan LENGTHS -o {folder}`")
+
+
+def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
+    state = "has no HEAD yet" if head is None else f"has HEAD at {head}, which is not there"
+    return NotFoundInIndex(f"{folder} {state}: run `packidx plan LENGTHS -o {folder}` again")
+
+
+def _the_one(folder: str, known: list[str], wanted: str) -> str:
+    """The only known id that begins so."""
+    found = [ident for ident in known if ident.startswith(wanted)] if wanted else []
+    if len(found) != 1:
+        what = "no snapshot" if not found else f"{len(found)} snapshots"
+        raise NotFoundInIndex(f"{folder} has {what} {wanted!r}: see `packidx log {folder}`")
+    return found[0]
+
+
+def _split(path: str) -> tuple[str, str | None]:
+    folder, at, ident = path.rpartition("@")
+    if storage.is_url(path):  # which may name a user, too: ftp://me@host/index
+        is_one = "/" in ident or storage.exists(path) if at else True
+    else:
+        is_one = not at or Path(path).exists()
+    return (path, None) if is_one else (folder, ident)
+
+
+def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
+    """Ids of all complete snapshots of an index, or of those that begin so, sorted.
+
+    Raises:
+        OSError: a store cannot be asked.
+    """
+    home = storage.join(str(folder), "snapshots")
+    names = [name for name in storage.names(home) if name.startswith(beginning) and name[0] != "."]
+    manifests = [storage.join(home, f"{name}/manifest.json") for name in names]
+    there = overlapped(storage.is_file, manifests)
+    return [name for name, is_there in zip(names, there, strict=True) if is_there]

@@ -1,0 +1,481 @@
+"""Lengths and indexes in an S3 bucket: the same bytes as on disk, never half of anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from object_store import URL, Store, object_store
+from packidx_cli.main import main
+from torch.utils.data import DataLoader
+from torch_packs import SyntheticEncode, make_index, record
+
+from packidx import estimate_lengths, open_index, plan_packs, storage
+from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
+from packidx.estimate.output import first_rejected
+from packidx.index import Index, snapshot_ids
+from packidx.index.verify import check_files, verify_snapshot
+from packidx.plan.lengths import read_lengths
+from packidx.publish import LIST
+from packidx.staging import replacing
+from packidx.torch import PackedDataset, PackSampler
+from packidx.verify import verify
+
+OPTIONS: dict[str, Any] = {"capacity": 512, "window_samples": 100}
+TASK_BYTES = 4_000
+
+# One process a line of stdin, forked so that it need not import everything again. It dies right
+# before the n-th change that it is about to make to the store.
+DYING = f"""
+import json, os, signal, sys, threading
+import packidx.estimate.lengths, packidx.plan, packidx_cli.estimate, packidx_cli.plan, s3fs
+from packidx import storage
+from packidx.estimate import work
+from packidx.records import sources
+from packidx.records.containers import lines
+from packidx_cli.main import main
+sources.TASK_BYTES = work.TASK_BYTES = lines.SCAN_BLOCK = {TASK_BYTES}
+
+def run(left, arguments):
+    lock = threading.Lock()
+    def dying(call):
+        def changed(*args):
+            nonlocal left
+            with lock:
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args)
+        return changed
+    for name in ("write", "upload", "remove"):
+        setattr(storage, name, dying(getattr(storage, name)))
+    sys.stdout = open(os.devnull, "w")
+    return main(arguments)
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os._exit(run(*json.loads(line)))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+@pytest.fixture
+def url(store: Store, request: pytest.FixtureRequest) -> str:
+    """A folder of the bucket for one test."""
+    store.forget()
+    return f"{URL}/{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}"
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from packidx.estimate import work
+    from packidx.records import sources
+    from packidx.records.containers import lines
+
+    monkeypatch.setattr(sources, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(lines, "SCAN_BLOCK", TASK_BYTES)
+    monkeypatch.setattr(work, "TASK_BYTES", TASK_BYTES)
+
+
+def talks(path: Path, count: int, start: int = 0) -> str:
+    """A shard of `count` records, the last of them none."""
+    lines = [
+        {"id": f"{n}", "messages": [{"role": "user", "content": "word " * (1 + n % 40)}]}
+        for n in range(start, start + count - 1)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"id": "bad"}]))
+    return str(path)
+
+
+def bare(path: Path, count: int = 400, seed: int = 0) -> str:
+    lengths = np.random.default_rng(seed).integers(5, 300, count)
+    pq.write_table(pa.table({"length": lengths, "source": ["a"] * count}), path)
+    return str(path)
+
+
+def tables(index: Index) -> dict[str, bytes]:
+    """Parquet files by name."""
+    names = [part["path"] for part in index.manifest["files"]]
+    return {name: storage.read(storage.join(index.place, name)) for name in names}
+
+
+def packs(index: Index) -> list[Any]:
+    return [index.pack(number) for number in range(index.num_packs)]
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_both_ends_in_the_bucket_give_the_local_bytes(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = [talks(tmp_path / f"{n}.jsonl", 100, 1000 * n) for n in range(3)]
+    here = estimate_lengths(shards, tmp_path / "lengths", workers=1)
+    there = estimate_lengths(shards, f"{url}/lengths", workers=1)
+    assert there.fingerprint == here.fingerprint and not there.existed
+    assert there.num_parts > 3
+    for name in os.listdir(tmp_path / "lengths"):
+        if name != "manifest.json":
+            path = tmp_path / "lengths" / name
+            assert storage.read(f"{url}/lengths/{name}") == path.read_bytes()
+    assert estimate_lengths(shards, f"{url}/lengths", workers=1).existed
+    reasons = ["bad_record", "empty"]
+    found = first_rejected(f"{url}/lengths", [*there.rejected, *reasons])
+    assert found == first_rejected(str(tmp_path / "lengths"), [*there.rejected, *reasons]) != {}
+
+    local = open_index(plan_packs(tmp_path / "lengths", tmp_path / "index", **OPTIONS).path)
+    assert len(local.manifest["result"]["windows"]) == 3
+    for lengths in (f"{url}/lengths", tmp_path / "lengths"):
+        for output in (f"{url}/index", str(tmp_path / "index")):
+            made = plan_packs(lengths, output, **OPTIONS)
+            assert made.snapshot_id == local.id
+            index = open_index(f"{output}@{local.id[:6]}")
+            assert tables(index) == tables(local)
+            assert made.existed or lengths == f"{url}/lengths"
+    stored = open_index(f"{url}/index/")
+    assert stored.id == local.id and packs(stored) == packs(local)
+    assert [one.ok for one in verify(stored)] == [one.ok for one in verify(local)]
+    assert all(one.ok for one in verify(stored))
+    assert stored.manifest["lengths"]["uri"] == f"{url}/lengths"
+    assert b"loopback" not in storage.read(f"{stored.place}/manifest.json")  # no credentials
+    with pytest.raises(OptionError, match="object store"):
+        stored.files("packs")
+    with stored.local_files("packs") as paths:
+        assert Path(paths[0]).read_bytes() == local.files("packs")[0].read_bytes()
+
+    for command in (["stats"], ["log"], ["verify"], ["sql"]):
+        assert main([*command, f"{url}/index"]) == 0
+    capsys.readouterr()
+    query = "SELECT count(*) AS n, sum(l.length) AS s FROM lengths l JOIN samples USING (sample_id)"
+    assert main(["sql", f"{url}/index", query, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"n": 297, "s": here.num_tokens}]
+
+
+def test_bare_lengths_in_the_bucket(tmp_path: Path, url: str) -> None:
+    for number in range(2):
+        name = f"lengths-{number}.parquet"
+        storage.write(f"{url}/{name}", Path(bare(tmp_path / name, seed=number)).read_bytes())
+    wanted = plan_packs(f"{tmp_path}/lengths-*.parquet", tmp_path / "index", **OPTIONS)
+    for lengths in (url, f"{url}/", f"{url}/*.parquet"):
+        assert plan_packs(lengths, tmp_path / "index", **OPTIONS).snapshot_id == wanted.snapshot_id
+    one = plan_packs(f"{url}/lengths-1.parquet", tmp_path / "one", **OPTIONS)
+    assert one.snapshot_id != wanted.snapshot_id
+    weighted = plan_packs(f"{url}/lengths-1.parquet", tmp_path / "one", mix=("a=2",), **OPTIONS)
+    assert weighted.manifest["result"]["num_pieces"] == 800  # counted by a scan of the files
+
+
+def test_a_reader_asks_only_for_what_it_needs(tmp_path: Path, url: str, store: Store) -> None:
+    plan_packs(bare(tmp_path / "l.parquet", 2000), f"{url}/index", **OPTIONS)
+    store.forget()
+    index = open_index(f"{url}/index")
+    assert [one.path.rpartition("/")[2] for one in store.requests] == ["HEAD", "manifest.json"]
+    assert len(index.manifest["files"]) > 20  # three tables, twenty windows
+    store.forget()
+    first = index.pack(0)
+    assert sorted(one.path.rpartition("/")[2] for one in store.requests) == [
+        "packs-00000.parquet",
+        "samples-00000.parquet",
+    ]
+    store.forget()
+    again = pickle.loads(pickle.dumps(index))
+    assert again.pack(0) == first
+    assert store.read(".parquet") == 0  # the copies are shared
+    assert len(pickle.dumps(index)) < 500
+
+
+def test_a_cache_that_holds_nothing(
+    tmp_path: Path, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = open_index(plan_packs(bare(tmp_path / "l.parquet"), tmp_path / "i", **OPTIONS).path)
+    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "1")
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    index = open_index(plan_packs(tmp_path / "l.parquet", f"{url}/i", **OPTIONS).path)
+    assert packs(index) == packs(local)
+    assert len(os.listdir(tmp_path / "cache/files")) <= 2
+    assert index.samples().equals(local.samples())  # of all files at a time
+
+
+def test_a_cut_connection_is_mended(tmp_path: Path, url: str, store: Store) -> None:
+    lengths = bare(tmp_path / "l.parquet")
+    storage.write(f"{url}/l.parquet", Path(lengths).read_bytes())
+    local = open_index(plan_packs(lengths, tmp_path / "i", **OPTIONS).path)
+    store.cuts += ["/l.parquet", "/HEAD"]
+    store.dropped += ["/packs-00001.parquet", "/manifest.json", "/HEAD"]
+    made = plan_packs(f"{url}/l.parquet", f"{url}/i", **OPTIONS)
+    assert store.dropped == [] and "/l.parquet" not in store.cuts
+    assert made.snapshot_id == local.id
+    store.cuts += ["/samples-00002.parquet", "/manifest.json"]
+    index = open_index(f"{url}/i")
+    assert packs(index) == packs(local)
+    assert store.cuts == []
+
+
+def test_append_and_continue(tmp_path: Path, url: str) -> None:
+    for place in (str(tmp_path), url):
+        shards = [talks(tmp_path / f"{n}.jsonl", 150, 1000 * n) for n in range(2)]
+        estimate_lengths(shards[:1], f"{place}/lengths", workers=1)
+        first = open_index(plan_packs(f"{place}/lengths", f"{place}/index", **OPTIONS).path)
+        estimate_lengths(shards, f"{place}/lengths", workers=1)
+        plan_packs(f"{place}/lengths", f"{place}/index", append=first)
+        state = PackSampler(open_index(first.path), global_batch=4).state_at(1)
+        resume = (open_index(first.path), state)
+        plan_packs(f"{place}/lengths", f"{place}/index", resume=resume, capacity=256)
+    local, stored = open_index(tmp_path / "index"), open_index(f"{url}/index")
+    assert snapshot_ids(f"{url}/index") == snapshot_ids(tmp_path / "index")
+    assert len(snapshot_ids(f"{url}/index")) == 3
+    assert stored.id == local.id and tables(stored) == tables(local)
+    parent = open_index(f"{url}/index@{stored.manifest['parent']}")
+    assert parent.pack(0) == first.pack(0)
+    assert all(one.ok for one in verify_snapshot(parent))
+
+
+def test_what_is_damaged_is_found_and_made_whole(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = bare(tmp_path / "l.parquet")
+    index = open_index(plan_packs(lengths, url, **OPTIONS).path)
+    place = f"{index.place}/samples-00000.parquet"
+    sound = storage.read(place)
+    storage.write(place, sound[:-1] + bytes([sound[-1] ^ 1]))
+    with pytest.raises(FormatError, match=r"samples-00000\.parquet has other content"):
+        index.pack(0)
+    assert [one.name for one in verify_snapshot(index) if not one.ok] == ["files"]
+    assert not plan_packs(lengths, url, **OPTIONS).existed
+    assert storage.read(place) == sound
+    assert index.pack(0).samples  # the damaged copy is not kept
+    assert plan_packs(lengths, url, **OPTIONS).existed
+    storage.remove(f"{index.place}/packs-00000.parquet")
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(FormatError, match=r"packs-00000\.parquet is missing"):
+        open_index(url).packs()
+    assert "is missing" in next(verify_snapshot(index)).detail
+    storage.remove(f"{index.place}/manifest.json")
+    with pytest.raises(NotFoundInIndex, match="which is not there"):
+        open_index(url)
+
+
+def states(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except (SourceError, NotFoundInIndex):
+        return "none"
+
+
+def killed_at(moments: range, arguments: list[Any]) -> Iterator[tuple[int, int]]:
+    """Runs that die before their n-th change to the store; the exit status of each."""
+    command = [sys.executable, "-c", DYING]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
+        assert runs.stdin is not None and runs.stdout is not None
+        for moment in moments:
+            runs.stdin.write(json.dumps([moment, arguments]) + "\n")
+            runs.stdin.flush()
+            yield moment, int(runs.stdout.readline())
+        runs.stdin.close()
+
+
+def test_a_killed_plan_leaves_the_old_snapshot_or_the_new(tmp_path: Path, url: str) -> None:
+    lengths = bare(tmp_path / "l.parquet", 150)
+    old = plan_packs(lengths, url, capacity=300).snapshot_id
+    new = plan_packs(lengths, tmp_path / "i", capacity=512).snapshot_id
+    options = ["--capacity", "512", "--quiet"]
+    seen, ended = [], []
+    for moment, status in killed_at(range(20), ["plan", lengths, "-o", url, *options]):
+        ended.append(status)
+        index = open_index(url)
+        seen.append(index.id)
+        assert packs(index)  # it is whole
+        listed = snapshot_ids(url)
+        assert old in listed
+        assert all(check_files(open_index(f"{url}@{ident}")).ok for ident in listed)
+        if status == 0:
+            break
+        if moment % 2:  # the next one finds nothing of it, or what it has left
+            for name in storage.names(f"{url}/snapshots/{new}"):
+                storage.remove(f"{url}/snapshots/{new}/{name}")
+    assert set(ended[:-1]) == {-9} and ended[-1] == 0
+    assert 4 < len(seen) < 20 and set(seen[:-1]) == {old} and seen[-1] == new
+    assert snapshot_ids(url) == sorted([old, new])
+    assert plan_packs(lengths, url, capacity=512).existed
+    assert all(one.ok for one in verify_snapshot(open_index(url)))
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_a_killed_estimate_leaves_no_half_of_a_table(tmp_path: Path, url: str) -> None:
+    before, after = (talks(tmp_path / f"{n}.jsonl", n) for n in (100, 40))
+    old = estimate_lengths(before, url, workers=1)
+    new = estimate_lengths(after, tmp_path / "new", workers=1)
+    assert new.num_parts < old.num_parts  # some are left over
+    arguments = ["estimate", after, "-o", url, "--workers", "1", "--quiet"]
+    seen, ended = [], []
+    for _, status in killed_at(range(40), arguments):
+        ended.append(status)
+        seen.append(states(lambda: whole(url)))
+        if status == 0:
+            break
+    assert set(ended[:-1]) == {-9} and ended[-1] == 0
+    assert seen[:2] == [old.fingerprint] * 2 and seen[-1] == new.fingerprint
+    assert seen == sorted(seen, key=[old.fingerprint, "none", new.fingerprint].index)
+    assert "none" in seen
+    assert storage.names(url) == sorted([LIST, *os.listdir(tmp_path / "new")])
+
+
+def whole(url: str) -> str:
+    """The fingerprint that a table states, having read all of it."""
+    table = read_lengths(url)
+    assert table.read(0, table.num_samples).num_rows == table.num_samples
+    return table.fingerprint()
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_a_run_that_was_cut_off_while_counting_goes_on(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = talks(tmp_path / "a.jsonl", 300)
+
+    def lost(*args: str) -> None:
+        raise OSError(5, "the store is away", args[1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "upload", lost)
+        with pytest.raises(OptionError, match=f"cannot write the lengths table to {url}: the st"):
+            estimate_lengths(shard, url, workers=1)
+    summary = estimate_lengths(shard, url, workers=1)
+    assert summary.resumed_parts == summary.num_parts > 3
+    assert os.listdir(os.path.join(os.environ["PACKIDX_CACHE"], "staging")) == [] or not any(
+        name.startswith(".") and "new-" in name
+        for name in os.listdir(os.path.join(os.environ["PACKIDX_CACHE"], "staging"))
+    )
+
+
+def test_nothing_of_others_is_touched(tmp_path: Path, url: str, store: Store) -> None:
+    shard, lengths = talks(tmp_path / "a.jsonl", 20), bare(tmp_path / "l.parquet")
+    storage.write(f"{url}/thesis.tex", b"years of work")
+    storage.write(f"{url}/file", b"a file")
+    for output in (url, f"{url}/file", "s3://nobodys/lengths"):
+        with pytest.raises(OptionError):
+            estimate_lengths(shard, output, workers=1)
+        with pytest.raises(OptionError):
+            plan_packs(lengths, output, **OPTIONS)
+    with (
+        pytest.raises(OptionError, match=r"thesis\.tex|holds file"),
+        replacing(url, "0" * 64, "data set") as staging,
+    ):
+        Path(staging.place.table, "a.txt").write_text("new")
+    assert storage.names(url) == ["file", "thesis.tex"]
+    changes = {one.method for one in store.requests[-200:] if url.rpartition("/")[2] in one.path}
+    assert "DELETE" not in changes
+
+
+def test_what_a_reader_begins_with_is_written_last(url: str, store: Store) -> None:
+    old = {"a.tar", "b.tar", "sub/c.tar", "packs.jsonl", "metadataset.yaml", ".nv-meta/split.yaml"}
+    for names in (old, {"a.tar", "packs.jsonl", "metadataset.yaml", ".nv-meta/.info.json"}):
+        store.forget()
+        with replacing(url, "0" * 64, "export") as staging:
+            for name in names:
+                path = Path(staging.place.table, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(name)
+    found = {f"{here}/{name}" for here, _, files in storage.walk(url) for name in files}
+    assert found == {f"{url}/{name}" for name in (*names, LIST)}
+    prefix = f"/corpus/{url.rpartition('/')[2]}/"
+    done = [
+        (one.method, one.path.partition("?")[0].removeprefix(prefix))
+        for one in store.requests
+        if one.method in ("PUT", "DELETE", "POST")
+    ]
+    first = ("PUT", LIST), ("DELETE", "metadataset.yaml"), ("DELETE", ".nv-meta/split.yaml")
+    assert done[:3] == list(first)
+    assert done[-3:] == [("PUT", LIST), ("PUT", ".nv-meta/.info.json"), ("PUT", "metadataset.yaml")]
+    assert set(done[3:-3]) == {
+        *(("PUT", name) for name in ("a.tar", "packs.jsonl")),
+        *(("DELETE", name) for name in ("b.tar", "sub/c.tar")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["stats", "s3://nobodys/index"], "s3://nobodys/index does not exist: make one"),
+        (["sql", f"{URL}/nothing@12", "SELECT 1"], f"{URL}/nothing does not exist: make one"),
+        (["log", "s4://corpus/index"], "s4://corpus/index"),
+        (["plan", "s3://nobodys/l", "-o", "index", "--capacity", "9"], "s3://nobodys/l does not"),
+        (["plan", f"{URL}/no*.parquet", "-o", "i", "--capacity", "9"], "matches no file"),
+        (["plan", "LENGTHS", "-o", "s3://nobodys/i", "--capacity", "9"], "no bucket s3://nobodys"),
+        (["plan", "none", "-o", "s3://nobodys/i", "--capacity", "9"], "no bucket s3://nobodys"),
+        (["estimate", "SHARD", "-o", "s3://nobodys/l"], "there is no bucket s3://nobodys"),
+        (["verify", f"{URL}/"], "is no pack index|does not exist"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    tmp_path: Path,
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    said: str,
+) -> None:
+    names = {"LENGTHS": tmp_path / "l.parquet", "SHARD": tmp_path / "a.jsonl"}
+    bare(names["LENGTHS"])
+    talks(names["SHARD"], 10)
+    assert main([str(names.get(word, word)) for word in command]) == 1
+    error = capsys.readouterr().err
+    assert any(one in error for one in said.split("|"))
+    assert error.startswith("packidx: ") and error.count("\n") == 1
+    assert "Traceback" not in error and "defect" not in error
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_workers_read_an_index_in_the_bucket(
+    tmp_path: Path, url: str, store: Store, how: str
+) -> None:
+    texts = [record(seed, [5 + seed % 30]) for seed in range(80)]
+    local = make_index(tmp_path, {"text": texts}, capacity=64)
+    for path in sorted((tmp_path / "index").rglob("*")):
+        if path.is_file():  # as `aws s3 cp --recursive` does
+            name = path.relative_to(tmp_path / "index").as_posix()
+            storage.write(f"{url}/{name}", path.read_bytes())
+    wanted = PackedDataset(local, SyntheticEncode())
+    dataset = PackedDataset(url, SyntheticEncode())
+    if how == "fork":
+        assert dataset[0]["sample_ids"].tolist() == wanted[0]["sample_ids"].tolist()
+    store.forget()
+    workers = 1 + (how == "fork")  # a new process takes seconds to load torch
+    loader = DataLoader(
+        dataset, num_workers=workers, multiprocessing_context=how, collate_fn=itemgetter(0)
+    )
+    found = list(loader)
+    assert len(found) == local.num_packs > 8
+    for number, pack in enumerate(found):
+        assert pack["pack_id"] == number
+        assert pack["input_ids"].tolist() == wanted[number]["input_ids"].tolist()
+    size = sum(part["bytes"] for part in local.manifest["files"])
+    assert store.read(".parquet") <= size * (how == "spawn")  # once for all workers, or before
+
+
+def test_a_local_index_loads_nothing_for_stores(tmp_path: Path) -> None:
+    plan_packs(bare(tmp_path / "l.parquet"), tmp_path / "i", **OPTIONS)
+    script = (
+        "import sys; from packidx import open_index; open_index(sys.argv[1]).pack(0);"
+        "print([name for name in sys.modules if name.split('.')[0] in ('fsspec', 's3fs')"
+        " or name in ('packidx.cache', 'packidx.publish')])"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "i")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
