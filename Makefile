@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+ENERGON_VENV ?= .venv-energon
 DATA   ?= data
 CAPACITY ?= 8192
 BIN := $(VENV)/bin
@@ -16,17 +17,23 @@ CORPUS_PACKAGES := dashscope==2.0.2 easy-vqa==1.0 chitchat-dataset==0.9.0 \
 # Packers to compare with: functions are cut out of their files, nothing of them is imported.
 PEERS := nemo-automodel==0.7.0 binpacking==2.0.1
 
+# What the exports are tested with.
+ENERGON := 7.4.1
+
 .DEFAULT_GOAL := help
-.PHONY: help plan test check lint bench train clean
+.PHONY: help plan test test-energon check lint bench train clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
 
 plan: $(DATA)/lengths/manifest.json  ## build the corpus, count its tokens, plan packs of 8,192 tokens
 	@$(BIN)/packidx plan $(DATA)/lengths -o $(DATA)/index --capacity $(CAPACITY)
 
 test: $(VENV)/.dev  ## run the tests (installs torch and transformers)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
+
+test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Megatron-Energon, in an environment of its own
+	@OMP_NUM_THREADS=1 PACKIDX=$(abspath $(BIN)/packidx) $(ENERGON_VENV)/bin/python -m pytest -q tests/energon
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check packidx cli tests examples
@@ -46,7 +53,7 @@ train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on th
 	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
 
 clean:  ## remove the environment and all generated data
-	rm -rf $(VENV) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENERGON_VENV) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 $(VENV)/.base: pyproject.toml Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -62,6 +69,15 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) --no-deps torchvision==0.28.0
 	@$(PIP) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
+	@touch $@
+
+# Energon asks for versions of its own, so nothing of packidx is in there: the tests run its command.
+$(ENERGON_VENV)/.ready: Makefile
+	@test -x $(ENERGON_VENV)/bin/python || $(PYTHON) -m venv $(ENERGON_VENV)
+	@echo "installing torch and Megatron-Energon into $(ENERGON_VENV) ..."
+	@$(ENERGON_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(ENERGON_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    megatron-energon==$(ENERGON) multi-storage-client==1.3.1 pytest==9.2.0
 	@touch $@
 
 $(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base

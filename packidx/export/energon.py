@@ -1,0 +1,306 @@
+"""Packs for Megatron-Energon 7.4 as text beside the original WebDataset: no media are copied.
+
+packs.jsonl        a line per pack (FORMAT.md), in the schedule's order
+packs.jsonl.idx    where each line begins, and the end: little-endian uint64, Energon's own index
+metadataset.yaml   a MetadatasetV2 that gives `packs.jsonl` the tars' folders as ``aux``
+.packidx.json      what was exported; the mark of a folder that an export may replace
+
+Energon reads a ``.jsonl`` with such an index as crude samples, and hands a cooker the stores named
+in ``aux``, in which media are looked up by member name (`DatasetReference.aux` in its
+metadataset/metadataset_v2.py, `CrudeJsonlDatasetFactory` in flavors/jsonl).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+
+from packidx import files, storage
+from packidx.errors import OptionError, PackidxError
+from packidx.export.energon_parts import Part, PartWriter, write_parts
+from packidx.export.energon_sources import Sources, as_energon_names
+from packidx.index import Index, open_index
+from packidx.publish import check_bucket, check_free
+from packidx.staging import Place, replacing
+
+FORMAT = "packidx-energon"
+VERSION = 1
+MANIFEST, PACKS, IDX, YAML = ".packidx.json", "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
+SUBFLAVORS = {"sample_type": "packidx"}
+"""By which a task encoder knows these packs among other data."""
+
+_PART_PACKS = 256  # thousands of samples: what a killed export does again at most
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class EnergonSummary:
+    """What an export holds."""
+
+    path: str
+    snapshot_id: str
+    num_packs: int
+    num_samples: int
+    """Lines have so many in all: pieces and copies are one each."""
+    num_media: int
+    """Members that they name."""
+    nbytes: int
+    """Of the lines and their index."""
+    source_bytes: int
+    """Of the tars it refers to."""
+    sources: dict[str, str]
+    """Name in ``aux`` → folder, as Energon sees it."""
+    warnings: list[str]
+    """What must be done before training, a sentence each."""
+    resumed_parts: int
+    """Parts that a killed run of the same export had finished."""
+    seconds: float
+
+
+def export_energon(
+    index: str | os.PathLike[str] | Index,
+    output: str | os.PathLike[str],
+    *,
+    roots: Mapping[str, str] | None = None,
+    relative: bool = False,
+    energon_roots: Mapping[str, str] | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> EnergonSummary:
+    """Write a snapshot's packs for Megatron-Energon; only headers and JSON of the tars are read.
+
+    `output` is built beside its place and swapped in whole. Equal arguments give equal bytes.
+
+    Args:
+        index: the index, or ``INDEX@ID``.
+        output: a folder; an export that is there is replaced.
+        roots: ``{old: new}`` path prefixes of data that has moved since it was planned.
+        relative: name the tars' folders relative to `output`, not absolutely.
+        energon_roots: ``{old: new}`` prefixes of the tars' folders where Energon sees them.
+        workers: processes; the number of CPUs by default.
+        progress: called with packs done and packs in all.
+
+    Raises:
+        NotFoundInIndex, FormatError: there is no such snapshot, or it cannot be read.
+        OptionError: an option or `output` cannot be used, or the samples are not in tars.
+        SourceError, BadRecord, MismatchError: a tar is not the one that was planned.
+    """
+    begun = time.monotonic()
+    output = os.fspath(output)
+    opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
+    _check_output(output)
+    shards = _tars(opened)
+    sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
+    aux = {
+        name: _as_seen(folder, output, relative, energon_roots or {})
+        for name, folder in sources.folders.items()
+    }
+    with replacing(output, _job(opened, sources), "export") as staging:
+        place = staging.place
+        writer = PartWriter(opened, sources, place, opened.manifest["lengths"].get("transform"))
+        spans = [
+            Part(number, first, min(first + _PART_PACKS, opened.num_packs))
+            for number, first in enumerate(range(0, opened.num_packs, _PART_PACKS))
+        ]
+        resumed = len([part for part in spans if writer.is_done(part)])
+        num_media = write_parts(writer, spans, _check_workers(workers), progress)
+        manifest = _finish(place, writer, spans, opened, aux, num_media)
+    return EnergonSummary(
+        path=output,
+        snapshot_id=opened.id,
+        num_packs=opened.num_packs,
+        num_samples=manifest["num_samples"],
+        num_media=num_media,
+        nbytes=sum(part["bytes"] for part in manifest["files"]),
+        source_bytes=sum(shard["bytes"] for shard in shards),
+        sources=aux,
+        warnings=[*sources.warnings, *_about_transform(opened)],
+        resumed_parts=resumed,
+        seconds=time.monotonic() - begun,
+    )
+
+
+def _tars(index: Index) -> list[dict[str, Any]]:
+    """The shards of the packed sources.
+
+    Raises:
+        PackidxError: the plan does not say where its samples are, or has none.
+        OptionError: one is no tar.
+    """
+    if not index.num_packs:
+        raise OptionError(f"snapshot {index.id[:12]} has no pack, so there is nothing to export")
+    packed = {one["name"] for one in index.manifest["sources"] if one["num_samples"]}
+    shards = [shard for shard in index.manifest["shards"] if shard["source"] in packed]
+    if not shards:
+        raise PackidxError(
+            f"snapshot {index.id[:12]} was planned from bare lengths and does not say where its "
+            "samples are: plan from a table that `packidx estimate` wrote"
+        )
+    for shard in shards:
+        if shard.get("container") != "tar":
+            raise OptionError(
+                f"{shard['uri']} is no tar, and only in tars Energon finds media: `packidx export "
+                "wds` writes tars that hold the packs"
+            )
+    return shards
+
+
+def _as_seen(folder: str, output: str, relative: bool, roots: Mapping[str, str]) -> str:
+    """A folder of tars as `metadataset.yaml` names it."""
+    for old in sorted(roots, key=len, reverse=True):
+        prefix = old.rstrip("/")
+        if folder in (prefix, old) or folder.startswith(f"{prefix}/"):
+            return roots[old].rstrip("/") + folder[len(prefix) :]
+    if relative:
+        here, there = storage.absolute(output), storage.absolute(folder)
+        if _root_of(here) != _root_of(there):
+            raise OptionError(f"{folder} and {output} are not in one place: leave --relative out")
+        return os.path.relpath(there[len(_root_of(there)) :], here[len(_root_of(here)) :])
+    return as_energon_names(folder)
+
+
+def _root_of(path: str) -> str:
+    """Scheme and bucket; nothing of a path of this machine."""
+    scheme, separator, rest = path.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if separator else ""
+
+
+def _job(index: Index, sources: Sources) -> str:
+    """Digest of what decides the parts: another export's are not taken for ours."""
+    facts = [FORMAT, VERSION, _PART_PACKS, index.id, sources.folders]
+    return files.digest(files.canonical_json(facts))
+
+
+def _check_workers(workers: int | None) -> int:
+    if workers is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if workers < 1:
+        raise OptionError(f"workers is {workers}: give at least 1")
+    return workers
+
+
+def _about_transform(index: Index) -> list[str]:
+    declared = index.manifest["lengths"].get("transform")
+    if declared is None:
+        return []
+    return [
+        f"lengths were counted after the transform {declared['name']}: apply it in the task encoder"
+        " (packidx.transform), or packs will not have the planned length"
+    ]
+
+
+def _finish(
+    place: Place,
+    writer: PartWriter,
+    parts: list[Part],
+    index: Index,
+    aux: Mapping[str, str],
+    num_media: int,
+) -> dict[str, Any]:
+    """Put the parts together, describe them, and force all to disk."""
+    files.remove_tree(place.table)  # a killed run may have left half a file
+    os.makedirs(place.table)
+    described = _join(place.table, writer, parts)
+    _write(place.table, YAML, _metadataset(aux))
+    manifest = {
+        "format": FORMAT,
+        "version": VERSION,
+        "snapshot_id": index.id,
+        "capacity": index.capacity,
+        "num_packs": index.num_packs,
+        "num_samples": index.manifest["result"]["num_pieces"],
+        "num_media": num_media,
+        "encoder": index.manifest["lengths"].get("encoder"),
+        "transform": index.manifest["lengths"].get("transform"),
+        "sources": dict(aux),
+        "files": described,
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
+    _write(place.table, MANIFEST, text.encode() + b"\n")
+    return manifest
+
+
+def _join(folder: str, writer: PartWriter, parts: list[Part]) -> list[dict[str, Any]]:
+    """`packs.jsonl` and its index of the parts' lines."""
+    at, hashers, sizes = 0, [hashlib.sha256(), hashlib.sha256()], [0, 0]
+    with (
+        open(os.path.join(folder, PACKS), "wb") as lines,
+        open(os.path.join(folder, IDX), "wb") as starts,
+    ):
+
+        def put(number: int, data: bytes) -> None:
+            (lines, starts)[number].write(data)
+            hashers[number].update(data)
+            sizes[number] += len(data)
+
+        put(1, bytes(8))
+        for part in parts:
+            data = writer.read(part)
+            put(0, data)
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1 + at
+            put(1, ends.astype("<u8").tobytes())
+            at += len(data)
+        for file in (lines, starts):
+            file.flush()
+            os.fsync(file.fileno())
+    return [
+        {"path": name, "bytes": size, "sha256": hasher.hexdigest()}
+        for name, size, hasher in zip((PACKS, IDX), sizes, hashers, strict=True)
+    ]
+
+
+def _metadataset(aux: Mapping[str, str]) -> bytes:
+    description = {
+        "__module__": "megatron.energon",
+        "__class__": "MetadatasetV2",
+        "splits": {"train": {"path": PACKS, "subflavors": SUBFLAVORS, "aux": dict(aux)}},
+    }
+    text = yaml.safe_dump(description, sort_keys=False, allow_unicode=True, width=1 << 20)
+    return str(text).encode()
+
+
+def _write(folder: str, name: str, data: bytes) -> None:
+    files.write_atomic(os.path.join(folder, name), data)
+
+
+def _check_output(output: str) -> None:
+    """Refuse to replace what no export has written.
+
+    Raises:
+        OptionError: `output` is a file, or holds other files.
+    """
+    if storage.is_url(output):
+        check_bucket(output)
+        check_free(output)
+        return
+    if not os.path.lexists(output):
+        return
+    if not os.path.isdir(output):
+        raise OptionError(f"{output} is no folder: name a folder for the export")
+    found = sorted(os.listdir(output))
+    own = (MANIFEST, PACKS, IDX, YAML)
+    foreign = next((name for name in found if name not in own), None)
+    if foreign is None and found and not _is_export(os.path.join(output, MANIFEST)):
+        foreign = found[0]
+    if foreign is not None:
+        raise OptionError(
+            f"{output} holds {foreign}, which packidx export energon did not write: move it away, "
+            "or name another folder"
+        )
+
+
+def _is_export(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return bool(json.load(file)["format"] == FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

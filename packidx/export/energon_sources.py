@@ -1,0 +1,199 @@
+"""The WebDataset folders that an export for Energon refers to, and whether Energon can read them.
+
+Energon finds a member by name in ``.nv-meta/index.sqlite`` of its folder, and its tar in
+``.nv-meta/.info.json`` (`WebdatasetFileStore` in megatron.energon.cache). `energon prepare` writes
+both. Where they are older than the tars, Energon would read other bytes without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import yaml
+
+from packidx import storage
+from packidx.errors import OptionError, SourceError
+from packidx.export.members import NamedSample
+from packidx.records.energon import FOLDER
+
+_INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
+_DATABASE = "index.sqlite"
+_BUCKET = re.compile(r"(s3|gs|ais)://([^/]+)(/.*|)", re.DOTALL)
+
+
+class Sources:
+    """The folders of some shards, each with the name that a pack calls it by.
+
+    A shard's folder is the nearest one above it that Energon has prepared, else its own.
+
+    Args:
+        shards: their paths, in the manifest's order.
+
+    Attributes:
+        shards: as given.
+        folders: name (``src``, ``src1`` …) → folder, in order of appearance.
+        warnings: what Energon will miss, a sentence each.
+    """
+
+    def __init__(self, shards: Sequence[str]) -> None:
+        self.shards = list(shards)
+        self._shards: dict[str, tuple[str, str]] = {}  # path → folder and name in it
+        self._listed: dict[str, list[str] | None] = {}
+        for path in shards:
+            folder = self._folder_of(storage.absolute(path))
+            name = storage.absolute(path)[len(folder) :].lstrip("/")
+            self._shards[path] = folder, name
+        distinct = dict.fromkeys(folder for folder, _ in self._shards.values())
+        self.folders = {f"src{n or ''}": folder for n, folder in enumerate(distinct)}
+        self._names = {folder: name for name, folder in self.folders.items()}
+        self._databases: dict[str, _Database | None] = {}
+        self.warnings = [text for folder in distinct if (text := self._unready(folder))]
+
+    def name_of(self, path: str) -> str | None:
+        """What a pack calls the folder of a shard; None where there is only one."""
+        return self._names[self._shards[path][0]] if len(self.folders) > 1 else None
+
+    def check(self, path: str, sample: NamedSample, media: Sequence[str]) -> None:
+        """Look a sample's media up as Energon will; nothing where it is on another machine.
+
+        Raises:
+            SourceError: they are not where the shard has them.
+        """
+        folder, name = self._shards[path]
+        database = self._database(folder)
+        if not media or database is None:
+            return
+        found = database.places(sample.key)
+        for member in dict.fromkeys(media):
+            if found.get(member) != (name, *sample.places[member]):
+                where = storage.join(storage.join(folder, FOLDER), _DATABASE)
+                raise SourceError(
+                    f"{where} does not say that {member!r} begins at byte "
+                    f"{sample.places[member][0]} of {name}, so Energon would read something else: "
+                    "run `energon prepare` on the folder again"
+                )
+
+    def _folder_of(self, path: str) -> str:
+        own = folder = path.rpartition("/")[0] or "/"
+        while True:
+            if self._info(folder) is not None:
+                return folder
+            above = folder.rpartition("/")[0] or "/"
+            if above == folder or above.endswith(("://", ":/")):
+                return own
+            folder = above
+
+    def _info(self, folder: str) -> list[str] | None:
+        """The shards that a prepared folder lists; None where it is not prepared."""
+        if folder not in self._listed:
+            self._listed[folder] = _listed(folder)
+        return self._listed[folder]
+
+    def _unready(self, folder: str) -> str | None:
+        listed = self._info(folder)
+        database = storage.join(storage.join(folder, FOLDER), _DATABASE)
+        if listed is None or not storage.is_file(database):
+            return (
+                f"{folder} has no {FOLDER}/{_DATABASE}, in which Energon looks media up: run "
+                "`energon prepare` on it before training"
+            )
+        known = set(listed)
+        for inside, name in self._shards.values():
+            if inside == folder and name not in known:
+                return (
+                    f"{folder} was prepared without {name}: run `energon prepare` on it again "
+                    "before training"
+                )
+        return None
+
+    def _database(self, folder: str) -> _Database | None:
+        if folder not in self._databases:
+            path = os.path.join(folder, FOLDER, _DATABASE)
+            is_there = not storage.is_url(folder) and os.path.isfile(path)
+            database = _Database(path, self._info(folder) or []) if is_there else None
+            self._databases[folder] = database if database and database.has_parts() else None
+        return self._databases[folder]
+
+
+class _Database:
+    """An ``index.sqlite`` of a folder of this machine."""
+
+    _QUERY = (
+        "SELECT part_name, p.tar_file_id, content_byte_offset, content_byte_size FROM samples s "
+        "JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index "
+        "WHERE sample_key = ?"
+    )
+
+    def __init__(self, path: str, shards: list[str]) -> None:
+        self._path, self._shards = path, shards
+        place = urllib.parse.quote(path)
+        self._handle = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
+
+    def has_parts(self) -> bool:
+        """Whether it lists members; an earlier Energon's lists samples only.
+
+        Raises:
+            SourceError: it cannot be read.
+        """
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sample_parts'"
+        return bool(self._rows(query))
+
+    def places(self, key: str) -> dict[str, tuple[str | None, int, int]]:
+        """Members of a sample → shard, first byte and size of the content.
+
+        Raises:
+            SourceError: the database cannot be read.
+        """
+        known = dict(enumerate(self._shards))
+        rows = self._rows(self._QUERY, key)
+        return {f"{key}.{part}": (known.get(n), at, nbytes) for part, n, at, nbytes in rows}
+
+    def _rows(self, query: str, *values: str) -> list[Any]:
+        try:
+            return self._handle.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"{self._path} cannot be read ({error}): run `energon prepare` on the folder again"
+            ) from None
+
+
+def as_energon_names(folder: str) -> str:
+    """A folder of a store as Energon, which reads stores through Multi-Storage Client, names it.
+
+    ``s3://bucket/x`` is ``msc://_s3-bucket/x``, its profile that needs no configuration.
+
+    Raises:
+        OptionError: it is in a store that has no such profile.
+    """
+    if not storage.is_url(folder) or folder.startswith("msc://"):
+        return folder
+    found = _BUCKET.fullmatch(folder)
+    if found is None:
+        raise OptionError(
+            f"Energon cannot read {folder}: say with --energon-root OLD=NEW what it is there, such "
+            "as msc://PROFILE"
+        )
+    return f"msc://_{found[1]}-{found[2]}{found[3]}"
+
+
+def _listed(folder: str) -> list[str] | None:
+    for name in _INFOS:
+        path = storage.join(storage.join(folder, FOLDER), name)
+        try:
+            data = storage.read(path)
+            info: Any = orjson.loads(data) if name.endswith(".json") else yaml.safe_load(data)
+        except OSError:
+            continue
+        except (ValueError, yaml.YAMLError):
+            info = None
+        counts = info.get("shard_counts") if isinstance(info, Mapping) else None
+        if not isinstance(counts, Mapping):
+            raise SourceError(f"{path} has no shard_counts: run `energon prepare` again")
+        return list(map(str, counts))
+    return None

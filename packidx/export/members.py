@@ -1,0 +1,77 @@
+"""A tar sample's record with names where its media would be: headers and JSON are read, not media.
+
+What a record says of its media is understood where every reader understands it
+(`records.sources`): it is given names in the place of the contents, and hands them on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from packidx import storage
+from packidx.errors import SourceError
+from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.tar import _is_record, _record, _samples
+from packidx.records.containers.tar_stream import Member, Places, members
+from packidx.records.extents import Window
+from packidx.records.layout import Layout
+from packidx.records.sources import _standard
+
+_LOCAL_BLOCK = 4096  # a header and a short record; a request to a store asks for more
+
+
+class MemberName(bytes):
+    """A member's name (UTF-8), where a record would have its content."""
+
+
+class NamedSample(NamedTuple):
+    """A sample without its media."""
+
+    key: str
+    """In its tar."""
+    record: dict[str, Any]
+    """In the standard names, `MemberName` where its media are."""
+    places: dict[str, tuple[int, int]]
+    """First byte and size of each member's content, by name."""
+
+
+def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSample:
+    """A sample of a tar, without reading its media.
+
+    Args:
+        path: the shard.
+        offset, nbytes: the sample's place in it.
+        layout: its source's.
+
+    Raises:
+        BadRecord: the record cannot be understood; it could when it was counted.
+        SourceError: the shard cannot be read or has something else there.
+    """
+    block = storage.BLOCK if storage.is_url(path) else _LOCAL_BLOCK
+    places = Places(Window(path, offset + nbytes, block, block), offset)
+    try:
+        found = list(_samples(members(places, content=_is_record, whole=False)))
+    except BrokenFile as error:
+        raise _changed(path, str(error)) from None
+    if len(found) != 1 or "json" not in found[0].extensions:
+        raise _changed(path, f"it has no sample at bytes {offset} to {offset + nbytes}")
+    files = list(found[0].extensions.values())
+    for extension, member in found[0].extensions.items():
+        if extension != "json":
+            member.data = _named(path, member)
+    record = _standard(_record(found[0], f" ({path})"), layout, False)
+    return NamedSample(found[0].key, record, {one.name: (one.offset, one.nbytes) for one in files})
+
+
+def _changed(path: str, what: str) -> SourceError:
+    return SourceError(f"{path}: {what}; restore the shard, or estimate and plan again")
+
+
+def _named(path: str, member: Member) -> MemberName:
+    try:
+        return MemberName(member.name.encode())
+    except UnicodeEncodeError:
+        raise SourceError(
+            f"{path}: the name of member {member.name!r} is not UTF-8, so nothing can look it up: "
+            "rename it"
+        ) from None
