@@ -1,0 +1,248 @@
+"""`export wds`: a snapshot's packs as the samples of new tars, with their media in them.
+
+Packs are written in order, shard by shard, beside the output's place (`staging`); a run that is
+killed leaves its finished shards to the next one of the same job. FORMAT.md has the layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from packidx import files, storage
+from packidx.errors import OptionError
+from packidx.export import nv_meta
+from packidx.export.shards import Shard, ShardWriter, rows_of
+from packidx.export.wds_pool import read_packs
+from packidx.index import Index, open_index
+from packidx.manifest import software
+from packidx.publish import check_bucket, check_free
+from packidx.staging import Place, replacing
+
+MANIFEST = ".packidx.json"
+FORMAT = "packidx-wds"
+VERSION = 1
+MAX_COUNT = 10_000
+MAX_SIZE = "1GB"
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is done (``'packs'`` written, ``'files'`` uploaded), how many, of how many."""
+
+
+@dataclass(frozen=True)
+class WdsSummary:
+    """What an export holds."""
+
+    path: str
+    snapshot_id: str
+    num_packs: int
+    num_samples: int
+    num_tokens: int
+    num_media: int
+    num_shards: int
+    num_bytes: int
+    num_kept: int
+    """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
+    num_shards_taken_over: int
+    """Shards that an earlier run had finished."""
+    seconds: float
+
+
+def export_wds(
+    index: str | Path | Index,
+    output: str | os.PathLike[str],
+    *,
+    max_count: int = MAX_COUNT,
+    max_size: str | int = MAX_SIZE,
+    roots: Mapping[str, str] | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> WdsSummary:
+    """Write every pack, media included, as a sample of WebDataset tars that Energon can read.
+
+    Packs stand in the order of their numbers, which is the schedule's; of a plan of several epochs,
+    one epoch's behind the other's. The bytes do not depend on `workers`.
+
+    Args:
+        index: path of an index (``dir`` or ``dir@ID``) or an opened one.
+        output: a folder, or a URL of one; one that this has written is replaced as a whole.
+        max_count: packs of a shard.
+        max_size: bytes of a shard, or text like ``1GB``; a pack that is larger has its own.
+        roots: old prefix -> new prefix of shard and media paths.
+        workers: processes that read; the number of CPUs by default.
+        progress: called with how far the work is.
+
+    Raises:
+        OptionError: an option or `output` cannot be used, or the plan is of pieces of samples or of
+            samples that a transform changes: neither is a record.
+        SourceError: a sample cannot be read; the text names its pack, key and shard.
+        FormatError: the index is damaged.
+    """
+    begun = time.monotonic()
+    max_bytes = _size(max_size)
+    for name, value in (("max-count", max_count), ("workers", workers)):
+        if value is not None and value < 1:
+            raise OptionError(f"{name} is {value}: give a number from 1 on")
+    opened = open_index(index, roots)
+    output = os.fspath(output)
+    _check_plan(opened)
+    _check_output(output, opened)
+    options = {"max_count": max_count, "max_bytes": max_bytes}
+    head = {"format": FORMAT, "version": VERSION, "snapshot_id": opened.id, "options": options}
+    job = files.digest(files.canonical_json({**head, "software": software()}))
+    told = None if progress is None else functools.partial(progress, "files")
+    with replacing(output, job, "export", told) as built:
+        writer = ShardWriter(built.place, max_count, max_bytes)
+        taken_over = len(writer.finished)
+        _write_packs(opened, writer, workers or os.cpu_count() or 1, progress)
+        manifest = _finish(built.place, writer.finished, head)
+    totals = {name: manifest[name] for name in _TOTALS}
+    return WdsSummary(
+        path=output,
+        snapshot_id=opened.id,
+        num_shards=len(manifest["shards"]),
+        num_bytes=sum(shard["bytes"] for shard in manifest["shards"]),
+        num_shards_taken_over=taken_over,
+        seconds=time.monotonic() - begun,
+        **totals,
+    )
+
+
+_TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
+
+
+def _write_packs(
+    index: Index, writer: ShardWriter, workers: int, progress: Progress | None
+) -> None:
+    """All packs that no finished shard holds."""
+    total, width = index.num_packs, max(6, len(str(index.num_packs - 1)))
+    left = [(number, f"pack{number:0{width}d}") for number in range(writer.next_pack, total)]
+    packs = read_packs(index, left, workers)
+    try:
+        with contextlib.closing(packs):
+            for (number, _), pack in zip(left, packs, strict=True):
+                writer.add(number, pack)
+                if progress is not None:
+                    progress("packs", number + 1, total)
+        writer.close()
+    finally:
+        writer.abandon()
+
+
+def _finish(place: Place, shards: list[Shard], head: dict[str, Any]) -> dict[str, Any]:
+    """Write what stands beside the tars: for Energon, and for whoever comes after."""
+    rows = (rows_of(place, shard) for shard in shards)
+    nv_meta.write_nv_meta(place.table, shards, rows, place.job)
+    entries = [_entry(shard) for shard in shards]
+    totals = {name: sum(getattr(shard, name) for shard in shards) for name in _TOTALS}
+    manifest = {**head, **totals, "shards": entries, "software": software()}
+    files.write_json(os.path.join(place.table, MANIFEST), manifest)
+    return manifest
+
+
+def _entry(shard: Shard) -> dict[str, Any]:
+    stated = asdict(shard)
+    names = {"path": "path", "nbytes": "bytes", "sha256": "sha256", "first_pack": "first_pack"}
+    names |= {"num_packs": "num_packs"}
+    return {new: stated[old] for old, new in names.items()}
+
+
+def _size(value: str | int) -> int:
+    """Bytes of ``1GB``, ``500M`` or ``2GiB``."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(value), re.IGNORECASE)
+    if found is None or Fraction(found[1]) <= 0:
+        raise OptionError(f"max-size is {value!r}: say it like {MAX_SIZE}")
+    power = " KMGT".index(found[2].upper() or " ")
+    return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
+def _check_plan(index: Index) -> None:
+    """Refuse what is no whole record.
+
+    Raises:
+        OptionError: the plan is of a transform, or of pieces of samples.
+    """
+    where = f"{index.path}@{index.id[:12]}"
+    transform = index.manifest["lengths"].get("transform")
+    if transform is not None:
+        raise OptionError(
+            f"the lengths of {where} were counted with the transform {transform['name']}, which "
+            "runs in training, on opened media: export a plan of lengths without one, or read "
+            "this one with packidx.torch.PackedDataset"
+        )
+    if (found := _piece(index)) is not None:
+        raise OptionError(
+            f"{where} has pieces of samples ({found}), and a tar holds whole records: plan with "
+            "--on-long drop, or read this one with packidx.torch.PackedDataset"
+        )
+
+
+def _piece(index: Index) -> str | None:
+    """What shows that the plan cuts samples, or None."""
+    cut = index.manifest["result"].get("num_tokens_cut", 0)
+    options = index.manifest["options"]
+    if cut:
+        return f"{cut} tokens are cut off by --on-long truncate"
+    if options.get("on_long") == "split" and options.get("continues"):
+        return "it continues a plan with --on-long split"
+    for number in range(len(index.manifest["result"]["windows"])):
+        rows = index.window("samples", number, ["key", "piece", "token_start"])
+        for key, *piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            if any(piece):
+                return f"sample {key!r} is split"
+    return None
+
+
+def _check_output(output: str, index: Index) -> None:
+    """Refuse an output that holds what the export reads, or what no export has written.
+
+    Raises:
+        OptionError: it does.
+    """
+    uris = [index.resolve(shard["uri"]) for shard in index.manifest["shards"]]
+    for path in (index.path, *uris):
+        if f"{_real(path)}/".startswith(f"{_real(output)}/"):
+            raise OptionError(f"{output} holds {path}, which is exported: name another folder")
+    if storage.is_url(output):
+        check_bucket(output)
+        check_free(output)
+        return
+    if not os.path.lexists(output):
+        return
+    if not os.path.isdir(output):
+        raise OptionError(f"{output} is no folder: name a folder for the export")
+    own = _own_files(output)
+    for folder, _, names in os.walk(output):
+        for name in names:
+            path = os.path.relpath(os.path.join(folder, name), output)
+            if path not in own:
+                raise OptionError(
+                    f"{output} holds {path}, which packidx export wds did not write: move it away, "
+                    "or name another folder"
+                )
+
+
+def _real(path: str) -> str:
+    return storage.absolute(path) if storage.is_url(path) else os.path.realpath(path)
+
+
+def _own_files(output: str) -> set[str]:
+    try:
+        with open(os.path.join(output, MANIFEST), "rb") as file:
+            manifest = json.load(file)
+        if manifest["format"] != FORMAT:
+            return set()
+        tars = [shard["path"] for shard in manifest["shards"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+    meta = [os.path.join(nv_meta.FOLDER, name) for name in nv_meta.NAMES]
+    return {MANIFEST, *tars, *(f"{tar}.idx" for tar in tars), *meta}

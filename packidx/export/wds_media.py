@@ -1,0 +1,144 @@
+"""A record's media as bytes, wherever it has them: files, members, cells, URIs, databases.
+
+Bytes are copied as they are. Their extension is their content's, by its first bytes (magic numbers
+as in file(1)), else the file's own: loaders choose a decoder by it, and a JPEG called ``.webp``
+would come out of them as bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from packidx.errors import BadRecord
+from packidx.fetch import Fetcher
+from packidx.index import Sample
+from packidx.records.conversation import Conversation
+from packidx.records.dialects import parse
+from packidx.records.extents import Extent
+from packidx.records.images import read_image
+from packidx.records.layout import TURN_KEYS
+from packidx.records.media import _Opener
+from packidx.records.references import LIST_KEYS, media_entries
+from packidx.records.sources import own_root
+
+Files = list[tuple[str, bytes]]
+"""Name after the key, and content."""
+
+_MAGIC = (
+    ("jpg", rb"\xff\xd8\xff"),
+    ("png", rb"\x89PNG\r\n\x1a\n"),
+    ("webp", rb"RIFF....WEBP"),
+    ("gif", rb"GIF8[79]a"),
+    ("bmp", rb"BM....\0\0\0\0"),
+    ("tiff", rb"II\*\0|MM\0\*|II\+\0|MM\0\+"),
+    ("avif", rb"....ftyp.{0,40}?avi[fs]"),
+    ("heic", rb"....ftyp(?:hei[cx]|mif1|msf1)"),
+    ("jp2", rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"),
+    ("ppm", rb"P[36]\s"),
+    ("mov", rb"....ftypqt  |....(?:moov|mdat|wide|free)"),
+    ("mp4", rb"....ftyp"),
+    ("webm", rb"\x1a\x45\xdf\xa3.{0,60}?webm"),
+    ("mkv", rb"\x1a\x45\xdf\xa3"),
+    ("avi", rb"RIFF....AVI "),
+    ("flv", rb"FLV\x01"),
+    ("wmv", rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
+    ("mpg", rb"\0\0\x01[\xba\xb3]"),
+    ("ogv", rb"OggS"),
+)
+_KNOWN = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in _MAGIC]
+_OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")
+
+
+def extension(data: bytes, name: str = "") -> str:
+    """The extension, without a dot, of a medium.
+
+    Args:
+        data: its bytes.
+        name: its file's, where it has one; taken where the content is of no kind that is known.
+    """
+    head = data[:80]
+    found = next((ending for ending, magic in _KNOWN if magic.match(head)), None)
+    own = _OWN.search(name)
+    return found or (own[1].lower() if own is not None else "bin")
+
+
+def read_conversation(
+    fetcher: Fetcher, sample: Sample, position: int
+) -> tuple[Conversation, list[str | list[str]], Files]:
+    """A sample's conversation, the names of its media in order of appearance, and the files.
+
+    Args:
+        fetcher: of the index.
+        sample: one row of its samples table.
+        position: the sample's place in its pack, which its files' names begin with.
+
+    Raises:
+        BadRecord, SourceError, PackidxError: as `Fetcher.read`, or it cannot be parsed.
+    """
+    path, kind, record = fetcher._raw(sample)
+    root = fetcher._media_roots.get(sample.source or "")
+    folder = fetcher.index.resolve(root) if root is not None else own_root(path, kind)
+    collector = _Collector(folder, root is not None, fetcher.index.resolve)
+    conversation = parse(collector.collected(record))
+    names: list[str | list[str]] = []
+    files: Files = []
+    for number, medium in enumerate(conversation.media):
+        stem = f"s{position:03d}_{number}"
+        if isinstance(medium.ref, list | tuple):
+            taken = [(f"{stem}_{at:04d}", ref) for at, ref in enumerate(medium.ref)]
+        else:
+            taken = [(stem, medium.ref)]
+        found = [_file(name, collector.files.get(ref)) for name, ref in taken]
+        files += found
+        own = [name for name, _ in found]
+        names.append(own if isinstance(medium.ref, list | tuple) else own[0])
+    return conversation, names, files
+
+
+def _file(stem: str, found: tuple[str, bytes] | None) -> tuple[str, bytes]:
+    if found is None:
+        raise BadRecord("bad_media", "a medium is given neither as a file nor as bytes")
+    name, data = found
+    return f"{stem}.{extension(data, name)}", data
+
+
+class _Collector(_Opener):
+    """Reads the bytes of a record's media, and names each in its place."""
+
+    def __init__(self, root: str, confined: bool, moved: Any) -> None:
+        super().__init__(root, confined, moved)
+        self.files: dict[Any, tuple[str, bytes]] = {}
+        """What stands in the record → the medium's own name, and its bytes."""
+
+    def collected(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A shallow copy of a raw record that has a key of `files` in each medium's place."""
+        changed = dict(record)
+        for kind in LIST_KEYS:
+            key, entries = media_entries(record, kind)
+            if key is not None:
+                media = [self.entry(kind, entry) for entry in entries]
+                changed[key] = media if isinstance(record[key], list | tuple) else media[0]
+        for key in TURN_KEYS:
+            if isinstance(record.get(key), list | tuple):
+                changed[key] = [self.turn(turn) for turn in record[key]]
+        return changed
+
+    def image(self, ref: Any) -> Any:
+        return self._taken(ref)
+
+    def _opened_video(self, ref: Any) -> Any:
+        return self._taken(ref)
+
+    def _taken(self, ref: Any) -> str:
+        if not isinstance(ref, str | bytes | Extent):
+            raise BadRecord("bad_media", f"a medium is given as {type(ref).__name__}")
+        located = self._located(ref)
+        data = read_image(located)  # of whatever kind: its bytes are not looked into
+        if not data:
+            raise BadRecord("broken_media", "a medium in the record is empty")
+        place = f"#{len(self.files)}"
+        self.files[place] = os.path.basename(located) if isinstance(located, str) else "", data
+        return place

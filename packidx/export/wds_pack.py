@@ -1,0 +1,165 @@
+"""One pack as the members of one WebDataset sample: its JSON, then its media, headers and padding.
+
+The JSON is LoongForge's packed one (``packed_multi_mix_qa``); FORMAT.md says what is in it. Bytes
+depend on the pack and on what it names alone: no time, no owner, one mode.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from packidx import storage
+from packidx.errors import BadRecord, PackidxError, SourceError
+from packidx.export.wds_media import Files, read_conversation
+from packidx.export.wds_texts import is_pairs, messages_of, pairs_of
+from packidx.fetch import Fetcher
+from packidx.index import Pack, Sample
+
+BLOCK = 512
+"""Bytes of a tar header, and what content is padded to."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackMembers:
+    """A pack as a run of bytes of a tar."""
+
+    key: str
+    data: bytes
+    parts: list[tuple[str, int, int]]
+    """Name after the key, where its content begins in `data`, and its bytes."""
+    num_samples: int
+    num_tokens: int
+    num_kept: int
+    """Samples that ``texts`` does not say all of: their messages are under ``_meta``."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """A sample as it stands in its pack's JSON."""
+
+    prompts: list[str]
+    captions: list[str]
+    names: list[str | list[str]]
+    kinds: set[str]
+    kept: dict[str, Any] | None
+    files: Files
+
+
+def pack_members(fetcher: Fetcher, number: int, key: str) -> PackMembers:
+    """Pack `number`, its records and media read.
+
+    Args:
+        fetcher: of the index.
+        number: the pack's.
+        key: of its sample, without a dot.
+
+    Raises:
+        SourceError: a sample cannot be read or written; the text names shard and key.
+        FormatError: the index is damaged.
+    """
+    pack = fetcher.index.pack(number)
+    written = _read_all(fetcher, pack.samples)
+    text = _json(pack, written, fetcher)
+    files = [("json", text), *(file for one in written for file in one.files)]
+    data, parts = _tar_members(key, files)
+    kept = sum(one.kept is not None for one in written)
+    lengths = [sample.length for sample in pack.samples]
+    return PackMembers(key, data, parts, len(lengths), sum(lengths), kept)
+
+
+def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
+    """The samples in order; those that wait for a store are asked for side by side."""
+    waiting = [at for at, sample in enumerate(samples) if fetcher._waits(sample)]
+    come = storage.overlapped(lambda at: _read(fetcher, samples[at], at), waiting)
+    found = dict(zip(waiting, come, strict=True))
+    return [found.get(at) or _read(fetcher, one, at) for at, one in enumerate(samples)]
+
+
+def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
+    try:
+        conversation, names, files = read_conversation(fetcher, sample, position)
+    except PackidxError as error:
+        raise _named(error, sample, fetcher) from error
+    pairs = pairs_of(conversation)
+    return _Written(
+        [asked for asked, _ in pairs],
+        [answered for _, answered in pairs],
+        names,
+        {medium.kind for medium in conversation.media},
+        None if is_pairs(conversation) else messages_of(conversation, names),
+        files,
+    )
+
+
+def _named(error: PackidxError, sample: Sample, fetcher: Fetcher) -> PackidxError:
+    """`error` with what was read: the pack, the sample's key, and its shard."""
+    if sample.shard is None:
+        return error  # a plan from bare lengths
+    shard = fetcher.index.manifest["shards"][sample.shard]["uri"]
+    return SourceError(
+        f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}; mend it and "
+        "start again (what is written is kept), or plan without it (packidx plan --exclude)"
+    )
+
+
+def _json(pack: Pack, written: Sequence[_Written], fetcher: Fetcher) -> bytes:
+    kinds: set[str] = set().union(*(one.kinds for one in written))
+    meta: dict[str, Any] = {
+        "pack_id": pack.pack_id,
+        "epoch": pack.stats["epoch"] or 0,
+        "sample_ids": [sample.sample_id for sample in pack.samples],
+        "keys": [sample.key for sample in pack.samples],
+        "sources": [sample.source for sample in pack.samples],
+        "token_lens": [sample.length for sample in pack.samples],
+        "total_token_len": sum(sample.length for sample in pack.samples),
+    }
+    if any(one.kept is not None for one in written):
+        meta["records"] = [one.kept for one in written]
+    value = {
+        "texts": {
+            "prompts": [one.prompts for one in written],
+            "captions": [one.captions for one in written],
+        },
+        "media_files": [one.names for one in written],
+        "media_type": "+".join(sorted(kinds)) or "text",
+        "_meta": meta,
+    }
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        raise _not_json(pack, written, error, fetcher) from None
+
+
+def _not_json(
+    pack: Pack, written: Sequence[_Written], error: TypeError, fetcher: Fetcher
+) -> PackidxError:
+    for sample, one in zip(pack.samples, written, strict=True):
+        try:
+            orjson.dumps([one.prompts, one.captions, one.kept])
+        except TypeError as its:
+            return _named(BadRecord("bad_turn", f"it is no JSON ({its})"), sample, fetcher)
+    return SourceError(f"pack {pack.pack_id} cannot be written as JSON ({error}): plan again")
+
+
+def _tar_members(key: str, files: Files) -> tuple[bytes, list[tuple[str, int, int]]]:
+    pieces: list[bytes] = []
+    parts: list[tuple[str, int, int]] = []
+    at = 0
+    for name, data in files:
+        header = _header(f"{key}.{name}", len(data))
+        padding = bytes(-len(data) % BLOCK)
+        parts.append((name, at + len(header), len(data)))
+        pieces += header, data, padding
+        at += len(header) + len(data) + len(padding)
+    return b"".join(pieces), parts
+
+
+def _header(name: str, nbytes: int) -> bytes:
+    info = tarfile.TarInfo(name)  # mtime, uid and gid 0, no names of owners
+    info.size, info.mode = nbytes, 0o644
+    return info.tobuf(tarfile.GNU_FORMAT)

@@ -1,0 +1,86 @@
+"""Packs read by several processes, handed over in order, a few ahead of the writer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, get_context, parent_process
+
+from packidx.errors import SourceError
+from packidx.export.wds_pack import PackMembers, pack_members
+from packidx.fetch import Fetcher
+from packidx.index import Index
+
+_PACKS_PER_PROCESS = 16
+"""Fewer are read before another process has started."""
+_AHEAD = 2
+"""Packs per process that are read or wait: they are whole in memory."""
+
+Named = tuple[int, str]
+"""A pack's number and key."""
+
+
+def read_packs(
+    index: Index, packs: Sequence[Named], workers: int
+) -> Generator[PackMembers, None, None]:
+    """The packs in order; the same for any number of workers. Close it to end the processes.
+
+    Raises:
+        SourceError: a sample cannot be read, or a process died.
+        FormatError: the index is damaged.
+    """
+    workers = min(workers, len(packs) // _PACKS_PER_PROCESS)
+    if workers <= 1:
+        fetcher = Fetcher(index)
+        for number, key in packs:
+            yield pack_members(fetcher, number, key)
+        return
+    executor = ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_start_worker, initargs=(index,)
+    )
+    try:
+        waiting: deque[Future[PackMembers]] = deque()
+        upcoming = iter(packs)
+        for one in upcoming:
+            waiting.append(executor.submit(_read, one))
+            if len(waiting) >= workers * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise SourceError(
+            "a worker process died while it read packs: most often memory ran out, so use fewer "
+            "workers; what is written is kept (in a script of your own, call this under `if "
+            "__name__ == '__main__':`)"
+        ) from None
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+_fetcher: Fetcher | None = None
+
+
+def _start_worker(index: Index) -> None:
+    global _fetcher
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _fetcher = Fetcher(index)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _read(one: Named) -> PackMembers:
+    if _fetcher is None:
+        raise RuntimeError("the worker was not started by read_packs")
+    return pack_members(_fetcher, *one)
