@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import os
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 
 from packidx import storage
 from packidx.errors import OptionError
@@ -51,19 +51,37 @@ def limit() -> int:
         ) from None
 
 
-@functools.lru_cache(maxsize=1 << 14)
+_stats: dict[str, storage.Stat] = {}
+
+
 def remembered_stat(url: str) -> storage.Stat:
     """`storage.stat`, asked once per process.
 
     Raises:
         OSError: there is no such file.
     """
-    return storage.stat(url)
+    found = _stats.get(url)
+    if found is None:
+        found = _stats[url] = storage.stat(url)
+    return found
 
 
-def forget() -> None:
-    """Ask the stores anew from now on."""
-    remembered_stat.cache_clear()
+def remember_stats(urls: Iterable[str]) -> None:
+    """Ask for what `remembered_stat` will say of `urls`, many at a time; errors are left to it."""
+
+    def ask(url: str) -> None:
+        with contextlib.suppress(OSError):
+            remembered_stat(url)
+
+    storage.overlapped(ask, urls)
+
+
+def forget(url: str | None = None) -> None:
+    """Ask the stores anew from now on, of one file or of all."""
+    if url is None:
+        _stats.clear()
+    else:
+        _stats.pop(url, None)
 
 
 @contextlib.contextmanager
@@ -88,7 +106,8 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
     while (handle := _held(copy)) is None:
         _fetch(path, copy)
     try:
-        os.utime(copy)
+        # When it was used; its time of change stays, since readers know it by that.
+        os.utime(copy, ns=(time.time_ns(), os.fstat(handle).st_mtime_ns))
         yield copy
     finally:
         os.close(handle)
@@ -138,7 +157,7 @@ def _make_room(home: str, nbytes: int) -> None:
         if not entry.name.startswith(".") and not entry.name.endswith(".lock"):
             with contextlib.suppress(FileNotFoundError):
                 found = entry.stat()
-                copies.append((found.st_mtime_ns, found.st_size, entry.path))
+                copies.append((found.st_atime_ns, found.st_size, entry.path))
     excess = sum(size for _, size, _ in copies) + nbytes - limit()
     for _, size, path in sorted(copies):
         if excess <= 0:

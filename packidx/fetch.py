@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from packidx import cache, storage
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.index import Index, Sample
 
@@ -78,6 +81,42 @@ class Fetcher:
         folder = self.index.resolve(root) if root is not None else own_root(path, kind)
         return open_media(record, folder, confined, self.index.resolve)
 
+    def read_together(self, samples: Sequence[Sample]) -> dict[int, dict[str, Any]]:
+        """The records of those of `samples` that wait for a store, asked for at the same time.
+
+        Returns:
+            position in `samples` -> record; none of what `read` will do as quickly, and none that
+            could not be read, which `read` will say.
+        """
+        waiting = [number for number, sample in enumerate(samples) if self._waits(sample)]
+        if len(waiting) < 2:
+            return {}
+        try:
+            for shard in {samples[number].shard for number in waiting} - {None}:
+                self._shard(int(shard or 0))  # once, and not in each thread
+        except PackidxError:
+            return {}
+
+        def attempt(number: int) -> dict[str, Any] | None:
+            try:
+                return self.read(samples[number])
+            except Exception:
+                return None
+
+        with warnings.catch_warnings():
+            # Filters belong to all threads: each would take away and bring back the others'.
+            warnings.simplefilter("ignore")
+            found = storage.overlapped(attempt, waiting)
+        return {at: one for at, one in zip(waiting, found, strict=True) if one is not None}
+
+    def _waits(self, sample: Sample) -> bool:
+        """Whether a sample's record or media are ranges or objects of a store."""
+        if sample.shard is None or sample.offset is None:
+            return False  # what is read through a copy is not for several threads
+        root = self._media_roots.get(sample.source or "")
+        uri = self.index.manifest["shards"][sample.shard]["uri"]
+        return any(storage.is_url(self.index.resolve(one)) for one in (uri, root) if one)
+
     def _raw(self, sample: Sample) -> tuple[str, str, dict[str, Any]]:
         """The path of a sample's shard, the kind of its container, and its record."""
         located = sample.offset is not None and sample.nbytes is not None
@@ -102,12 +141,12 @@ class Fetcher:
         return path, kind, record
 
     def _shard(self, number: int) -> str:
-        """Path of a shard; its size is compared with the plan's once per process."""
+        """Path or URL of a shard; its size is compared with the plan's once per process."""
         shard = self.index.manifest["shards"][number]
-        path = self.index.resolve(shard["uri"])
+        path = storage.local_path(self.index.resolve(shard["uri"]))
         if number not in self._checked:
             try:
-                size = os.stat(path).st_size
+                size = _size(path)
             except OSError as error:
                 unused = bool(self.index.roots) and path == shard["uri"]
                 given = f" (of {', '.join(self.index.roots)} none is its beginning)"
@@ -123,6 +162,13 @@ class Fetcher:
                 )
             self._checked.add(number)
         return path
+
+
+def _size(path: str) -> int:
+    if not storage.is_url(path):
+        return os.stat(path).st_size
+    cache.forget(path)
+    return cache.remembered_stat(path).nbytes
 
 
 def _layout(index: Index, source: dict[str, Any]) -> Layout:

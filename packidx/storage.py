@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import functools
 import glob as local_glob
 import io
@@ -17,22 +18,35 @@ import os
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from packidx.errors import MissingExtraError, SourceError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_PASSWORD = re.compile(r"[^:/]+://[^/@:]*:[^/@]*@")
 _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
+_PART = 8 << 20  # bytes of a request of a download, of which so many are under way
+_DOWNLOADS = 4
 BLOCK = 1 << 16
 """Bytes of a request where a little is read at a place: an image's header, a tar's."""
+
+THREADS = 16
+"""Requests under way at a time where many are made: what they wait for is the store."""
 
 # Errors that waiting does not mend.
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _LASTING_KINDS = (NotImplementedError, ImportError, TypeError, ValueError)
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
+
+class _BehindEnd(OSError):
+    """A range that begins behind a file's last byte."""
+
+
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -48,6 +62,31 @@ def is_url(path: str) -> bool:
     """Whether `path` is a URL of an object store; ``file://`` is none."""
     found = _URL.match(path)
     return found is not None and found[1].lower() != "file"
+
+
+def refuse_password(path: str) -> None:
+    """
+    Raises:
+        SourceError: `path` is a URL with a password in it.
+    """
+    if _PASSWORD.match(path):
+        shown = path.partition("://")[0] + "://" + path.partition("@")[2]
+        raise SourceError(
+            f"the URL of {shown} has a password in it, which would be written into manifests: name "
+            "the place alone, and give credentials where the store's own tools look for them"
+        )
+
+
+def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
+    """``call`` of each item, by threads: for requests, which wait for a store and not for a core.
+
+    The threads are gone afterwards, so that a process may be forked.
+    """
+    todo = list(items)
+    if len(todo) < 2:
+        return [call(item) for item in todo]
+    with ThreadPoolExecutor(min(threads, len(todo))) as pool:
+        return list(pool.map(call, todo))
 
 
 def local_path(path: str) -> str:
@@ -146,19 +185,30 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def glob(pattern: str) -> list[str]:
-    """Files that match, sorted; ``**`` goes through folders."""
+    """Files that match, sorted; ``**`` goes through folders, and no wildcard is a leading dot."""
     if not is_url(pattern):
         found = local_glob.glob(pattern, recursive=True)
         return sorted(name for name in found if not os.path.isdir(name))
     scheme = pattern.partition("://")[0]
     matches: dict[str, Any] = _call(pattern, "glob", detail=True)
     return sorted(
-        f"{scheme}://{name}" for name, info in matches.items() if info.get("type") != "directory"
+        f"{scheme}://{name}"
+        for name, info in matches.items()
+        if info.get("type") != "directory" and not _is_hidden(name, pattern)
+    )
+
+
+def _is_hidden(name: str, pattern: str) -> bool:
+    """Whether a part of a path begins with a dot that the pattern does not have."""
+    dotted = [one for one in pattern.split("/") if one.startswith(".")]
+    return any(
+        part.startswith(".") and not any(fnmatch.fnmatchcase(part, one) for one in dotted)
+        for part in name.split("/")
     )
 
 
 def read(path: str) -> bytes:
-    """A whole file.
+    """A whole file, by one request.
 
     Raises:
         OSError: it cannot be read.
@@ -166,7 +216,7 @@ def read(path: str) -> bytes:
     if not is_url(path):
         with open(path, "rb") as file:
             return file.read()
-    return bytes(_call(path, "cat_file"))
+    return _range(path, 0, None)  # with a start, nobody asks for the size first
 
 
 def read_range(path: str, offset: int, nbytes: int) -> bytes:
@@ -178,12 +228,7 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
     if nbytes <= 0:
         return b""
     if is_url(path):
-        try:
-            return bytes(_call(path, "cat_file", start=offset, end=offset + nbytes))
-        except OSError as error:
-            if error.errno == errno.EINVAL or "InvalidRange" in str(error):
-                return b""  # it begins behind the end
-            raise
+        return _range(path, offset, offset + nbytes)
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = b""
@@ -195,6 +240,13 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
     finally:
         os.close(handle)
     return data
+
+
+def _range(url: str, start: int, end: int | None) -> bytes:
+    try:
+        return bytes(_call(url, "cat_file", start=start, end=end))
+    except _BehindEnd:
+        return b""
 
 
 def open_range(
@@ -235,6 +287,11 @@ class _Range(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
+    def readall(self) -> bytes:
+        data = read_range(self._path, self._offset + self._at, self._nbytes - self._at)
+        self._at += len(data)
+        return data
+
     def readinto(self, buffer: Any) -> int:
         wanted = min(len(buffer), self._nbytes - self._at)
         if wanted <= 0:
@@ -265,13 +322,26 @@ def upload(source: str, path: str) -> None:
 
 
 def download(path: str, target: str) -> None:
-    """Copy a file of a store to this machine.
+    """Copy a file of a store to this machine, by requests for some of its bytes each.
 
     Raises:
         OSError: it cannot be read or written.
     """
-    system, place = _opened(path)
-    _retried(path, lambda: system.get_file(place, target))
+    head = _range(path, 0, _PART)
+    with open(target, "wb") as file:
+        file.write(head)
+        if len(head) < _PART:
+            return
+        file.flush()
+        size = stat(path).nbytes
+
+        def fetch(start: int) -> None:
+            data = _range(path, start, min(start + _PART, size))
+            if len(data) < min(_PART, size - start):
+                raise OSError(errno.EIO, "it became shorter while it was read", path)
+            os.pwrite(file.fileno(), data, start)
+
+        overlapped(fetch, range(_PART, size, _PART), _DOWNLOADS)
 
 
 def remove(path: str) -> None:
@@ -307,6 +377,7 @@ def _opened(url: str) -> tuple[Any, str]:
     """
     import fsspec
 
+    refuse_password(url)
     scheme = url.partition("://")[0].lower()
     try:
         system = fsspec.filesystem(scheme, use_listings_cache=False)
@@ -334,6 +405,8 @@ def _retried(path: str, call: Callable[[], T]) -> T:
         except Exception as error:
             if type(error).__name__ in _CREDENTIALS:
                 raise PermissionError(errno.EACCES, "no credentials were found", path) from None
+            if getattr(error, "errno", None) == errno.EINVAL or "InvalidRange" in str(error):
+                raise _BehindEnd(errno.EINVAL, _words(error), path) from None
             if attempt + 1 == _ATTEMPTS:
                 number = getattr(error, "errno", None) or errno.EIO
                 raise OSError(number, _words(error), path) from error

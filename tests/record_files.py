@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import tarfile
@@ -95,6 +96,21 @@ def _tar(records: Records, folder: Path | None = None) -> bytes:
                 members.append((f"{key}.{name}", (folder / name).read_bytes()))
         members.append((f"{key}.json", json.dumps(record).encode()))
     return tar_of(members)
+
+
+def tar_digest(path: Path | str) -> str:
+    """SHA-256 of a tar without padding behind contents, and without contents but records'."""
+    data = Path(path).read_bytes()
+    hasher, end = hashlib.sha256(), 0
+    with tarfile.open(path) as archive:
+        for member in archive:
+            hasher.update(data[member.offset : member.offset_data])
+            stop = member.offset_data + member.size
+            if member.name.lower().partition(".")[2] == "json":
+                hasher.update(data[member.offset_data : stop])
+            end = -(-stop // 512) * 512
+    hasher.update(data[end:])
+    return hasher.hexdigest()
 
 
 def zstd(data: bytes) -> bytes:

@@ -44,6 +44,7 @@ def test_every_block_runs_as_it_stands(workplace: Path) -> None:
         "sql",
         "verify",
         "precompute",
+        "export",
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in shell:

@@ -103,7 +103,8 @@ def test_a_name_with_colons_is_a_file(root: Path) -> None:
         ("../outside.lmdb::0001", False, "media_outside_root"),
         ("link.lmdb::0001", True, "media_outside_root"),
         ("inner.lmdb::0001", True, "media_outside_root"),
-        ("s3://bucket/x.lmdb::0001", False, "media_remote"),
+        ("https://host/x.lmdb::0001", False, "media_remote"),
+        ("s3://bucket/x.lmdb::0001", True, "media_outside_root"),
     ],
 )
 def test_references_that_lead_nowhere(root: Path, ref: str, confined: bool, reason: str) -> None:

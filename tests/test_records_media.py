@@ -285,7 +285,8 @@ def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
     ("ref", "reason"),
     [
         ("https://example.org/a.png", "media_remote"),
-        ("s3://bucket/a.png", "media_remote"),
+        ("nowhere://bucket/a.png", "media_remote"),
+        ("s3://key:secret@bucket/a.png", "media_remote"),
         ("file://elsewhere/a.png", "media_remote"),
         ("data:image/png;base64", "broken_media"),
         ("data:image/png;base64,%%%", "broken_media"),

@@ -185,7 +185,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("x.json", {"d": {"file_name": "a", "columns": {"chosen": "x"}}}, "preference data"),
     ("x.json", {"d": {"file_name": "a", "num_samples": 5}}, "give a sample_ratio"),
     ("x.json", {"d": {"file_name": "a", "formatting": "xml"}}, "formatting is 'xml'"),
-    ("x.json", {"d": {"file_name": "s3://b/x.jsonl"}}, "s3:// is not supported"),
+    ("x.json", {"d": {"file_name": "nowhere://b/x.jsonl"}}, "Protocol not known"),
     ("x.yaml", {"datasets": [{"data_type": "json"}]}, "entry 0 of datasets: give one path"),
     ("x.yaml", {"datasets": [{"path": "mix/a", "data_type": "tar"}]}, "data_type is 'tar'"),
     (

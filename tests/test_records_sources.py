@@ -71,7 +71,8 @@ def test_expand(
         (["dir.jsonl"], "no data file in it"),
         (["pipe.jsonl"], "not a regular file"),
         (["dangling.jsonl"], "No such file"),
-        (["s3://bucket/a.jsonl"], "s3:// is not supported"),
+        (["nowhere://bucket/a.jsonl"], "Protocol not known"),
+        (["s3://key:secret@bucket/a.jsonl"], "the URL of s3://bucket/a.jsonl has a password in it"),
     ],
 )
 def test_bad_sources(

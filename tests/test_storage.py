@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def places(store: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
     (folder / "sub/deep").mkdir(parents=True)
     (folder / "a.bin").write_bytes(CONTENT)
     (folder / "sub/b.jsonl").write_bytes(b"{}\n")
+    (folder / "sub/.hidden.jsonl").write_bytes(b"{}\n")
     (folder / "sub/deep/c d+é.txt").write_bytes(b"c")
     return str(folder), store.put_tree(folder, "files")
 
@@ -62,8 +64,14 @@ def test_looking(place: str) -> None:
         "/sub/b.jsonl",
         "/sub/deep/c d+é.txt",
     ]
+    hidden = storage.glob(storage.join(place, "sub/.h*"))
+    assert [one.removeprefix(place) for one in hidden] == ["/sub/.hidden.jsonl"]
     walked = [(here.removeprefix(place), sorted(files)) for here, _, files in storage.walk(place)]
-    expected = [("", ["a.bin"]), ("/sub", ["b.jsonl"]), ("/sub/deep", ["c d+é.txt"])]
+    expected = [
+        ("", ["a.bin"]),
+        ("/sub", [".hidden.jsonl", "b.jsonl"]),
+        ("/sub/deep", ["c d+é.txt"]),
+    ]
     assert sorted(walked) == expected
 
 
@@ -108,6 +116,59 @@ def test_a_cut_connection_is_tried_again(store: Store, places: tuple[str, str]) 
     with cache.local(f"{places[1]}/a.bin", "cut") as path:
         assert Path(path).read_bytes() == CONTENT
     assert not store.cuts
+
+
+def test_a_large_file_is_copied_part_by_part(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_PART", 50_000)
+    content = os.urandom(220_001)
+    storage.write(f"{URL}/parts.bin", content)
+    store.forget()
+    store.cuts += ["parts.bin", "parts.bin"]
+    storage.download(f"{URL}/parts.bin", str(tmp_path / "x"))
+    assert (tmp_path / "x").read_bytes() == content
+    assert store.read("parts.bin") == len(content)
+    storage.write(f"{URL}/parts.bin", content[:50_000])  # a whole number of parts
+    storage.download(f"{URL}/parts.bin", str(tmp_path / "y"))
+    assert (tmp_path / "y").read_bytes() == content[:50_000]
+
+
+def test_what_is_read_as_one(store: Store, places: tuple[str, str]) -> None:
+    storage.write(f"{URL}/empty", b"")
+    store.forget()
+    assert storage.read(f"{URL}/empty") == b""
+    assert storage.read(f"{places[1]}/a.bin") == CONTENT
+    assert [one.method for one in store.requests] == ["GET", "GET"]
+    with storage.open_range(f"{places[1]}/a.bin", 10, 1000) as file:
+        store.forget()
+        file.seek(5)
+        assert file.read() == CONTENT[15:1010]
+        assert len(store.requests) == 1
+
+
+def test_requests_side_by_side() -> None:
+    """As many as there are threads, in order; errors come out."""
+    barrier = threading.Barrier(4, timeout=30)
+
+    def call(number: int) -> int:
+        barrier.wait()
+        return number * number
+
+    assert storage.overlapped(call, range(4)) == [0, 1, 4, 9]
+    assert storage.overlapped(abs, []) == []
+    with pytest.raises(ZeroDivisionError):
+        storage.overlapped(lambda number: 1 // number, [1, 0, 2])
+
+
+def test_passwords_are_refused() -> None:
+    for call in (storage.read, storage.stat, storage.names, storage.is_folder):
+        with pytest.raises(
+            SourceError, match=r"the URL of s3://b/x has a password in it"
+        ) as caught:
+            call("s3://key:secret@b/x")
+        assert "secret" not in str(caught.value)
+    storage.refuse_password("abfs://container@account.host/x:y@z")
 
 
 def test_writing(store: Store, tmp_path: Path) -> None:

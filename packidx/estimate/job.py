@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import collections
-import os
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import packidx
-from packidx import files, schema
+from packidx import files, schema, storage
 from packidx.estimate.parts import ROW_GROUP, Part
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
@@ -100,8 +99,8 @@ def job_digest(job: Job) -> str:
     head = {
         **_inputs(job),
         "layouts": _layouts(job),
-        "paths": [os.path.abspath(info.path) for info in infos],
-        "media_roots": [[os.path.abspath(info.root), info.confined] for info in infos],
+        "paths": [storage.absolute(info.path) for info in infos],
+        "media_roots": [[storage.absolute(info.root), info.confined] for info in infos],
         "fingerprints": job.counter.fingerprints(),
         "engine": job.engine,
         "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packidx import schema
+from packidx import schema, storage
 from packidx.errors import BadRecord, MismatchError
 from packidx.estimate.columns import count_columns
 from packidx.estimate.recipe import Examined, RecordCounter, without_references
@@ -20,7 +23,7 @@ from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects import parse
 from packidx.records.layout import DEFAULT, Layout
-from packidx.records.media import check_place, media_size
+from packidx.records.media import check_place, is_remote, media_size
 from packidx.records.video import media_info
 
 BATCH = 512
@@ -58,13 +61,8 @@ def shard_rows(
         SourceError: the shard cannot be read.
     """
     shift = first_id - part.first_row
-    rows: list[Row] = []
-    for raw in raw_records(shard, part):
-        rows.append(examine(raw, shard, raw.row + shift, counter))
-        if len(rows) == BATCH:
-            yield _table(shard, rows, counter)
-            rows = []
-    if rows:
+    raws = raw_records(shard, part)
+    while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
         yield _table(shard, rows, counter)
 
 
@@ -87,6 +85,8 @@ class Row(Examined):
     nbytes: int | None = None
     key: str | None = None
     error: BadRecord | None = None
+    waits: bool = False
+    """Whether its media's sizes are still to be looked up, in an object store."""
 
 
 def _table(shard: ShardInfo, rows: Sequence[Row], counter: RecordCounter) -> pa.Table:
@@ -122,10 +122,35 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
+def examine_batch(
+    raws: Iterable[sources.RawRecord], shard: ShardInfo, shift: int, counter: RecordCounter
+) -> list[Row]:
+    """`examine` of each record, numbered `shift` more than in its shard.
+
+    Sizes that an object store is asked for are asked for together: what takes time is to wait.
+    """
+    rows = [_begun(raw, shard, raw.row + shift, counter) for raw in raws]
+    waiting = [item for item in rows if item.waits]
+    if waiting:
+        with warnings.catch_warnings():
+            # Filters belong to all threads: each would take away and bring back the others'.
+            warnings.simplefilter("ignore")
+            storage.overlapped(functools.partial(_look, shard=shard), waiting)
+    return rows
+
+
 def examine(
     raw: sources.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter
 ) -> Row:
     """All that one record says; what is wrong with it is in the row's `error`."""
+    item = _begun(raw, shard, sample_id, counter)
+    if item.waits:
+        _look(item, shard)
+    return item
+
+
+def _begun(raw: sources.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
+    """`examine` as far as no object store need be asked for sizes."""
     item = Row(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
     if isinstance(raw.record, BadRecord):
         item.key, item.error = raw.key, raw.record
@@ -136,15 +161,31 @@ def examine(
             _examine_opened(item, raw.record, shard, counter)
         else:
             item.conversation = parse(raw.record)
-            item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
-            if any(not isinstance(medium.ref, str) for medium in item.conversation.media):
-                # Content of files: a batch must not hold that of all its records.
-                item.conversation = without_references(item.conversation)
+            item.waits = any(is_remote(one, shard.root) for one in item.conversation.media)
+            if not item.waits:
+                _look(item, shard)
     except BadRecord as error:
         item.conversation, item.error = None, error
     except (MemoryError, RecursionError) as error:
         item.error = _too_large(error)
     return item
+
+
+def _look(item: Row, shard: ShardInfo) -> None:
+    """Find out the sizes of a record's media."""
+    item.waits = False
+    conversation = item.conversation
+    if conversation is None:
+        return
+    try:
+        item.infos = tuple(_info(medium, shard) for medium in conversation.media)
+        if any(not isinstance(medium.ref, str) for medium in conversation.media):
+            # Content of files: a batch must not hold that of all its records.
+            item.conversation = without_references(conversation)
+    except BadRecord as error:
+        item.conversation, item.error = None, error
+    except (MemoryError, RecursionError) as error:
+        item.error = _too_large(error)
 
 
 def _examine_opened(

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord
 from packidx.estimate.recipe import RecordCounter
-from packidx.estimate.rows import BATCH, ShardInfo, examine, raw_records
+from packidx.estimate.rows import BATCH, ShardInfo, examine_batch, raw_records
 from packidx.precompute.pieces import Piece, Tally, changed
 from packidx.precompute.values import LISTS, Values, count_values, names_of
 from packidx.records.containers.base import broken
+from packidx.records.local_shards import local_shard
 
 _ERRORS = (pa.ArrowException, OSError)
 
@@ -54,7 +55,7 @@ def count_columns(piece: Piece, counter: RecordCounter, path: str) -> Tally:
     raws = raw_records(piece.shard, piece.part) if piece.part.num_records else iter(())
     with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as out:
         while batch := list(itertools.islice(raws, BATCH)):
-            rows = [examine(raw, piece.shard, 0, counter) for raw in batch]
+            rows = examine_batch(batch, piece.shard, 0, counter)
             values = count_values(rows, counter, piece.form)
             for value in values:
                 tally.add(value)
@@ -86,13 +87,14 @@ def write_parquet(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
     """
     names = names_of(shard)
     with ExitStack() as stack:
-        source = stack.enter_context(_opened(shard.path))
+        place = stack.enter_context(local_shard(shard.path))
+        source = stack.enter_context(_opened(place))
         columns = _Columns([stack.enter_context(pa.OSFile(path)) for path in paths])
         schema = _with(source.schema_arrow.empty_table(), names, columns.take(0)).schema
         codec = _codec(source.metadata)
         out = stack.enter_context(pq.ParquetWriter(output, schema, compression=codec))
         for number in range(source.num_row_groups):
-            table = _row_group(source, number, shard.path)
+            table = _row_group(source, number, place)
             table = _with(table, names, columns.take(table.num_rows))
             out.write_table(table, row_group_size=max(1, table.num_rows))
 

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from packidx import storage
 from packidx.errors import OptionError, SourceError
 from packidx.precompute.pieces import Tally
 from packidx.records.expand import Shard, short_names
@@ -23,11 +24,16 @@ def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -
     """Refuse an output that would replace or mix with what is not precompute's own.
 
     Raises:
-        OptionError: it is, holds or lies in a source, or holds other files.
+        OptionError: it is, holds or lies in a source, holds other files, or is a URL.
     """
+    if storage.is_url(output):
+        raise OptionError(
+            f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
+            "copy it to the store then"
+        )
     place = os.path.realpath(output)
     for shard in shards:
-        if _is_within(os.path.realpath(shard.path), place):
+        if not storage.is_url(shard.path) and _is_within(os.path.realpath(shard.path), place):
             raise OptionError(
                 f"{output} holds the source {shard.uri}: name another folder, no source is ever "
                 "overwritten"

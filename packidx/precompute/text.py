@@ -6,6 +6,7 @@ import gzip
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.recipe import RecordCounter
-from packidx.estimate.rows import BATCH, Row, ShardInfo, examine, raw_records
+from packidx.estimate.rows import BATCH, ShardInfo, examine_batch, raw_records
 from packidx.precompute.pieces import Piece, Tally, changed
 from packidx.precompute.table_text import Cells
 from packidx.precompute.values import Values, count_values, names_of
@@ -22,6 +23,7 @@ from packidx.records.containers.base import BOM, BrokenFile, file_blocks
 from packidx.records.containers.compressed import GZIP, STREAMS
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines
+from packidx.records.local_shards import local_shard
 from packidx.records.splice import set_keys
 
 Rewrite = Callable[[bytes, Values | BadRecord], bytes]
@@ -77,6 +79,12 @@ def rewrite_text(piece: Piece, counter: RecordCounter, path: str) -> Tally:
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
+    with local_shard(piece.shard.path) as copy:
+        here = replace(piece, shard=replace(piece.shard, path=copy))
+        return _rewrite_piece(here, counter, path)
+
+
+def _rewrite_piece(piece: Piece, counter: RecordCounter, path: str) -> Tally:
     shard = piece.shard
     kind, _, codec = shard.container.partition(".")
     blocks = (
@@ -118,7 +126,7 @@ def _rewrite(
             offset not in (None, place) for offset, (place, _) in zip(offsets, here, strict=True)
         ):
             raise changed(piece)
-        rows: list[Row] = [examine(raw, piece.shard, 0, counter) for raw in batch]
+        rows = examine_batch(batch, piece.shard, 0, counter)
         values = count_values(rows, counter, piece.form)
         for (offset, raw), value in zip(here, values, strict=True):
             write(tape.take(offset))

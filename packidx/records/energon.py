@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from packidx import storage
 from packidx.errors import SourceError
 from packidx.records.containers.base import unreadable
 
@@ -31,7 +32,7 @@ _MAX_NAMES = 10_000_000
 
 def is_prepared(folder: str) -> bool:
     """Whether `folder` is a data set that Energon has prepared."""
-    return os.path.isdir(os.path.join(folder, FOLDER))
+    return storage.is_folder(storage.join(folder, FOLDER))
 
 
 def shard_names(folder: str, split: str | None = None) -> list[str]:
@@ -48,7 +49,7 @@ def shard_names(folder: str, split: str | None = None) -> list[str]:
     path, info = _loaded(folder, _INFOS)
     if info is None:
         raise SourceError(
-            f"{os.path.join(folder, FOLDER)} has no .info.json: run `energon prepare` on the "
+            f"{storage.join(folder, FOLDER)} has no .info.json: run `energon prepare` on the "
             "folder, or name its tars, FOLDER/*.tar"
         )
     counts = info.get("shard_counts") if isinstance(info, dict) else None
@@ -133,10 +134,10 @@ def _alternatives(inner: str) -> Iterator[str]:
 def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
     """The path and content of the first file of these that is there; ("", None) without one."""
     for name in names:
-        path = os.path.join(folder, FOLDER, name)
+        path = storage.join(storage.join(folder, FOLDER), name)
         try:
-            with open(path, encoding="utf-8") as file:
-                return path, json.load(file) if name.endswith(".json") else yaml.safe_load(file)
+            text = storage.read(path).decode()
+            return path, json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import glob
 import os
 import re
 import stat
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packidx import cache, storage
 from packidx.errors import SourceError
 from packidx.records import energon, mixes, saved
 from packidx.records.containers import DEFAULT as JSONL
@@ -20,11 +19,13 @@ from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffi
 from packidx.records.containers.base import unreadable
 from packidx.records.containers.tar import TAR, refuse_compressed
 from packidx.records.layout import DEFAULT, Layout
+from packidx.records.local_shards import local_shard
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
 _KNOWN = ", ".join(SUFFIXES)
+_JSON = (".json", ".json.gz", ".json.zst")
+"""Endings of files that must be looked into to know what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Shard:
     uri: str
     """As given."""
     path: str
-    """Where it is on this machine."""
+    """Where it is on this machine, or its URL."""
     source: str
     """Name of the source it belongs to."""
     container: str = JSONL
@@ -45,6 +46,8 @@ class Shard:
 
 def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
+
+    All of these may be URLs of an object store.
 
     A source's name is the one stated (by the argument, or in a mix), else the file's stem without a
     trailing shard number (``train-00003-of-00010`` → ``train``); for a folder, the path below it
@@ -60,17 +63,20 @@ def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]
     Raises:
         OptionError: `layout` and a mix both state columns, tags or a delimiter of a data set.
         SourceError: nothing found, a file of an unknown kind, a file named twice, a mix that cannot
-            be understood, or a URL.
+            be understood, a URL of a scheme that nobody knows or with a password in it, or a store
+            that does not answer.
     """
+    cache.forget()
     if isinstance(args, str):
         args = [args]
-    shards = [shard for arg in args for shard in _expand(os.fspath(arg), layout)]
+    shards = [shard for arg in args for shard in _expanded(os.fspath(arg), layout)]
     if not shards:
         raise SourceError("no source given: name a file of records, a mix, a glob or a folder")
     seen: dict[str, str] = {}
     layouts: dict[str, Layout] = {}
     for shard in shards:
-        real = os.path.realpath(shard.path)
+        path = shard.path
+        real = storage.absolute(path) if storage.is_url(path) else os.path.realpath(path)
         if real in seen:
             raise SourceError(f"{shard.uri} is the same file as {seen[real]}: name it only once")
         seen[real] = shard.uri
@@ -82,6 +88,13 @@ def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]
     return shards
 
 
+def _expanded(arg: str, layout: Layout) -> list[Shard]:
+    try:
+        return _expand(arg, layout)
+    except OSError as error:  # of a store: files of this machine are looked for quietly
+        raise unreadable(error.filename or arg, error) from error
+
+
 def _expand(arg: str, layout: Layout) -> list[Shard]:
     found = _find(arg, layout)
     name = None
@@ -89,13 +102,14 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
         name, arg = named[1], named[2]
         found = _find(arg, layout)
     if not found:
-        folder = os.path.isdir(_strip_scheme(arg))
+        folder = storage.is_folder(_strip_scheme(arg))
         if folder:
             _refuse_compressed_in(arg, _strip_scheme(arg))
         hint = "no data file in it" if folder else "no such file"
         raise SourceError(
             f"{arg}: {hint}; a source is a file ({_KNOWN}), a mix, a glob or a folder"
         )
+    cache.remember_stats(shard.path for shard in found if storage.is_url(shard.path))
     for shard in found:
         _check(shard)
     return [dataclasses.replace(shard, source=name or shard.source) for shard in found]
@@ -103,50 +117,64 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
 
 def _find(arg: str, layout: Layout) -> list[Shard]:
     path = _strip_scheme(arg)
-    if os.path.isdir(path):
+    if storage.is_folder(path):
         return _in_folder(arg, path, layout)
-    if os.path.lexists(path):
+    if storage.is_file(path) or os.path.lexists(path):
         return _single(arg, path, layout)
     file, hash_, names = path.rpartition("#")
     if hash_ and energon.is_prepared(file):
         splits = [name.strip() for name in names.split(",")]
         folder = arg[: len(arg) - len(names) - 1]
         return [shard for split in splits for shard in _prepared(folder, file, layout, split)]
-    if hash_ and os.path.isfile(file) and (mix := mixes.load_mix(file)) is not None:
+    if hash_ and storage.is_file(file) and (mix := mixes.load_mix(file)) is not None:
         return _in_mix(file, mix, layout, tuple(name.strip() for name in names.split(",")))
-    prefix = arg[: len(arg) - len(path)]
-    matches = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
+    prefix = "" if storage.is_url(path) else arg[: len(arg) - len(path)]
+    matches = storage.glob(path)
     return [shard for name in matches for shard in _single(prefix + name, name, layout)]
 
 
 def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
     """The shard that a file is, or the shards of the mix that it is."""
-    if path.endswith((".json", *mixes.SUFFIXES)) and os.path.isfile(path):
-        mix = mixes.load_mix(path) if path.endswith(mixes.SUFFIXES) or _is_small(path) else None
+    if path.endswith((".json", *mixes.SUFFIXES)) and storage.is_file(path):
+        mix = _mix(path) if path.endswith(mixes.SUFFIXES) or _is_small(path) else None
         if mix is not None:
             return _in_mix(path, mix, layout)
-    parent = os.path.basename(os.path.dirname(os.path.abspath(path))) or "data"
+    parent = os.path.basename(os.path.dirname(storage.absolute(path))) or "data"
     name = _source_name(os.path.basename(path), parent)
     return [Shard(uri, path, name, _kind(uri, path, data_type), layout)]
 
 
 def _is_small(path: str) -> bool:
-    return os.path.getsize(path) <= 16 << 20
+    return storage.stat(path).nbytes <= 16 << 20
+
+
+def _mix(path: str) -> Any:
+    """The mix in a file, None where a ``.json`` file is none; that file is read again for its
+    records, so a copy of it is kept."""
+    with local_shard(path) as copy:
+        return mixes.load_mix(copy)
 
 
 def _kind(uri: str, path: str, data_type: str | None = None) -> str:
-    if not os.path.isfile(path):  # `_check` says what it is
+    if not storage.is_url(path) and not os.path.isfile(path):  # `_check` says what it is
         return JSONL
     refuse_compressed(uri)
-    kind = kind_of(path)
+    kind = _kind_of(path)
     if kind is not None or (kind := data_type) is not None:
         return kind
-    if path.endswith((".json", ".json.gz", ".json.zst")):
+    if path.endswith(_JSON):
         raise SourceError(
             f"{uri} holds one object that is neither a record nor a mix: write an array of "
             "records, one record a line, or a mix of data sets with file_name"
         )
     raise SourceError(f"{uri} is of an unknown kind: known endings are {_KNOWN}, and .yaml, .yml")
+
+
+def _kind_of(path: str) -> str | None:
+    if not path.endswith(_JSON):
+        return kind_of(path)
+    with local_shard(path) as copy:
+        return kind_of(copy)
 
 
 def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:
@@ -175,7 +203,7 @@ def _of_data_set(path: str, data_set: mixes.DataSet) -> list[Shard]:
     shards = []
     for place in data_set.places:
         inner = _strip_scheme(place)
-        if os.path.isfile(inner):
+        if storage.is_file(inner):
             found = _single(place, inner, data_set.layout, data_set.data_type)
             if any(shard.uri != place for shard in found):
                 raise SourceError(f"{path}: {place} is a mix itself: name its data sets here")
@@ -190,14 +218,14 @@ def _of_data_set(path: str, data_set: mixes.DataSet) -> list[Shard]:
 def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
     if energon.is_prepared(path):
         return _prepared(arg, path, layout)
-    top = os.path.basename(os.path.abspath(path)) or "data"
+    top = os.path.basename(storage.absolute(path)) or "data"
     shards = []
     for _, name, source in sorted(_files_below(path, top)):
         inner = os.path.join(path, name)
         uri = os.path.join(arg, name)
-        if inner.endswith((".json", ".json.gz", ".json.zst")):
-            mix = inner.endswith(".json") and _is_small(inner) and mixes.load_mix(inner) is not None
-            if mix or kind_of(inner) is None:
+        if inner.endswith(_JSON):
+            mix = inner.endswith(".json") and _is_small(inner) and _mix(inner) is not None
+            if mix or _kind_of(inner) is None:
                 continue  # a mix or a configuration beside the data
         shards.append(Shard(uri, inner, source, _kind(uri, inner), layout))
     return shards
@@ -205,7 +233,7 @@ def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
 
 def _prepared(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
     """The tars of a split of a folder that Energon has prepared: one source, in its order."""
-    name = os.path.basename(os.path.abspath(path)) or "data"
+    name = os.path.basename(storage.absolute(path)) or "data"
     source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
     return [
         Shard(os.path.join(arg, one), os.path.join(path, one), source, TAR, layout)
@@ -215,9 +243,17 @@ def _prepared(arg: str, path: str, layout: Layout, split: str | None = None) -> 
 
 def _refuse_compressed_in(arg: str, folder: str) -> None:
     """Say why a folder of compressed tars alone has no data file."""
-    for here, _, files in os.walk(folder):
+    for here, _, files in storage.walk(folder):
         for name in sorted(files):
-            refuse_compressed(os.path.join(arg, os.path.relpath(os.path.join(here, name), folder)))
+            refuse_compressed(os.path.join(arg, _below(here, folder), name))
+
+
+def _below(path: str, folder: str) -> str:
+    """`path` as seen from `folder`; empty for that itself."""
+    if storage.is_url(folder):
+        return path.removeprefix(folder.rstrip("/")).strip("/")
+    below = os.path.relpath(path, folder)
+    return "" if below == "." else below
 
 
 def _source_name(name: str, parent: str) -> str:
@@ -230,16 +266,16 @@ def _source_name(name: str, parent: str) -> str:
 def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str]]:
     """(what to sort by, path below `folder`, source) of every data file."""
     seen = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(here)
+    for here, folders, files in storage.walk(folder):
+        real = here if storage.is_url(here) else os.path.realpath(here)
         if real in seen:  # a symbolic link back up
             folders.clear()
             continue
         seen.add(real)
+        prepared = energon.FOLDER in folders
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        below = os.path.relpath(here, folder)
-        below = "" if below == "." else below
-        if energon.is_prepared(here):
+        below = _below(here, folder)
+        if prepared:
             folders.clear()
             for number, name in enumerate(energon.shard_names(here)):
                 yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below
@@ -259,7 +295,11 @@ def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str]]:
 def _check(shard: Shard) -> None:
     try:
         shard.uri.encode()
-        mode = os.stat(shard.path).st_mode
+        if storage.is_url(shard.path):
+            cache.remembered_stat(shard.path)  # it is there
+            mode = stat.S_IFREG
+        else:
+            mode = os.stat(shard.path).st_mode
     except UnicodeEncodeError:
         raise SourceError(f"the name of {shard.uri!r} is not UTF-8: rename the file") from None
     except OSError as error:
@@ -270,20 +310,14 @@ def _check(shard: Shard) -> None:
 
 
 def _strip_scheme(arg: str) -> str:
-    scheme = _SCHEME.match(arg)
-    if scheme is None:
-        return arg
-    if scheme[1].lower() != "file":
-        raise SourceError(
-            f"{arg}: {scheme[1]}:// is not supported, only local files and file:// are: "
-            "download it first"
-        )
-    return urllib.parse.unquote(arg[scheme.end() :].removeprefix("localhost"))
+    """The path of a ``file://`` URL; of any other one, its one spelling."""
+    storage.refuse_password(arg)
+    return storage.absolute(arg) if storage.is_url(arg) else storage.local_path(arg)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
     """For each path its shortest suffix, in whole components, that no other path ends with."""
-    parts = [os.path.abspath(path).split(os.sep) for path in paths]
+    parts = [storage.absolute(path).split(os.sep) for path in paths]
     names = [""] * len(paths)
     open_ones = list(range(len(paths)))
     depth = 1

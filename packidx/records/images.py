@@ -1,11 +1,13 @@
 """Image files: their sizes, and the opened image.
 
 Sizes come from headers alone. `image_size` and `open_image` apply the EXIF orientation alike, so
-that a planned size is the size that training sees.
+that a planned size is the size that training sees. Of an image in an object store, or inside a tar,
+a block from its beginning is read, and its end; it is opened from one request for all of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import io
@@ -13,11 +15,15 @@ import os
 import re
 import stat
 import warnings
+from collections.abc import Iterator
 from typing import IO, Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from packidx import storage
 from packidx.errors import BadRecord, PackidxError
+from packidx.records.containers.base import unreadable
+from packidx.records.extents import Extent, Window
 from packidx.records.lmdb_store import read_value, split_reference
 from packidx.records.paths import shortened
 from packidx.records.references import is_opened
@@ -25,11 +31,15 @@ from packidx.records.references import is_opened
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _IN_MEMORY = 1 << 18  # smaller files are read at once
 _TAIL = 64
+_GAP = 1 << 12  # bytes of an object that are read rather than skipped
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
 _TIFF_PLACES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes
 _LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
+Source = str | bytes | Extent
+"""A path, a URL, a file's bytes, or where they lie."""
+
 _FORMATS = (
     "PNG",
     "JPEG",
@@ -51,7 +61,7 @@ _FORMATS = (
 )  # pixels only: Pillow also "opens" stubs whose size is made up, and PostScript
 
 
-def image_size(source: str | bytes) -> tuple[int, int]:
+def image_size(source: Source) -> tuple[int, int]:
     """(height, width) in pixels of an image file or its bytes, EXIF orientation applied.
 
     Only the header is read, unless the end of the file looks cut off: such an image is decoded
@@ -63,16 +73,18 @@ def image_size(source: str | bytes) -> tuple[int, int]:
     return labelled_size(source, _label(source))
 
 
-def open_image(source: Any) -> Image.Image:
+def open_image(source: Any, label: str | None = None) -> Image.Image:
     """An image, upright (EXIF orientation applied), its pixels not decoded before they are needed.
 
     Args:
-        source: a path, a file's bytes or an opened image.
+        source: a path, a URL, a file's bytes or an opened image.
+        label: how errors name it; by default the path.
 
     Raises:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
+        SourceError: an object store cannot be read.
     """
-    label = "an image" if is_opened(source) else _label(source)
+    label = label or ("an image" if is_opened(source) else _label(source))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -84,7 +96,17 @@ def open_image(source: Any) -> Image.Image:
     return image
 
 
-def _opened_file(source: str | bytes, label: str) -> Image.Image:
+def read_image(source: Source) -> bytes:
+    """All of an image's file, from a store by one request.
+
+    Raises:
+        BadRecord: ``missing_media`` or ``broken_media``.
+        SourceError: an object store, or the tar that it is in, cannot be read.
+    """
+    return _read(source, _label(source))
+
+
+def _opened_file(source: Source, label: str) -> Image.Image:
     # From memory: an image that waits to be decoded must not hold a file open.
     data = _read(source, label)
     file = io.BytesIO(data)
@@ -93,7 +115,7 @@ def _opened_file(source: str | bytes, label: str) -> Image.Image:
     return image
 
 
-def labelled_size(source: str | bytes, label: str) -> tuple[int, int]:
+def labelled_size(source: Source, label: str) -> tuple[int, int]:
     """`image_size`, with errors that call the image `label`."""
     file, nbytes = open_file(source, label)
     with file, warnings.catch_warnings():
@@ -110,17 +132,22 @@ def labelled_size(source: str | bytes, label: str) -> tuple[int, int]:
     return (width, height) if swapped else (height, width)
 
 
-def open_file(source: str | bytes, label: str) -> tuple[IO[bytes], int]:
+def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
     """The source as a file that can seek (in memory if small), and its size in bytes.
 
     Raises:
         BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read.
+        SourceError: an object store, or the tar that it is in, cannot be read.
     """
     if isinstance(source, str) and (entry := split_reference(source)) is not None:
         source = read_value(*entry, label)
+    file: IO[bytes]
     if isinstance(source, bytes):
-        file: IO[bytes] = io.BytesIO(source)
-        nbytes = len(source)
+        file, nbytes = io.BytesIO(source), len(source)
+    elif isinstance(source, Extent):
+        file, nbytes = source.open(), source.nbytes
+    elif storage.is_url(source):
+        file, nbytes = _open_url(source, label)
     else:
         try:
             file = open(source, "rb", opener=_open_regular)  # noqa: SIM115, the caller closes it
@@ -139,6 +166,32 @@ def open_file(source: str | bytes, label: str) -> tuple[IO[bytes], int]:
     return file, nbytes
 
 
+def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
+    """An object by its first block; its size is asked for where that is not all of it."""
+    with _asked(url, label):
+        head = storage.read_range(url, 0, storage.BLOCK)
+        if len(head) < storage.BLOCK:
+            return io.BytesIO(head), len(head)
+        nbytes = storage.stat(url).nbytes
+    return Extent(Window(url, nbytes, gap=_GAP, head=head), 0, nbytes).open(), nbytes
+
+
+@contextlib.contextmanager
+def _asked(url: str, label: str) -> Iterator[None]:
+    """Errors of a store: an object that is not there is a record's, all else is everybody's.
+
+    Raises:
+        BadRecord: ``missing_media``.
+        SourceError: the store cannot be read.
+    """
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError):
+        raise BadRecord("missing_media", f"{label} does not exist") from None
+    except OSError as error:
+        raise unreadable(url, error) from error
+
+
 def _open_regular(path: str, flags: int) -> int:
     handle = os.open(path, flags | os.O_NONBLOCK)  # a pipe of that name must not stop the program
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -147,9 +200,17 @@ def _open_regular(path: str, flags: int) -> int:
     return handle
 
 
-def _read(source: str | bytes, label: str) -> bytes:
+def _read(source: Source, label: str) -> bytes:
     if isinstance(source, bytes):
         return source
+    if isinstance(source, Extent):
+        return source.read()
+    if isinstance(source, str) and storage.is_url(source) and split_reference(source) is None:
+        with _asked(source, label):
+            data = storage.read(source)
+        if not data:
+            raise BadRecord("broken_media", f"{label} is empty")
+        return data
     file, _ = open_file(source, label)
     with file:
         try:
@@ -254,21 +315,46 @@ def _tiff_is_whole(image: Image.Image, nbytes: int) -> bool:
 
 
 def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
-    """Whether a PNG's chunks reach IEND with no text or EXIF chunk after the pixels."""
+    """Whether a PNG's chunks reach IEND with no text or EXIF chunk after the pixels.
+
+    Chunks are walked through; in a large file only up to the pixels, and from their last chunk on
+    where that stands as far behind the first one as chunks of one size, which encoders write, do.
+    """
     at, pixels = 8, False
     while at + 12 <= nbytes:
-        file.seek(at)
-        head = file.read(8)
-        kind = head[4:8]
+        head = _read_at(file, at, 8)
+        kind, size = head[4:8], int.from_bytes(head[:4], "big")
         if kind == b"IEND":
             return True
         if kind == b"IDAT":
+            if not pixels and nbytes > storage.BLOCK and _ends_in_pixels(file, nbytes, at, size):
+                return True
             pixels = True
         elif pixels and kind in _LATE_CHUNKS:
             return False
-        at += 12 + int.from_bytes(head[:4], "big")
+        at += 12 + size
     return False
 
 
-def _label(source: str | bytes) -> str:
+def _ends_in_pixels(file: IO[bytes], nbytes: int, first: int, size: int) -> bool:
+    """Whether a PNG ends in a chunk of pixels and IEND.
+
+    Args:
+        first: of the first chunk of pixels, its offset.
+        size: of it.
+    """
+    end = nbytes - 12  # of the pixels
+    last = first + max(0, end - first - 1) // (12 + size) * (12 + size)
+    head = _read_at(file, last, 8)
+    if head[4:] != b"IDAT" or last + 12 + int.from_bytes(head[:4], "big") != end:
+        return False
+    return _read_at(file, end, 8) == b"\0\0\0\0IEND"
+
+
+def _read_at(file: IO[bytes], at: int, nbytes: int) -> bytes:
+    file.seek(at)
+    return file.read(nbytes)
+
+
+def _label(source: Source) -> str:
     return repr(shortened(source)) if isinstance(source, str) else "an image in the record"

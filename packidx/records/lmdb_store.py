@@ -1,17 +1,21 @@
 """Media inside LMDB databases: ``path.lmdb::key``, as NeMo Automodel writes such references.
 
 A database is opened once per process, read-only and without locks; a forked process opens its own.
+Of one in an object store the copy in the local cache is opened.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
 import threading
 from typing import Any
 
+from packidx import cache, storage
 from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.records.containers.base import unreadable
 
 SEPARATOR = "::"
 
@@ -51,7 +55,7 @@ def split_reference(ref: str) -> tuple[str, str] | None:
 
 def data_file(path: str) -> str:
     """The file that a database's bytes are in: itself, or inside the folder that it is."""
-    return os.path.join(path, _DATA) if os.path.isdir(path) else path
+    return storage.join(path, _DATA) if storage.is_folder(path) else path
 
 
 def read_value(path: str, key: str, label: str) -> bytes:
@@ -68,6 +72,8 @@ def read_value(path: str, key: str, label: str) -> bytes:
         MissingExtraError: the package lmdb is not installed.
     """
     lmdb = _import_lmdb()
+    if storage.is_url(path):
+        return _remote_value(path, key, label)
     try:
         with _database(lmdb, path, label).begin(buffers=False) as transaction:
             value = transaction.get(key.encode())
@@ -84,12 +90,29 @@ def read_value(path: str, key: str, label: str) -> bytes:
     return bytes(value)
 
 
+def _remote_value(url: str, key: str, label: str) -> bytes:
+    try:
+        file = _file_of(url)
+        with cache.local(file, cache.remembered_stat(file).version) as copy:
+            return read_value(copy, key, label)  # opened once, it stays readable
+    except (FileNotFoundError, IsADirectoryError):
+        raise BadRecord("missing_media", f"{label}: there is no such database") from None
+    except OSError as error:
+        raise unreadable(url, error) from error
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _file_of(url: str) -> str:
+    return data_file(url)
+
+
 def forget_databases() -> None:
     """Close this process's databases: they may have been exchanged since."""
     with _opened.lock:
         for database in _opened.databases.values():
             database.close()
         _opened.databases.clear()
+    _file_of.cache_clear()
 
 
 def _database(lmdb: Any, path: str, label: str) -> Any:

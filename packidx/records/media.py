@@ -10,9 +10,12 @@ from typing import Any
 
 from PIL import Image
 
+from packidx import storage
 from packidx.errors import BadRecord
+from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Media
-from packidx.records.images import MAX_PIXELS, image_size, labelled_size, open_image
+from packidx.records.extents import Extent
+from packidx.records.images import MAX_PIXELS, image_size, labelled_size, open_image, read_image
 from packidx.records.images import open_file as _open
 from packidx.records.layout import TURN_KEYS
 from packidx.records.lmdb_store import (
@@ -58,7 +61,7 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
         for ref in refs:
             _check_exists(ref, root, confined)
         return None
-    if isinstance(media.ref, bytes):
+    if isinstance(media.ref, bytes | Extent):
         return image_size(media.ref)
     if not isinstance(media.ref, str):
         raise BadRecord("bad_media", "an image without a path, bytes or stated size")
@@ -88,6 +91,13 @@ def forget_sizes() -> None:
     forget_databases()
 
 
+def is_remote(media: Media, root: str) -> bool:
+    """Whether to know a medium's size may take a request to an object store."""
+    refs = media.ref if isinstance(media.ref, list | tuple) else [media.ref]
+    below = storage.is_url(root)
+    return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs)
+
+
 def open_media(
     record: Mapping[str, Any], root: str, confined: bool, moved: Moved = str
 ) -> dict[str, Any]:
@@ -109,8 +119,22 @@ def open_media(
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
+    if fetched := _fetched(record, root, confined, moved):
+        return _opened(record, _Opener(root, confined, moved, fetched))
+    return _opened(record, _Opener(root, confined, moved))
+
+
+def _fetched(
+    record: Mapping[str, Any], root: str, confined: bool, moved: Moved
+) -> dict[str, bytes | BadRecord]:
+    """The images of a record that are objects of a store, read at the same time, by URL."""
+    looker = _Looker(root, confined, moved)
+    _opened(record, looker)
+    return dict(storage.overlapped(looker.fetch, looker.urls))
+
+
+def _opened(record: Mapping[str, Any], opener: _Opener) -> dict[str, Any]:
     opened = dict(record)
-    opener = _Opener(root, confined, moved)
     for kind in LIST_KEYS:
         key, entries = media_entries(record, kind)
         if key is not None:
@@ -125,8 +149,15 @@ def open_media(
 class _Opener:
     """Opens the media of one record."""
 
-    def __init__(self, root: str, confined: bool, moved: Moved) -> None:
+    def __init__(
+        self,
+        root: str,
+        confined: bool,
+        moved: Moved,
+        fetched: Mapping[str, bytes | BadRecord] | None = None,
+    ) -> None:
         self._root, self._confined, self._moved = root, confined, moved
+        self._fetched = fetched or {}
 
     def turn(self, turn: Any) -> Any:
         content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
@@ -167,11 +198,15 @@ class _Opener:
         return {**kept, "video": opened} if kept.get("type") else {**kept, "path": opened}
 
     def image(self, ref: Any) -> Image.Image:
-        return open_image(self._located(ref))
+        located = self._located(ref)
+        found = self._fetched.get(located) if isinstance(located, str) else None
+        if isinstance(found, BadRecord):
+            raise BadRecord(found.reason, found.detail)
+        return open_image(located) if found is None else open_image(found, repr(shortened(located)))
 
     def _opened_video(self, ref: Any) -> Any:
         """A `Video`, which decodes when it is asked to; an opened one as it is."""
-        if not isinstance(ref, str | bytes):
+        if not isinstance(ref, str | bytes | Extent):
             return ref
         located = self._located(ref)
         entry = split_reference(located) if isinstance(located, str) else None
@@ -182,12 +217,37 @@ class _Opener:
         if not isinstance(ref, str):
             return ref
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
-        if os.path.isabs(path):
+        if os.path.isabs(path) or storage.is_url(path):
             place, separator, key = path, "", ""
             if (entry := split_reference(path)) is not None:
                 (place, key), separator = entry, SEPARATOR
             ref = self._moved(place) + separator + key
         return resolve(ref, self._root, confined=self._confined)
+
+
+class _Looker(_Opener):
+    """Notes the URLs of a record's images instead of opening them."""
+
+    def __init__(self, root: str, confined: bool, moved: Moved) -> None:
+        super().__init__(root, confined, moved)
+        self.urls: dict[str, None] = {}
+
+    def image(self, ref: Any) -> Any:
+        located = self._located(ref)
+        if isinstance(located, str) and storage.is_url(located) and not split_reference(located):
+            self.urls[located] = None
+        return ref
+
+    def _opened_video(self, ref: Any) -> Any:
+        return ref
+
+    @staticmethod
+    def fetch(url: str) -> tuple[str, bytes | BadRecord]:
+        """The content, or why there is none."""
+        try:
+            return url, read_image(url)
+        except BadRecord as error:
+            return url, error.with_traceback(None)
 
 
 def _check_exists(ref: Any, root: str, confined: bool) -> None:
@@ -200,7 +260,10 @@ def _check_exists(ref: Any, root: str, confined: bool) -> None:
 @functools.lru_cache(maxsize=1 << 16)
 def _exists(path: str) -> bool:
     entry = split_reference(path)
-    return os.path.isfile(path) if entry is None else os.path.exists(entry[0])
+    try:
+        return storage.is_file(path) if entry is None else storage.exists(entry[0])
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 @functools.lru_cache(maxsize=1 << 16)

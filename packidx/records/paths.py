@@ -9,24 +9,31 @@ import os
 import re
 import urllib.parse
 
-from packidx.errors import BadRecord
+from packidx import storage
+from packidx.errors import BadRecord, SourceError
 from packidx.records.lmdb_store import SEPARATOR, data_file, split_reference
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+_STORES = frozenset(
+    ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "obs", "cos", "tos")
+    + ("hf", "hdfs", "webhdfs", "memory")
+)
+"""Schemes of stores that a record may name; of any other place, only what its root states."""
 
 
 def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
     """Where a media reference leads.
 
     Args:
-        ref: a path, a ``file://`` URL, a ``data:`` URI, or ``path.lmdb::key``, of which the path is
-            resolved and the key kept.
-        root: the folder that relative paths start from.
+        ref: a path, a URL of an object store, a ``file://`` URL, a ``data:`` URI, or
+            ``path.lmdb::key``, of which the path is resolved and the key kept.
+        root: the folder, or the URL, that relative paths start from.
         confined: a media root was stated, and nothing outside it (symbolic links followed) is read.
-            Otherwise absolute paths are allowed; a relative one stays below `root` always.
+            Otherwise absolute paths and URLs are allowed; a relative path stays below `root`
+            always.
 
     Returns:
-        A path on disk, not checked to exist, or the bytes of a ``data:`` URI.
+        A path on disk or a URL, not checked to exist, or the bytes of a ``data:`` URI.
 
     Raises:
         BadRecord: ``media_outside_root``, ``media_remote``, ``missing_media`` or ``broken_media``.
@@ -36,7 +43,7 @@ def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
         if scheme[1].lower() == "data":
             return data_uri(ref)
         if scheme[2]:
-            ref = _local_path(ref, scheme[1].lower())
+            ref = _place_of(ref, scheme[1].lower(), root)
     if not ref or "\0" in ref:
         raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
     if (entry := split_reference(ref)) is not None:
@@ -46,14 +53,20 @@ def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
 
 def _database(path: str, root: str, confined: bool) -> str:
     place = _placed(path, root, confined)
+    if storage.is_url(place):
+        return place
     if confined and not _is_inside(real_folder(data_file(place)), real_folder(root)):
         raise BadRecord("media_outside_root", f"{shortened(path)!r} is not inside the media root")
     return place
 
 
 def _placed(ref: str, root: str, confined: bool) -> str:
-    path = os.path.join(root, ref)
-    if confined:
+    path = storage.join(root, ref)
+    if storage.is_url(path):  # it has no links, so what ".." means is all there is to see
+        path = storage.absolute(path)
+        free = not confined and storage.is_url(ref)
+        inside = free or path.startswith(absolute_folder(root).rstrip("/") + "/")
+    elif confined:
         inside = _is_inside(_real_path(path), real_folder(root))
     else:
         inside = os.path.isabs(ref) or _is_inside(os.path.abspath(path), absolute_folder(root))
@@ -81,8 +94,11 @@ def data_uri(ref: str) -> bytes:
         raise BadRecord("broken_media", "a data: URI whose base64 is broken") from None
 
 
-def _local_path(ref: str, scheme: str) -> str:
+def _place_of(ref: str, scheme: str, root: str) -> str:
+    """The path of a ``file://`` URL; a store's URL as it is."""
     if scheme != "file":
+        if scheme in _STORES or root.startswith(f"{scheme}://"):
+            return _without_password(ref)
         text = f"{shortened(ref)!r} is not on this machine: download it first and refer to the file"
         raise BadRecord("media_remote", text)
     url = urllib.parse.urlsplit(ref)
@@ -93,6 +109,14 @@ def _local_path(ref: str, scheme: str) -> str:
     return urllib.parse.unquote(url.path)
 
 
+def _without_password(ref: str) -> str:
+    try:
+        storage.refuse_password(ref)
+    except SourceError as error:
+        raise BadRecord("media_remote", str(error)) from None
+    return ref
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def real_folder(path: str) -> str:
     """`os.path.realpath` of a folder (or a database), remembered."""
@@ -101,7 +125,7 @@ def real_folder(path: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def absolute_folder(folder: str) -> str:
-    return os.path.abspath(folder)
+    return storage.absolute(folder)
 
 
 def _real_path(path: str) -> str:

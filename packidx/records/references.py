@@ -10,6 +10,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Media
+from packidx.records.extents import Extent
 
 LIST_KEYS = {"image": ("images", "image"), "video": ("videos", "video")}
 OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
@@ -200,7 +201,7 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
 
 
 def _plain_reference(entry: Any) -> Any:
-    if isinstance(entry, str | bytes) or is_opened(entry) or is_video(entry):
+    if isinstance(entry, str | bytes | Extent) or is_opened(entry) or is_video(entry):
         return entry
     raise BadRecord("bad_media", f"a media reference is {named(entry)}, not a path or image")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from packidx import storage
 from packidx.errors import SourceError
 from packidx.records.containers.base import unreadable
 
@@ -20,10 +21,9 @@ def file_names(folder: str) -> list[str]:
     Raises:
         SourceError: it cannot be understood, or holds a selection.
     """
-    path = os.path.join(folder, STATE)
+    path = storage.join(folder, STATE)
     try:
-        with open(path, "rb") as file:
-            state = json.load(file)
+        state = json.loads(storage.read(path))
         names = [entry["filename"] for entry in state["_data_files"]]
     except OSError as error:
         raise unreadable(path, error) from None

@@ -1,9 +1,14 @@
-"""Shards read in the standard names: scanning them, their records in order and by place."""
+"""Shards read in the standard names: scanning them, their records in order and by place.
+
+Of a shard in an object store, a range is read where records have ranges: one record, or of a tar
+its headers. Any other shard is copied to the local cache first, once, and read there.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -13,6 +18,7 @@ from packidx.records.containers.base import TASK_BYTES, Progress
 from packidx.records.containers.lines import decode, read_lines
 from packidx.records.containers.tar import MEMBERS, TAR
 from packidx.records.layout import DEFAULT, Layout
+from packidx.records.local_shards import local_shard
 from packidx.records.texts import TEXTS, with_texts
 from packidx.records.webdataset import with_members
 
@@ -37,7 +43,8 @@ def scan(
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
-    return container(kind, layout.delimiter).scan(path, progress, TASK_BYTES)
+    with _whole(path, kind) as place:
+        return container(kind, layout.delimiter).scan(place, progress, TASK_BYTES)
 
 
 def read_records(
@@ -51,6 +58,11 @@ def read_records(
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
+    with _whole(path, kind) as place:
+        yield from _standard_records(place, part, kind, layout)
+
+
+def _standard_records(path: str, part: Range, kind: str, layout: Layout) -> Iterator[RawRecord]:
     cells = _has_cells(kind)
     plain = layout == DEFAULT
     for raw in container(kind, layout.delimiter).read(path, part):
@@ -81,7 +93,9 @@ def read_row(
         BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
         SourceError: the file is missing, unreadable or has no such record.
     """
-    record = container(kind, layout.delimiter).read_row(path, row, offset, nbytes)
+    ranged = offset is not None and nbytes is not None
+    with nullcontext(path) if ranged else local_shard(path) as place:
+        record = container(kind, layout.delimiter).read_row(place, row, offset, nbytes)
     try:
         return _standard(record, layout, _has_cells(kind))
     except BadRecord as error:
@@ -104,6 +118,11 @@ def read_record(path: str, offset: int, nbytes: int) -> dict[str, Any]:
         SourceError: the file is missing, unreadable or ends before the record does.
     """
     return container(JSONL).read_row(path, 0, offset, nbytes)
+
+
+def _whole(path: str, kind: str) -> AbstractContextManager[str]:
+    """Where a shard is read through: a tar at its place, since most of it is passed over."""
+    return nullcontext(path) if kind == TAR else local_shard(path)
 
 
 def _standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Videos: what their headers say, and their frames.
 
-A video is a file (path or bytes) or a list of frames that were extracted from one, in order. Frame
-n is the n-th that the decoder gives. Rotation metadata is applied: frames are upright, as
+A video is a file (path, URL or bytes) or a list of frames that were extracted from one, in order.
+Frame n is the n-th that the decoder gives. Of one in an object store, the header is read there, and
+its frames from the copy in the local cache. Rotation metadata is applied: frames are upright, as
 transformers' default reader (torchcodec since 0.11) has them; its `pyav` reader leaves them lying.
 """
 
@@ -9,19 +10,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packidx import cache, storage
 from packidx.errors import BadRecord, MissingExtraError, PackidxError
+from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.images import MAX_PIXELS, image_size, open_file, open_image
+from packidx.records.extents import Extent
+from packidx.records.images import MAX_PIXELS, Source, image_size, open_file, open_image
+from packidx.records.lmdb_store import split_reference
 from packidx.records.paths import resolve, shortened
 from packidx.records.references import is_opened
 
-Source = str | bytes
 Frames = tuple[Any, ...]
 
 # Containers of pixels alone: playlists and scripts, which name further files, are none.
@@ -41,11 +45,11 @@ class Video:
 
     def __init__(self, source: Source | Sequence[Any], label: str | None = None) -> None:
         self.source: Source | Frames
-        if isinstance(source, str | bytes):
-            self.source = source
+        if isinstance(source, str | bytes | Extent):
+            self.source, name = source, _label(source)
         else:
-            self.source = tuple(source)
-        self.label = label or (_label(source) if isinstance(source, str | bytes) else "a video")
+            self.source, name = tuple(source), "a video"
+        self.label = label or name
 
     @functools.cached_property
     def info(self) -> MediaInfo:
@@ -223,7 +227,7 @@ def _check(info: MediaInfo) -> None:
 def _looked_at(ref: Any, root: str, confined: bool) -> MediaInfo:
     if isinstance(ref, Video):
         return ref.info
-    if isinstance(ref, bytes):
+    if isinstance(ref, bytes | Extent):
         return video_info(ref)
     if isinstance(ref, list | tuple):
         return frames_info(
@@ -265,7 +269,7 @@ def _stated_frames(stream: Any) -> int:
 
 def _count_packets(source: Source, label: str) -> int:
     count = 0
-    with _opened(source, label) as (container, stream):
+    with _local(source) as here, _opened(here, label) as (container, stream):
         for packet in container.demux(stream):
             if packet.is_corrupt:
                 raise BadRecord(
@@ -279,7 +283,7 @@ def _decode(
     source: Source, wanted: set[int], num_frames: int, label: str
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     last, seen = max(wanted, default=-1), 0
-    with _opened(source, label) as (container, stream):
+    with _local(source) as here, _opened(here, label) as (container, stream):
         for number, frame in enumerate(container.decode(stream)):
             seen = number + 1
             if number in wanted:
@@ -299,6 +303,24 @@ def _quarter_turns(frame: Any) -> int:
     degrees = int(frame.rotation)
     turns = (abs(degrees) + 45) // 90
     return (turns if degrees > 0 else -turns) % 4
+
+
+@contextmanager
+def _local(source: Source) -> Iterator[Source]:
+    """A source of which much is read: no request for every block of it."""
+    if isinstance(source, Extent):
+        yield source.read()
+    elif isinstance(source, str) and storage.is_url(source) and split_reference(source) is None:
+        with ExitStack() as stack:
+            try:
+                copy = stack.enter_context(cache.local(source))
+            except FileNotFoundError:
+                copy = source  # `open_file` has the words for it
+            except OSError as error:
+                raise unreadable(source, error) from error
+            yield copy
+    else:
+        yield source
 
 
 @contextmanager
@@ -332,14 +354,14 @@ def _import_av() -> Any:
 
 
 def _frame_size(frame: Any) -> tuple[int, int]:
-    if isinstance(frame, str | bytes):
+    if isinstance(frame, str | bytes | Extent):
         return image_size(frame)
     image = open_image(frame)
     return image.height, image.width
 
 
 def _pixels(frame: Any) -> NDArray[np.uint8]:
-    if not (isinstance(frame, str | bytes) or is_opened(frame)):
+    if not (isinstance(frame, str | bytes | Extent) or is_opened(frame)):
         raise BadRecord("bad_media", f"a frame given as {type(frame).__name__}")
     try:
         return np.asarray(open_image(frame).convert("RGB"))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.records.containers.tar import MEMBERS, Members
+from packidx.records.extents import Extent
 from packidx.records.layout import TURN_KEYS
 from packidx.records.references import (
     LIST_KEYS,
@@ -33,11 +34,12 @@ EXTENSIONS = {
 _PLACES = frozenset(("image", "video", "image_url", "video_url", "path", "url", "frames"))
 _MAX_DEPTH = 4  # an entry, a place in it, a list of frames, a place in one of these
 
-Find = Callable[[str], bytes | None]
+Find = Callable[[str], bytes | Extent | None]
 
 
 def with_members(record: dict[str, Any]) -> dict[str, Any]:
-    """`record`, in the standard names, with its sample's media as bytes where it names them.
+    """`record`, in the standard names, with its sample's media where it names them: as bytes, or
+    as `Extent`s of the tar.
 
     Where it names no medium at all, its sample's images and videos are its media, in the tar's
     order; and if no placeholder of a kind is in its texts, they stand before its first user turn.
@@ -87,7 +89,7 @@ def media_first(record: dict[str, Any]) -> dict[str, Any]:
 def _finder(sample: Members) -> Find:
     extensions = {name[len(sample.key) + 1 :].lower(): name for name in sample.files}
 
-    def find(name: str) -> bytes | None:
+    def find(name: str) -> bytes | Extent | None:
         found = sample.files.get(name)
         if found is None and (full := extensions.get(name.lower())) is not None:
             found = sample.files[full]

@@ -132,7 +132,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
         pack = self.index.pack(number)
         epoch = pack.stats["epoch"] or 0
         happened: Happened = []
-        parts = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
+        with self._reader.together(pack.samples):
+            parts = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
         result = self._join(pack, parts)
         if happened:
             for one in happened:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord, MismatchError, SourceError
@@ -44,6 +45,7 @@ class SampleReader:
         self._index, self._encode, self._transform = index, encode, transform
         self._policy, self._pad_token_id = policy, pad_token_id
         self._fetcher = Fetcher(index)
+        self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.manifest["options"]
         self._shift = bool(options.get("shift"))
         self._cuts = options.get("on_long") in ("split", "truncate")
@@ -53,6 +55,18 @@ class SampleReader:
         self._ends_shown = options.get("on_long") == "split" and not options.get("continues")
         self._longest = self._budget // (options.get("align") or 1) * (options.get("align") or 1)
         self._holes = Holes(index, encode, self._read_again, pad_token_id)
+
+    @contextmanager
+    def together(self, samples: Sequence[Sample]) -> Iterator[None]:
+        """While it lasts, `read` has the records of `samples` that a store must be asked for."""
+        found = self._fetcher.read_together(samples)
+        ready = {(samples[at].pack_id, samples[at].position): one for at, one in found.items()}
+        self._ready |= ready
+        try:
+            yield
+        finally:
+            for place in ready:
+                self._ready.pop(place, None)
 
     def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded:
         """The piece of `sample` that its pack holds, of exactly the planned length.
@@ -93,7 +107,9 @@ class SampleReader:
 
     def _encoded(self, sample: Sample, epoch: int) -> Encoded:
         """The whole sample, as long as it may be."""
-        record = self._fetcher.read(sample)
+        record = self._ready.pop((sample.pack_id, sample.position), None)
+        if record is None:
+            record = self._fetcher.read(sample)
         if self._transform is not None:
             record = self._transform.apply(
                 record, sample.sample_id, epoch=epoch, copy=sample.copy or 0

@@ -161,7 +161,7 @@ def _file_batches(file: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
 
 
 @functools.lru_cache(maxsize=64)
-def _cached(path: str, version: tuple[int, int]) -> _Mapped:
+def _cached(path: str, version: tuple[int, str]) -> _Mapped:
     return _Mapped(path)
 
 

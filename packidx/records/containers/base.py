@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from packidx import cache, storage
 from packidx.errors import BadRecord, SourceError
 
 TASK_BYTES = 8 << 20
@@ -107,7 +108,10 @@ class BrokenFile(Exception):
 def unreadable(path: str, error: Exception) -> SourceError:
     """The error of a file that cannot be read."""
     reason = getattr(error, "strerror", None) or str(error)
-    return SourceError(f"cannot read {path}: {reason}; check the path and its permissions")
+    check = "the path and its permissions"
+    if storage.is_url(path):
+        check = "the URL, and that this machine has access to the store"
+    return SourceError(f"cannot read {path}: {reason}; check {check}")
 
 
 def broken(path: str, what: str, error: object) -> SourceError:
@@ -158,11 +162,14 @@ def file_hash(path: str, progress: Progress | None = None) -> Hashing:
 def file_blocks(
     path: str, start: int = 0, end: int | None = None, size: int = BLOCK
 ) -> Iterator[bytes]:
-    """The bytes of a file's range, block by block.
+    """The bytes of the range of a file, or of a URL, block by block.
 
     Raises:
         SourceError: the file cannot be read.
     """
+    if storage.is_url(path):
+        yield from _url_blocks(path, start, end, size)
+        return
     try:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             file.seek(start)
@@ -173,6 +180,16 @@ def file_blocks(
                 yield block
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
+    try:
+        end = cache.remembered_stat(url).nbytes if end is None else end
+        while start < end and (block := storage.read_range(url, start, min(size, end - start))):
+            start += len(block)
+            yield block
+    except OSError as error:
+        raise unreadable(url, error) from error
 
 
 def open_regular(path: str, flags: int) -> int:
@@ -191,17 +208,18 @@ def open_regular(path: str, flags: int) -> int:
     return handle
 
 
-def file_version(path: str) -> tuple[int, int]:
-    """What changes with a file's content: nothing remembered of it may outlive that.
+def file_version(path: str) -> tuple[int, str]:
+    """A file's size, and what else changes with its content: nothing remembered of it may outlive
+    that.
 
     Raises:
         SourceError: the file is not there.
     """
     try:
-        status = os.stat(path)
+        found = cache.remembered_stat(path) if storage.is_url(path) else storage.stat(path)
     except OSError as error:
-        raise unreadable(path, error) from None
-    return status.st_size, status.st_mtime_ns
+        raise unreadable(path, error) from error
+    return found.nbytes, found.version
 
 
 def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
@@ -211,18 +229,9 @@ def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
         SourceError: the file is missing, unreadable or ends before the record does.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = b""
-            while len(data) < nbytes:  # one call returns at most 2 GiB
-                piece = os.pread(handle, nbytes - len(data), offset + len(data))
-                if not piece:
-                    break
-                data = data + piece if data else piece
-        finally:
-            os.close(handle)
+        data = storage.read_range(path, offset, nbytes)
     except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
+        raise unreadable(path, error) from error
     if len(data) < nbytes:
         raise SourceError(
             f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "

@@ -141,7 +141,7 @@ class _Rows:
 
 
 @functools.lru_cache(maxsize=4)
-def _cached(path: str, version: tuple[int, int]) -> _Rows:
+def _cached(path: str, version: tuple[int, str]) -> _Rows:
     return _Rows(path)
 
 

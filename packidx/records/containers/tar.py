@@ -5,13 +5,17 @@ A member's key is its name up to the first dot of its base name, as the `webdata
 is its ``json`` member; its other members wait under `MEMBERS` until the record has the standard
 names (`records.webdataset`). The locator of a sample is the byte range of all its members, headers
 included, so that it is read without opening the tar.
+
+A scan reads headers and records, and passes over everything else: a corpus of images is counted
+by some percent of its bytes. So the digest is of what was read (FORMAT.md), and whoever reads
+records in order gets media as `Extent`s; a reader of one sample gets their bytes, by one request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,13 +30,13 @@ from packidx.records.containers.base import (
     Range,
     RawRecord,
     ShardScan,
-    file_blocks,
+    file_version,
     read_bytes,
     too_few,
-    within,
 )
 from packidx.records.containers.lines import decode
-from packidx.records.containers.tar_stream import CutMember, Member, Stream, members
+from packidx.records.containers.tar_stream import CutMember, Member, Places, Stream, members
+from packidx.records.extents import Extent, Window
 
 TAR = "tar"
 """The kind of container."""
@@ -50,6 +54,10 @@ COMPRESSED = {
 }
 """Endings of tars of which no byte range can be read, and what unpacks them."""
 
+_RECORD = "json"  # the extension
+_GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
+_SCAN_BLOCK = 1 << 14
+
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
 
@@ -58,7 +66,7 @@ class Members(NamedTuple):
     """The files of a sample."""
 
     key: str
-    files: dict[str, bytes]
+    files: dict[str, bytes | Extent]
     """Name in the tar → content, in the order of the tar."""
 
 
@@ -76,31 +84,33 @@ class Tar:
     def scan(
         self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
     ) -> ShardScan:
-        hashing, keys = Hashing(progress), _Keys()
-        stream = Stream(_observed(file_blocks(path), hashing.add))
-        cuts: list[tuple[int, int]] = []
+        hashing, keys, cuts = Hashing(), _Keys(), _Cuts(task_bytes)
+        passed = progress or _nothing
+        nbytes, at = file_version(path)[0], 0
+        stream = Places(Window(path, nbytes, _SCAN_BLOCK), 0, hashing.add)
         last: _Sample | None = None
-        number = 0
         try:
-            for last in _samples(members(stream, content=False, whole=True)):
-                if not cuts or last.start >= cuts[-1][0] + task_bytes:
-                    cuts.append((last.start, number))
+            for last in _samples(members(stream, content=_is_record, whole=True)):
+                cuts.add(last)
                 keys.add(last.key)
-                number += 1
+                passed(last.end - at)
+                at = last.end
         except BrokenFile as error:
             raise _broken(path, error, last) from None
-        ranges = within([*cuts, (last.end, number)] if last is not None else [])
-        rows = keys.repeated()
-        return ShardScan(
-            hashing.nbytes, hashing.sha256, number, tuple(_marked(one, rows) for one in ranges)
-        )
+        passed(nbytes - at)
+        ranges = cuts.finish(keys.repeated())
+        return ShardScan(nbytes, hashing.sha256, cuts.number, ranges)
 
     def read(self, path: str, part: Range) -> Iterator[RawRecord]:
         repeated = frozenset(part.repeated if isinstance(part, TarRange) else ())
-        stream = Stream(file_blocks(path, part.start, part.end), part.start)
+        window = Window(path, part.end)
         row = part.first_row
+        found = members(Places(window, part.start), content=_is_record, whole=False)
         try:
-            for sample in _samples(members(stream, content=True, whole=False)):
+            for sample in _samples(found):
+                for member in sample.extensions.values():
+                    if member.data is None:
+                        member.data = Extent(window, member.offset, member.nbytes)
                 record = _duplicate(sample) if row in repeated else _decoded(sample)
                 key = sample.key if _is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
@@ -181,6 +191,15 @@ def _named(name: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2].lower())
 
 
+def _nothing(nbytes: int) -> None:
+    pass
+
+
+def _is_record(name: str) -> bool:
+    named = _named(name)
+    return named is not None and named[1] == _RECORD
+
+
 def _decoded(sample: _Sample) -> dict[str, Any] | BadRecord:
     try:
         return _record(sample)
@@ -193,12 +212,13 @@ def _decoded(sample: _Sample) -> dict[str, Any] | BadRecord:
 def _record(sample: _Sample, where: str = "") -> dict[str, Any]:
     if not _is_text(sample.key):
         raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
-    member = sample.extensions.get("json")
+    member = sample.extensions.get(_RECORD)
     if member is None:
         has = ", ".join(sample.extensions)[:200]
         text = f"sample {sample.key!r} has no json member, only {has}: a record is that{where}"
         raise BadRecord("bad_record", text)
-    record = decode(member.data or b"", f" (member {member.name!r} of the shard){where}")
+    content = member.data if isinstance(member.data, bytes) else b""
+    record = decode(content, f" (member {member.name!r} of the shard){where}")
     files = {one.name: one.data or b"" for one in sample.extensions.values() if one is not member}
     if record.get("id") in (None, ""):
         record["id"] = sample.key
@@ -227,16 +247,42 @@ def _broken(path: str, error: BrokenFile, last: _Sample | None) -> SourceError:
     return SourceError(f"{path}: {error}; {behind}: restore the shard or write it again")
 
 
-def _observed(blocks: Iterator[bytes], taken: Callable[[bytes], None]) -> Iterator[bytes]:
-    for block in blocks:
-        taken(block)
-        yield block
+class _Cuts:
+    """Ranges of a tar, cut by the bytes that are read of it and not by those of its media: an hour
+    of counting is then thousands of parts, whatever the images weigh."""
 
+    def __init__(self, task_bytes: int) -> None:
+        self.number = 0
+        """Samples so far."""
+        self._task_bytes = task_bytes
+        self._done: list[tuple[int, int, int, int, int]] = []
+        self._start = self._first = self._weight = self._end = 0
 
-def _marked(part: Range, repeated: list[int]) -> TarRange:
-    end = part.first_row + part.num_records
-    own = tuple(row for row in repeated if part.first_row <= row < end)
-    return TarRange(part.start, part.end, part.first_row, part.num_records, None, own)
+    def add(self, sample: _Sample) -> None:
+        """The next sample."""
+        if self._weight >= self._task_bytes:
+            self._close()
+        if self.number == self._first:
+            self._start = sample.start
+        for extension, member in sample.extensions.items():
+            read = member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE)
+            self._weight += member.offset - member.start + read
+        self._end = sample.end
+        self.number += 1
+
+    def _close(self) -> None:
+        count = self.number - self._first
+        if count:
+            self._done.append((self._start, self._end, self._first, count, self._weight))
+        self._first, self._weight = self.number, 0
+
+    def finish(self, repeated: list[int]) -> tuple[TarRange, ...]:
+        """All ranges; `repeated` are the rows whose keys come again."""
+        self._close()
+        return tuple(
+            TarRange(*one, tuple(row for row in repeated if one[2] <= row < one[2] + one[3]))
+            for one in self._done
+        )
 
 
 class _Keys:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from packidx.records.containers.base import BrokenFile
+from packidx.records.extents import Extent, Window
 
 RECORD = 512
 """Bytes of a header, and what content is padded to."""
@@ -38,8 +39,12 @@ class Member:
     """First byte of its first header."""
     end: int
     """One past its content's padding."""
-    data: bytes | None
+    data: bytes | Extent | None
     """Its content, where that was asked for."""
+    offset: int = 0
+    """First byte of its content."""
+    nbytes: int = 0
+    """Of its content."""
 
 
 class CutMember(BrokenFile):
@@ -104,12 +109,46 @@ class Stream:
             yield piece
 
 
-def members(stream: Stream, *, content: bool, whole: bool) -> Iterator[Member]:
+class Places(Stream):
+    """Bytes of a file that are read when they are taken; what is skipped is not read.
+
+    Args:
+        window: onto the file.
+        at: where it begins.
+        taken: called with what is read.
+    """
+
+    def __init__(
+        self, window: Window, at: int = 0, taken: Callable[[bytes], None] | None = None
+    ) -> None:
+        super().__init__(iter(()), at)
+        self._window, self._taken = window, taken
+
+    def take(self, nbytes: int) -> bytes:
+        data = self._window.read(self.at, nbytes)
+        self.at += len(data)
+        if self._taken is not None:
+            self._taken(data)
+        return data
+
+    def skip(self, nbytes: int) -> int:
+        passed = min(nbytes, self._window.end - self.at)
+        self.at += passed
+        return passed
+
+    def rest(self) -> Iterator[bytes]:
+        while data := self.take(1 << 20):
+            yield data
+
+
+def members(
+    stream: Stream, *, content: bool | Callable[[str], bool], whole: bool
+) -> Iterator[Member]:
     """The regular files of an archive, in order.
 
     Args:
         stream: stands at a header.
-        content: whether to take what is in them.
+        content: whether to take what is in them, or of which, by their names.
         whole: the stream is an archive to its end; otherwise a run of whole members.
 
     Raises:
@@ -139,9 +178,11 @@ def members(stream: Stream, *, content: bool, whole: bool) -> Iterator[Member]:
             raise BrokenFile(
                 f"member {info.name!r} is stored as a sparse file: write the tar without --sparse"
             )
-        data = _content(stream, info, content and info.isreg())
+        taken = info.isreg() and (content if isinstance(content, bool) else content(info.name))
+        begin = stream.at
+        data = _content(stream, info, taken)
         if info.isreg():
-            yield Member(info.name, start, stream.at, data)
+            yield Member(info.name, start, stream.at, data, begin, info.size)
     if not whole:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
     _check_end(stream)

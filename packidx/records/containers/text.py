@@ -122,7 +122,7 @@ def _named(path: str) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=8)
-def _cursor(path: str, codec: str, text: Text, version: tuple[int, int]) -> Cursor:
+def _cursor(path: str, codec: str, text: Text, version: tuple[int, str]) -> Cursor:
     return Cursor(path, codec, text)
 
 
@@ -130,5 +130,5 @@ atexit.register(_cursor.cache_clear)  # while all it needs is still there
 
 
 @functools.lru_cache(maxsize=256)
-def _header(path: str, text: Text, version: tuple[int, int]) -> Any:
+def _header(path: str, text: Text, version: tuple[int, str]) -> Any:
     return text.header(file_blocks(path))

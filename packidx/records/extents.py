@@ -1,0 +1,168 @@
+"""Ranges of files as media: read where they lie, and only what of them is asked for.
+
+A tar's members are looked at one after the other: the end of a medium, the next one's header and
+its beginning lie side by side. So one block is fetched for all three, and the last blocks are kept
+while a reader goes through the file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any
+
+from packidx import storage
+
+_LEAD = 1024  # bytes before a place that is jumped to: the end of an image that was passed over
+_MOST = 1 << 20  # bytes fetched at once where a file is read through
+_KEPT = 2 << 20  # bytes
+_BUFFER = 1 << 13
+
+
+class Window:
+    """A file's bytes by place, in blocks that are fetched when needed; not for several threads.
+
+    Blocks grow while the file is read through, and are small again after a jump. What lies no more
+    than `gap` ahead is read on to: that costs less than a request.
+
+    Args:
+        path: a file or a URL.
+        end: no byte from here on is fetched.
+        block: bytes of a block after a jump.
+        gap: bytes that are not asked for and read all the same.
+        head: the file's beginning, where it is known.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        end: int,
+        block: int = storage.BLOCK,
+        gap: int = storage.BLOCK,
+        head: bytes = b"",
+    ) -> None:
+        self.path, self.end = path, end
+        self._gap = gap
+        self._block = self._size = block
+        self._at = len(head)  # one past the block that reaches furthest
+        self._kept: list[tuple[int, bytes]] = [(0, head)] if head else []
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Bytes from `offset` on, fewer where the file ends.
+
+        Raises:
+            SourceError: it cannot be read.
+        """
+        nbytes = min(nbytes, self.end - offset)
+        pieces = []
+        while nbytes > 0:
+            start, block = self._holding(offset, nbytes)
+            piece = block[offset - start : offset - start + nbytes]
+            if not piece:
+                break
+            pieces.append(piece)
+            offset, nbytes = offset + len(piece), nbytes - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _holding(self, offset: int, nbytes: int) -> tuple[int, bytes]:
+        """A block, and where it begins, that has the byte at `offset`; an empty one at the end."""
+        for start, block in reversed(self._kept):
+            if start <= offset < start + len(block):
+                return start, block
+        if 0 <= offset - self._at <= self._gap:
+            start = self._at
+            self._size = min(2 * self._size, _MOST) if start else self._block
+        else:
+            start, self._size = max(0, offset - _LEAD), self._block
+        wanted = min(max(self._size, offset + nbytes - start), self.end - start)
+        block = read_place(self.path, start, wanted)
+        self._at = max(self._at, start + len(block))
+        if offset >= start + len(block):
+            return offset, b""
+        self._keep(start, block)
+        return start, block
+
+    def _keep(self, start: int, block: bytes) -> None:
+        self._kept.append((start, block))
+        total = sum(len(one) for _, one in self._kept)
+        while total > _KEPT and len(self._kept) > 1:
+            total -= len(self._kept.pop(0)[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": [], "_at": 0}
+
+
+def read_place(path: str, offset: int, nbytes: int) -> bytes:
+    """`storage.read_range`, with an error that is no medium's own.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    try:
+        return storage.read_range(path, offset, nbytes)
+    except OSError as error:
+        from packidx.records.containers.base import unreadable  # which imports this module
+
+        raise unreadable(path, error) from error
+
+
+class Extent:
+    """A medium that is a range of a file.
+
+    Args:
+        window: onto the file.
+        offset: of its first byte.
+        nbytes: its size.
+    """
+
+    __slots__ = ("nbytes", "offset", "window")
+
+    def __init__(self, window: Window, offset: int, nbytes: int) -> None:
+        self.window, self.offset, self.nbytes = window, offset, nbytes
+
+    def open(self) -> io.BufferedReader:
+        """It as a file of its own, of which only what is looked at is read."""
+        return io.BufferedReader(_Raw(self), _BUFFER)
+
+    def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            SourceError: it cannot be read.
+        """
+        return read_place(self.window.path, self.offset, self.nbytes)
+
+
+class _Raw(io.RawIOBase):
+    """An extent as a raw file."""
+
+    def __init__(self, extent: Extent) -> None:
+        self._extent, self._at = extent, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        ends = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._extent.nbytes}
+        self._at = max(0, ends[whence] + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readall(self) -> bytes:
+        data = self._extent.read()[self._at :]
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self._extent.nbytes - self._at)
+        if wanted <= 0:
+            return 0
+        data = self._extent.window.read(self._extent.offset + self._at, wanted)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
