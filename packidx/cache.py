@@ -44,8 +44,11 @@ def limit() -> int:
     text = stated.strip().upper()
     number = text.rstrip("KMGTB")
     try:
-        return int(float(number) * _UNITS[text[len(number) :].strip()])
-    except (ValueError, KeyError):
+        bound = int(float(number) * _UNITS[text[len(number) :].strip()])
+        if bound >= 0:
+            return bound
+        raise ValueError
+    except (ValueError, KeyError, OverflowError):
         raise OptionError(
             f"PACKIDX_CACHE_SIZE is {stated!r}: give bytes, or a size such as 200GB"
         ) from None

@@ -21,7 +21,7 @@ _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
 _REMEMBERED = 1 << 14
 
-_checked: set[tuple[str, int]] = set()  # copies (path and inode) that were as their manifest says
+_checked: set[tuple[str, int, int]] = set()  # copies that were as their manifest says
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,11 +53,19 @@ def local_copy(part: Part) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         try:
             copy = stack.enter_context(cache.local(part.path, part.sha256))
+            if _wrong(part, copy):  # damaged here, or by the store: a new copy tells
+                os.unlink(copy)
+                copy = stack.enter_context(cache.local(part.path, part.sha256))
         except FileNotFoundError:
             raise FormatError(
                 f"{part.path} is missing: it was removed, or is being replaced; write it again"
             ) from None
-        _check(part, copy)
+        if wrong := _wrong(part, copy):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(copy)  # the next reader asks the store again
+            raise FormatError(
+                f"{part.path} {wrong}: it is damaged or being replaced; write it again"
+            )
         yield copy
 
 
@@ -124,27 +132,20 @@ def _size(path: str) -> int | None:
         return None
 
 
-def _check(part: Part, copy: str) -> None:
-    """Once per process and copy: a store may have had another file in its place.
-
-    Raises:
-        FormatError: it had; the copy is removed, so that the next reader asks the store again.
-    """
+def _wrong(part: Part, copy: str) -> str | None:
+    """What is wrong with a copy, looked at once per process."""
     found = os.stat(copy)
-    if (copy, found.st_ino) in _checked:
-        return
-    wrong = None
+    known = copy, found.st_ino, found.st_mtime_ns
+    if known in _checked:
+        return None
     if part.nbytes is not None and found.st_size != part.nbytes:
-        wrong = f"has {found.st_size} bytes, its manifest says {part.nbytes}"
-    elif part.sha256 is not None and file_digest(copy) != part.sha256:
-        wrong = "has other content than its manifest's sha256"
-    if wrong is not None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(copy)
-        raise FormatError(f"{part.path} {wrong}: it is damaged or being replaced; write it again")
+        return f"has {found.st_size} bytes, its manifest says {part.nbytes}"
+    if part.sha256 is not None and file_digest(copy) != part.sha256:
+        return "has other content than its manifest's sha256"
     if len(_checked) >= _REMEMBERED:
         _checked.clear()
-    _checked.add((copy, found.st_ino))
+    _checked.add(known)
+    return None
 
 
 def _allow_open_files(number: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packidx import cache, storage
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
@@ -47,6 +47,17 @@ def is_transient(error: BaseException) -> bool:
     return False
 
 
+class Located(NamedTuple):
+    """A record, and where its media's places begin."""
+
+    record: dict[str, Any]
+    """In its own dialect and the standard names."""
+    folder: str
+    """Where relative references start from."""
+    confined: bool
+    """Whether nothing outside `folder` may be read."""
+
+
 class Fetcher:
     """Reads the records that an index locates; holds no file open, pickles small.
 
@@ -73,13 +84,9 @@ class Fetcher:
             BadRecord, SourceError: record, media or shard cannot be read.
         """
         from packidx.records.media import open_media
-        from packidx.records.sources import own_root
 
-        path, kind, record = self._raw(sample)
-        root = self._media_roots.get(sample.source or "")
-        confined = root is not None
-        folder = self.index.resolve(root) if root is not None else own_root(path, kind)
-        return open_media(record, folder, confined, self.index.resolve)
+        found = self.record(sample)
+        return open_media(found.record, found.folder, found.confined, self.index.resolve)
 
     def read_together(self, samples: Sequence[Sample]) -> dict[int, dict[str, Any]]:
         """The records of those of `samples` that wait for a store, asked for at the same time.
@@ -88,12 +95,12 @@ class Fetcher:
             position in `samples` -> record; none of what `read` will do as quickly, and none that
             could not be read, which `read` will say.
         """
-        waiting = [number for number, sample in enumerate(samples) if self._waits(sample)]
+        waiting = [number for number, sample in enumerate(samples) if self.waits(sample)]
         if len(waiting) < 2:
             return {}
         try:
             for shard in {samples[number].shard for number in waiting} - {None}:
-                self._shard(int(shard or 0))  # once, and not in each thread
+                self.shard(int(shard or 0))  # once, and not in each thread
         except PackidxError:
             return {}
 
@@ -109,7 +116,7 @@ class Fetcher:
             found = storage.overlapped(attempt, waiting)
         return {at: one for at, one in zip(waiting, found, strict=True) if one is not None}
 
-    def _waits(self, sample: Sample) -> bool:
+    def waits(self, sample: Sample) -> bool:
         """Whether a sample's record or media are ranges or objects of a store."""
         if sample.shard is None or sample.offset is None:
             return False  # what is read through a copy is not for several threads
@@ -117,31 +124,50 @@ class Fetcher:
         uri = self.index.manifest["shards"][sample.shard]["uri"]
         return any(storage.is_url(self.index.resolve(one)) for one in (uri, root) if one)
 
-    def _raw(self, sample: Sample) -> tuple[str, str, dict[str, Any]]:
-        """The path of a sample's shard, the kind of its container, and its record."""
+    def record(self, sample: Sample) -> Located:
+        """The record of `sample`, its media where they are.
+
+        Raises:
+            PackidxError: the snapshot was planned from bare lengths and locates nothing.
+            ChangedSource: the shard's size is not the one that was counted, or the record there is
+                another one's.
+            BadRecord, SourceError: record or shard cannot be read.
+        """
+        from packidx.records import containers
+        from packidx.records.sources import own_root, read_row
+
         located = sample.offset is not None and sample.nbytes is not None
         if sample.shard is None or (sample.row is None and not located):
             raise PackidxError(
                 f"snapshot {self.index.id} was planned from bare lengths and does not say where its"
                 " samples are; plan from a table that `packidx estimate` wrote to read packs"
             )
-        from packidx.records import containers
-        from packidx.records.sources import read_row
-
-        path = self._shard(sample.shard)
+        path = self.shard(sample.shard)
         kind = self.index.manifest["shards"][sample.shard].get("container", containers.DEFAULT)
-        layout = self._layouts.get(sample.source or "") or _layout(self.index, {})
+        layout = self.layout(sample.source)
         row = -1 if sample.row is None else sample.row
         try:
             record = read_row(path, row, sample.offset, sample.nbytes, kind=kind, layout=layout)
         except SourceError:
             self._checked.discard(sample.shard)  # it may have changed since it was looked at
-            self._shard(sample.shard)
+            self.shard(sample.shard)
             raise
-        return path, kind, record
+        check_key(path, sample, key_of(record, kind))
+        root = self._media_roots.get(sample.source or "")
+        folder = self.index.resolve(root) if root is not None else own_root(path, kind)
+        return Located(record, folder, root is not None)
 
-    def _shard(self, number: int) -> str:
-        """Path or URL of a shard; its size is compared with the plan's once per process."""
+    def layout(self, source: str | None) -> Layout:
+        """How a source names things."""
+        return self._layouts.get(source or "") or _layout(self.index, {})
+
+    def shard(self, number: int) -> str:
+        """Path or URL of a shard; its size is compared with the plan's once per process.
+
+        Raises:
+            ChangedSource: the size is not the one that was counted.
+            SourceError: it is not there.
+        """
         shard = self.index.manifest["shards"][number]
         path = storage.local_path(self.index.resolve(shard["uri"]))
         if number not in self._checked:
@@ -162,6 +188,29 @@ class Fetcher:
                 )
             self._checked.add(number)
         return path
+
+
+def key_of(record: Mapping[str, Any], kind: str) -> str | None:
+    """What a record is called in its shard, a container of `kind`; None where it has no name."""
+    from packidx.records.containers.tar import KEY, TAR
+    from packidx.records.keys import record_key
+
+    if kind != TAR:
+        return record_key(record)
+    named = record.get(KEY)  # not there where a layout says which members are read
+    return None if named is None else str(named)
+
+
+def check_key(path: str, sample: Sample, found: str | None) -> None:
+    """
+    Raises:
+        ChangedSource: the record is called `found`, which is not what the plan calls it.
+    """
+    if found is not None and sample.key is not None and found != sample.key:
+        raise ChangedSource(
+            f"shard {path} has the record {found!r} where {sample.key!r} was counted: it was"
+            " written anew since, so restore it, or estimate and plan again"
+        )
 
 
 def _size(path: str) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +24,7 @@ LIST = ".packidx-files.json"
 """Names the files that packidx has put into a folder of a store."""
 
 _FORMAT = "packidx-files"
+_LOOK = 1.0  # seconds between two looks at whose folder it is
 
 # What a reader begins with, in the order in which it is written; all other files come before.
 _ENTRIES = (".nv-meta", "metadataset.yaml", ".packidx.json", "manifest.json")
@@ -69,15 +72,23 @@ def names_below(url: str) -> list[str]:
     return sorted(found)
 
 
-def check_free(url: str) -> tuple[list[str], set[str]]:
+def check_free(url: str, what: str) -> tuple[list[str], set[str]]:
     """What is below `url`, and which names packidx has put there.
+
+    Args:
+        url: a folder of a store.
+        what: what is to be written there; only the same kind of thing is ever replaced.
 
     Raises:
         OptionError: something else is there.
         OSError: the store cannot be asked.
     """
     there = names_below(url)
-    known = _listed(url) if LIST in there else set()
+    kind, known = _listed(url) if LIST in there else (what, set())
+    if kind != what:
+        raise OptionError(
+            f"{url} holds a {kind}, and a {what} is to be written: name another place"
+        )
     if not known.issuperset(there) and "manifest.json" in there:
         known |= _of_manifest(storage.join(url, "manifest.json"))
     foreign = [name for name in there if name not in known]
@@ -89,41 +100,98 @@ def check_free(url: str) -> tuple[list[str], set[str]]:
     return there, known
 
 
-def publish(folder: str, url: str, told: Told | None = None) -> None:
+def publish(folder: str, url: str, what: str, told: Told | None = None) -> None:
     """Replace what packidx has at `url` by the files of `folder`.
 
+    A store has no locks. Whoever begins puts a token of its own into the list of files; a writer
+    that finds another's there, or files that are not what it has uploaded, stops before anything
+    is there that a reader would begin with.
+
     Raises:
-        OptionError: something else is at `url`.
+        OptionError: something else is at `url`, or another run is writing there.
         OSError: the store cannot be written; the next run begins anew.
     """
     names = _files_of(folder)
-    there, known = check_free(url)
-    _write_list(url, sorted({*names, *known} - {LIST}))
+    there, known = check_free(url, what)
+    listing = _Listing(url, what, secrets.token_hex(8))
+    listing.write(sorted({*names, *known} - {LIST}))
     for name in reversed(_in_order(there)):
         storage.remove(storage.join(url, name))
-    upload(folder, url, [name for name in names if not _rank(name)], told)
+    others = [name for name in names if not _rank(name)]
+    versions = upload(folder, url, others, told, listing.check)
     kept = {*names, *filter(_rank, there), LIST}
     overlapped(storage.remove, [storage.join(url, name) for name in there if name not in kept])
-    _write_list(url, names)
+    if _versions(url, others) != versions:
+        raise listing.lost()
+    listing.check(now=True)
+    listing.write(names)
     upload_in_order(folder, url, _in_order(names))
 
 
-def upload(folder: str, url: str, names: Sequence[str], told: Told | None = None) -> None:
-    """Copy files of a folder into a store, several at a time.
+def upload(
+    folder: str,
+    url: str,
+    names: Sequence[str],
+    told: Told | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> list[str]:
+    """Copy files of a folder into a store, several at a time; the version of each.
+
+    Args:
+        check: called before each.
 
     Raises:
         OSError: one cannot be read or written.
     """
     done = 0
 
-    def put(file: tuple[str, str]) -> None:
+    def put(file: tuple[str, str]) -> str:
         nonlocal done
+        check()
         storage.upload(file[1], file[0])
+        version = storage.stat(file[0]).version
         done += 1
         if told is not None:
             told(done, len(names))
+        return version
 
-    overlapped(put, [(storage.join(url, name), os.path.join(folder, name)) for name in names])
+    return overlapped(
+        put, [(storage.join(url, name), os.path.join(folder, name)) for name in names]
+    )
+
+
+def _versions(url: str, names: Sequence[str]) -> list[str]:
+    return [one.version for one in overlapped(storage.stat, [storage.join(url, n) for n in names])]
+
+
+class _Listing:
+    """The list of a folder's files, and the token of the run that writes them."""
+
+    def __init__(self, url: str, what: str, token: str) -> None:
+        self._url, self._what, self._token = url, what, token
+        self._looked = 0.0
+
+    def write(self, names: Sequence[str]) -> None:
+        head = {"format": _FORMAT, "version": 1, "kind": self._what, "writer": self._token}
+        text = json.dumps({**head, "files": list(names)}, indent=2)
+        storage.write(storage.join(self._url, LIST), text.encode() + b"\n")
+
+    def check(self, now: bool = False) -> None:
+        """Look, now or every second, whether the token is still ours.
+
+        Raises:
+            OptionError: it is not.
+        """
+        if now or time.monotonic() - self._looked > _LOOK:
+            if _json(storage.join(self._url, LIST)).get("writer") != self._token:
+                raise self.lost()
+            self._looked = time.monotonic()
+
+    def lost(self) -> OptionError:
+        return OptionError(
+            f"another run is writing to {self._url}: let one of them finish, then start the other "
+            "again"
+        )
 
 
 def upload_in_order(folder: str, url: str, names: Sequence[str]) -> None:
@@ -155,12 +223,14 @@ def _in_order(names: Sequence[str]) -> list[str]:
     return sorted(sorted(filter(_rank, names), reverse=True), key=_rank)
 
 
-def _listed(url: str) -> set[str]:
-    """What the list of a folder names, and itself; nothing where it is no list of ours."""
+def _listed(url: str) -> tuple[str, set[str]]:
+    """The kind of thing that the list of a folder is of, and the names in it, its own included;
+    no name where it is no list of ours."""
     found = _json(storage.join(url, LIST))
     if found.get("format") != _FORMAT or not isinstance(found.get("files"), list):
-        return set()
-    return {LIST, *(name for name in found["files"] if isinstance(name, str))}
+        return "folder of something else", set()
+    names = {LIST, *(name for name in found["files"] if isinstance(name, str))}
+    return str(found.get("kind")), names
 
 
 def _of_manifest(url: str) -> set[str]:
@@ -179,8 +249,3 @@ def _json(url: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write_list(url: str, names: Sequence[str]) -> None:
-    text = json.dumps({"format": _FORMAT, "version": 1, "files": list(names)}, indent=2)
-    storage.write(storage.join(url, LIST), text.encode() + b"\n")

@@ -69,6 +69,8 @@ def replacing(path: str, job: str, what: str, told: Told | None = None) -> Itera
     Raises:
         OptionError: the folder cannot be made or put in place, or another run is making it.
     """
+    if not path:  # which is the working folder, to some functions, and nothing, to others
+        raise OptionError(f"the path of the {what} is empty: name a folder")
     real = _home(path)
     parent, name = os.path.split(real)
     folder = os.path.join(parent, f".{name}.new-{job[:16]}")
@@ -84,7 +86,7 @@ def replacing(path: str, job: str, what: str, told: Told | None = None) -> Itera
                 if storage.is_url(path):
                     from packidx.publish import publish
 
-                    publish(place.table, path, told)
+                    publish(place.table, path, what, told)
                 else:
                     files.fsync_path(place.table)
                     _swap(place.table, real)

@@ -178,10 +178,21 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
     if not is_url(folder):
         yield from os.walk(folder, followlinks=True)
         return
-    system, root = _opened(folder)
-    scheme = folder.partition("://")[0]
-    for here, folders, files in system.walk(root):
-        yield f"{scheme}://{here.rstrip('/')}", folders, [one for one in files if one]
+    root = folder.rstrip("/")
+    try:  # what fsspec's own walk cannot list, it passes over
+        found = _call(root, "ls", detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    own = _opened(root)[1].rstrip("/")
+    below: dict[bool, set[str]] = {True: set(), False: set()}
+    for info in found:
+        if info["name"].rstrip("/") != own:  # a file is in its own list, and a mark of a folder
+            is_below = info.get("type") == "directory"
+            below[is_below].add(info["name"].rstrip("/").rpartition("/")[2])
+    folders = sorted(below[True])
+    yield root, folders, sorted(below[False])
+    for name in folders:
+        yield from walk(f"{root}/{name}")
 
 
 def glob(pattern: str) -> list[str]:
@@ -375,18 +386,18 @@ def _opened(url: str) -> tuple[Any, str]:
         SourceError: nobody knows the scheme.
         MissingExtraError: the package for it is not installed.
     """
-    import fsspec
-
     refuse_password(url)
     scheme = url.partition("://")[0].lower()
     try:
+        import fsspec
+
         system = fsspec.filesystem(scheme, use_listings_cache=False)
     except ValueError as error:
         raise SourceError(f"{url}: {error}; name a file, or a URL such as s3://") from None
     except ImportError as error:
         pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else str(error)
         raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
-    return system, system._strip_protocol(url)
+    return system, system._strip_protocol(f"{scheme}://{url.partition('://')[2]}")
 
 
 def _retried(path: str, call: Callable[[], T]) -> T:

@@ -39,6 +39,8 @@ class Store:
     """Ends of paths: the response to the next GET of such a path is cut off in its middle."""
     dropped: list[str] = field(default_factory=list)
     """Ends of paths: the next PUT of such a path is not passed on, its connection is closed."""
+    denied: list[str] = field(default_factory=list)
+    """Parts of paths and queries: such requests are refused (403)."""
 
     def forget(self) -> None:
         self.requests.clear()
@@ -130,6 +132,9 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 self.connection.close()
                 return
+            if any(part in self.path for part in store.denied):
+                self._refuse()
+                return
             upstream = http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)
             kept = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
             upstream.request(self.command, self.path, body, kept)
@@ -146,6 +151,13 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
             ranged = self.headers.get("Range")
             store.requests.append(Request(self.command, self.path, len(data), ranged))
             self._answer(answer, data, len(data))
+
+        def _refuse(self) -> None:
+            body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+            self.send_response_only(403, "Forbidden")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
         def _answer(self, answer: http.client.HTTPResponse, data: bytes, upto: int) -> None:
             self.send_response_only(answer.status, answer.reason)

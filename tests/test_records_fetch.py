@@ -9,11 +9,11 @@ from typing import Any
 import lmdb
 import pytest
 from PIL import Image
-from record_files import write
+from record_files import tar_of, write
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, MismatchError, PackidxError, SourceError
-from packidx.fetch import Fetcher
+from packidx.fetch import ChangedSource, Fetcher
 from packidx.index import Index
 from packidx.records.containers import KINDS
 from packidx.records.dialects import parse
@@ -120,3 +120,29 @@ def test_moved_and_changed_data(index: Index, tmp_path: Path) -> None:
         file.write(b"more")
     with pytest.raises(MismatchError, match="when it was planned"):
         Fetcher(moved).read(samples[0])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tar"])
+def test_another_record_in_the_place(tmp_path: Path, kind: str) -> None:
+    """A shard written anew with the records of another order: the same size, other keys."""
+
+    def rewrite(order: list[int]) -> None:
+        turns = [[{"role": "user", "content": f"Number {n}?"}] for n in order]
+        records = [{"id": f"r{n}", "messages": t} for n, t in zip(order, turns, strict=True)]
+        lines = [json.dumps(one).encode() for one in records]
+        if kind == "tar":
+            members = [(f"r{n}.json", line) for n, line in zip(order, lines, strict=True)]
+            (tmp_path / "shard.tar").write_bytes(tar_of(members))
+        else:
+            (tmp_path / "shard.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+
+    rewrite([1, 2, 3])
+    estimate_lengths(str(tmp_path / f"shard.{kind}"), tmp_path / "lengths", workers=1)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=64)
+    opened = open_index(tmp_path / "index")
+    samples = {str(one.key): one for one in opened.pack(0).samples}
+    assert Fetcher(opened).record(samples["r1"]).record["id"] == "r1"
+    rewrite([3, 2, 1])
+    assert Fetcher(opened).record(samples["r2"]).record["id"] == "r2"
+    with pytest.raises(ChangedSource, match="has the record 'r3' where 'r1' was counted"):
+        Fetcher(opened).record(samples["r1"])

@@ -479,3 +479,19 @@ def test_a_local_index_loads_nothing_for_stores(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path / "i")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_damaged_copy_is_fetched_again(
+    tmp_path: Path, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    plan_packs(bare(tmp_path / "x.parquet"), f"{url}/index", **OPTIONS)
+    expected = packs(open_index(f"{url}/index"))
+    copies = list((tmp_path / "cache" / "files").iterdir())
+    assert copies
+    for copy in copies:
+        content = bytearray(copy.read_bytes())
+        content[len(content) // 2] ^= 1
+        copy.unlink()
+        copy.write_bytes(content)
+    assert packs(open_index(f"{url}/index")) == expected

@@ -235,6 +235,17 @@ def test_copies_are_made_once_and_bounded(
     assert store.read("/3.bin") == 3 * 10_000  # two of them by the comparison above
 
 
+def test_a_copy_in_use_does_not_look_changed(store: Store) -> None:
+    """Readers keep what they know of a file for as long as its time of change is the same."""
+    storage.write(f"{URL}/steady", b"x")
+    times = []
+    for _ in range(3):
+        with cache.local(f"{URL}/steady") as copy:
+            times.append((storage.stat(copy).version, os.stat(copy).st_atime_ns))
+    assert len({version for version, _ in times}) == 1
+    assert len({used for _, used in times}) == 3
+
+
 def test_a_changed_file_is_copied_anew(store: Store) -> None:
     url = f"{URL}/changing"
     for content in (b"old", b"new"):
@@ -249,8 +260,12 @@ def test_a_file_here_is_its_own_copy(tmp_path: Path) -> None:
         assert path == str(tmp_path / "x")
 
 
-@pytest.mark.parametrize("size", ["much", "1XB", "-", "GB"])
+@pytest.mark.parametrize("size", ["much", "1XB", "-", "GB", "inf", "-5"])
 def test_a_bad_bound(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACKIDX_CACHE_SIZE", size)
     with pytest.raises(OptionError, match="PACKIDX_CACHE_SIZE"):
         cache.limit()
+
+
+def test_the_case_of_a_scheme(places: tuple[str, str]) -> None:
+    assert storage.read(places[1].replace("s3://", "S3://") + "/a.bin") == CONTENT

@@ -22,6 +22,7 @@ from packidx.records import sources
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects import parse
+from packidx.records.keys import record_key
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media import check_place, is_remote, media_size
 from packidx.records.video import media_info
@@ -29,7 +30,6 @@ from packidx.records.video import media_info
 BATCH = 512
 """Records that are tokenised together."""
 
-_KEYS = ("id", "key", "__key__", "uid")
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
 
 
@@ -156,7 +156,7 @@ def _begun(raw: sources.RawRecord, shard: ShardInfo, sample_id: int, counter: Re
         item.key, item.error = raw.key, raw.record
         return item
     try:
-        item.key = _key(raw.record) if raw.key is None else raw.key
+        item.key = record_key(raw.record) if raw.key is None else raw.key
         if counter.opens_media:
             _examine_opened(item, raw.record, shard, counter)
         else:
@@ -212,18 +212,6 @@ def _info(medium: Media, shard: ShardInfo) -> MediaInfo | None:
         return media_info(medium, shard.root, confined=shard.confined)
     size = media_size(medium, shard.root, confined=shard.confined)
     return None if size is None else MediaInfo(*size)
-
-
-def _key(record: dict[str, Any]) -> str | None:
-    """The record's own id as text; None where it has none that is text or an integer.
-
-    No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
-    """
-    for name in _KEYS:
-        value = record.get(name)
-        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
-            return str(value)
-    return None
 
 
 def count_rows(

@@ -27,11 +27,13 @@ from packidx import files, storage
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_parts import Part, PartWriter, write_parts
 from packidx.export.energon_sources import Sources, as_energon_names
+from packidx.export.outputs import check_outside
 from packidx.index import Index, open_index
 from packidx.publish import check_bucket, check_free
 from packidx.staging import Place, replacing
 
 FORMAT = "packidx-energon"
+WHAT = "folder of packs for Energon"
 VERSION = 1
 MANIFEST, PACKS, IDX, YAML = ".packidx.json", "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
 SUBFLAVORS = {"sample_type": "packidx"}
@@ -97,14 +99,14 @@ def export_energon(
     begun = time.monotonic()
     output = os.fspath(output)
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
-    _check_output(output)
+    _check_output(output, opened)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
     aux = {
         name: _as_seen(folder, output, relative, energon_roots or {})
         for name, folder in sources.folders.items()
     }
-    with replacing(output, _job(opened, sources), "export") as staging:
+    with replacing(output, _job(opened, sources), WHAT) as staging:
         place = staging.place
         writer = PartWriter(opened, sources, place, opened.manifest["lengths"].get("transform"))
         spans = [
@@ -272,15 +274,16 @@ def _write(folder: str, name: str, data: bytes) -> None:
     files.write_atomic(os.path.join(folder, name), data)
 
 
-def _check_output(output: str) -> None:
+def _check_output(output: str, index: Index) -> None:
     """Refuse to replace what no export has written.
 
     Raises:
-        OptionError: `output` is a file, or holds other files.
+        OptionError: `output` is a file, holds other files, or is in the index.
     """
+    check_outside(output, index)
     if storage.is_url(output):
         check_bucket(output)
-        check_free(output)
+        check_free(output, WHAT)
         return
     if not os.path.lexists(output):
         return

@@ -22,7 +22,7 @@ from packidx.errors import PackidxError, SourceError
 from packidx.export.energon_lines import Written, pack_line, written
 from packidx.export.energon_sources import Sources
 from packidx.export.members import read_named
-from packidx.fetch import Fetcher
+from packidx.fetch import Fetcher, check_key
 from packidx.index import Index, Sample
 from packidx.staging import Place
 
@@ -106,9 +106,10 @@ class PartWriter:
                 f"sample {sample.key!r} of snapshot {self._index.id[:12]} has no place in a tar: "
                 "plan from a table that `packidx estimate` wrote"
             )
-        path = self._fetcher._shard(sample.shard)
-        layout = self._fetcher._layouts[sample.source or ""]
+        path = self._fetcher.shard(sample.shard)
+        layout = self._fetcher.layout(sample.source)
         found = read_named(path, sample.offset, sample.nbytes, layout)
+        check_key(path, sample, found.key)
         line = written(found, path, self._sources.name_of(path))
         self._sources.check(path, found, line.media)
         return line

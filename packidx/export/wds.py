@@ -21,6 +21,7 @@ from typing import Any
 from packidx import files, storage
 from packidx.errors import OptionError
 from packidx.export import nv_meta
+from packidx.export.outputs import check_outside, is_inside
 from packidx.export.shards import Shard, ShardWriter, rows_of
 from packidx.export.wds_pool import read_packs
 from packidx.index import Index, open_index
@@ -29,6 +30,7 @@ from packidx.publish import check_bucket, check_free
 from packidx.staging import Place, replacing
 
 MANIFEST = ".packidx.json"
+WHAT = "folder of packs as tars"
 FORMAT = "packidx-wds"
 VERSION = 1
 MAX_COUNT = 10_000
@@ -100,7 +102,7 @@ def export_wds(
     head = {"format": FORMAT, "version": VERSION, "snapshot_id": opened.id, "options": options}
     job = files.digest(files.canonical_json({**head, "software": software()}))
     told = None if progress is None else functools.partial(progress, "files")
-    with replacing(output, job, "export", told) as built:
+    with replacing(output, job, WHAT, told) as built:
         writer = ShardWriter(built.place, max_count, max_bytes)
         taken_over = len(writer.finished)
         _write_packs(opened, writer, workers or os.cpu_count() or 1, progress)
@@ -210,11 +212,12 @@ def _check_output(output: str, index: Index) -> None:
     """
     uris = [index.resolve(shard["uri"]) for shard in index.manifest["shards"]]
     for path in (index.path, *uris):
-        if f"{_real(path)}/".startswith(f"{_real(output)}/"):
+        if is_inside(path, output):
             raise OptionError(f"{output} holds {path}, which is exported: name another folder")
+    check_outside(output, index)
     if storage.is_url(output):
         check_bucket(output)
-        check_free(output)
+        check_free(output, WHAT)
         return
     if not os.path.lexists(output):
         return
@@ -229,10 +232,6 @@ def _check_output(output: str, index: Index) -> None:
                     f"{output} holds {path}, which packidx export wds did not write: move it away, "
                     "or name another folder"
                 )
-
-
-def _real(path: str) -> str:
-    return storage.absolute(path) if storage.is_url(path) else os.path.realpath(path)
 
 
 def _own_files(output: str) -> set[str]:

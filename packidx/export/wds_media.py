@@ -22,7 +22,6 @@ from packidx.records.images import read_image
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media import _Opener
 from packidx.records.references import LIST_KEYS, media_entries
-from packidx.records.sources import own_root
 
 Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
@@ -78,11 +77,9 @@ def read_conversation(
     Raises:
         BadRecord, SourceError, PackidxError: as `Fetcher.read`, or it cannot be parsed.
     """
-    path, kind, record = fetcher._raw(sample)
-    root = fetcher._media_roots.get(sample.source or "")
-    folder = fetcher.index.resolve(root) if root is not None else own_root(path, kind)
-    collector = _Collector(folder, root is not None, fetcher.index.resolve)
-    conversation = parse(collector.collected(record))
+    found = fetcher.record(sample)
+    collector = _Collector(found.folder, found.confined, fetcher.index.resolve)
+    conversation = parse(collector.collected(found.record))
     names: list[str | list[str]] = []
     files: Files = []
     for number, medium in enumerate(conversation.media):
@@ -91,9 +88,9 @@ def read_conversation(
             taken = [(f"{stem}_{at:04d}", ref) for at, ref in enumerate(medium.ref)]
         else:
             taken = [(stem, medium.ref)]
-        found = [_file(name, collector.files.get(ref)) for name, ref in taken]
-        files += found
-        own = [name for name, _ in found]
+        read = [_file(name, collector.files.get(ref)) for name, ref in taken]
+        files += read
+        own = [name for name, _ in read]
         names.append(own if isinstance(medium.ref, list | tuple) else own[0])
     return conversation, names, files
 

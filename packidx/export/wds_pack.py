@@ -74,7 +74,7 @@ def pack_members(fetcher: Fetcher, number: int, key: str) -> PackMembers:
 
 def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
     """The samples in order; those that wait for a store are asked for side by side."""
-    waiting = [at for at, sample in enumerate(samples) if fetcher._waits(sample)]
+    waiting = [at for at, sample in enumerate(samples) if fetcher.waits(sample)]
     come = storage.overlapped(lambda at: _read(fetcher, samples[at], at), waiting)
     found = dict(zip(waiting, come, strict=True))
     return [found.get(at) or _read(fetcher, one, at) for at, one in enumerate(samples)]

@@ -124,8 +124,16 @@ class Extent:
         """It as a file of its own, of which only what is looked at is read."""
         return io.BufferedReader(_Raw(self), _BUFFER)
 
+    def peek(self) -> bytes:
+        """All of it, from the window's blocks where it is in them.
+
+        Raises:
+            SourceError: it cannot be read.
+        """
+        return self.window.read(self.offset, self.nbytes)
+
     def read(self) -> bytes:
-        """All of it.
+        """All of it, by one request.
 
         Raises:
             SourceError: it cannot be read.

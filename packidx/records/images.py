@@ -24,19 +24,17 @@ from packidx import storage
 from packidx.errors import BadRecord, PackidxError
 from packidx.records.containers.base import unreadable
 from packidx.records.extents import Extent, Window
+from packidx.records.image_headers import is_whole, webp_size
 from packidx.records.lmdb_store import read_value, split_reference
 from packidx.records.paths import shortened
 from packidx.records.references import is_opened
 
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _IN_MEMORY = 1 << 18  # smaller files are read at once
-_TAIL = 64
 _GAP = 1 << 12  # bytes of an object that are read rather than skipped
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
-_TIFF_PLACES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes
-_LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
 Source = str | bytes | Extent
 """A path, a URL, a file's bytes, or where they lie."""
 
@@ -120,6 +118,8 @@ def labelled_size(source: Source, label: str) -> tuple[int, int]:
     file, nbytes = open_file(source, label)
     with file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if nbytes > storage.BLOCK and (size := webp_size(file, nbytes)) is not None:
+            return size
         image = _identify(file, label)
         try:
             _load_if_cut(image, file, nbytes)
@@ -145,7 +145,9 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
     if isinstance(source, bytes):
         file, nbytes = io.BytesIO(source), len(source)
     elif isinstance(source, Extent):
-        file, nbytes = source.open(), source.nbytes
+        small = source.nbytes <= storage.BLOCK // 2
+        file = io.BytesIO(source.peek()) if small else source.open()
+        nbytes = source.nbytes
     elif storage.is_url(source):
         file, nbytes = _open_url(source, label)
     else:
@@ -267,93 +269,13 @@ def _stored_size(image: Image.Image) -> tuple[int, int]:
 def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
     """Decode an image whose end looks cut off, or whose orientation may stand after its pixels."""
     at = file.tell()
-    if image.format == "PNG":
-        whole = _png_is_plain(file, nbytes)
-    elif image.format in ("JPEG", "MPO", "JPEG2000"):
-        file.seek(max(0, nbytes - _TAIL))
-        whole = file.read(_TAIL).rstrip(b"\0\r\n").endswith(b"\xff\xd9")
-    elif image.format == "WEBP":
-        file.seek(4)
-        whole = int.from_bytes(file.read(4), "little") + 8 <= nbytes
-    elif image.format == "AVIF":
-        whole = _boxes_are_whole(file, nbytes)
-    elif image.format == "TIFF":
-        whole = _tiff_is_whole(image, nbytes)
-    else:  # kinds that are rare, or quick to decode
-        whole = False
+    whole = is_whole(image, file, nbytes)
     file.seek(at)
     if whole:
         return
     if image.format == "TIFF":  # decoding would turn it upright, which `_stored_size` knows not of
         image = Image.open(file, formats=("TIFF",))
     image.load()
-
-
-def _boxes_are_whole(file: IO[bytes], nbytes: int) -> bool:
-    """Whether the outermost boxes of an ISO base media file (ISO 14496-12, 4.2) end with it."""
-    at = 0
-    while at + 8 <= nbytes:
-        file.seek(at)
-        head = file.read(16)
-        size = int.from_bytes(head[:4], "big")
-        if size == 0:  # up to the end
-            return True
-        at += int.from_bytes(head[8:], "big") if size == 1 else size
-        if size < 8 and size != 1:
-            return False
-    return at == nbytes
-
-
-def _tiff_is_whole(image: Image.Image, nbytes: int) -> bool:
-    """Whether a TIFF's directory says where its pixels are, and the file has them all."""
-    tags: Any = getattr(image, "tag_v2", {})
-    for offsets, sizes in _TIFF_PLACES:
-        if offsets in tags and sizes in tags:
-            places = zip(tags[offsets], tags[sizes], strict=False)
-            return all(offset + size <= nbytes for offset, size in places)
-    return False
-
-
-def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
-    """Whether a PNG's chunks reach IEND with no text or EXIF chunk after the pixels.
-
-    Chunks are walked through; in a large file only up to the pixels, and from their last chunk on
-    where that stands as far behind the first one as chunks of one size, which encoders write, do.
-    """
-    at, pixels = 8, False
-    while at + 12 <= nbytes:
-        head = _read_at(file, at, 8)
-        kind, size = head[4:8], int.from_bytes(head[:4], "big")
-        if kind == b"IEND":
-            return True
-        if kind == b"IDAT":
-            if not pixels and nbytes > storage.BLOCK and _ends_in_pixels(file, nbytes, at, size):
-                return True
-            pixels = True
-        elif pixels and kind in _LATE_CHUNKS:
-            return False
-        at += 12 + size
-    return False
-
-
-def _ends_in_pixels(file: IO[bytes], nbytes: int, first: int, size: int) -> bool:
-    """Whether a PNG ends in a chunk of pixels and IEND.
-
-    Args:
-        first: of the first chunk of pixels, its offset.
-        size: of it.
-    """
-    end = nbytes - 12  # of the pixels
-    last = first + max(0, end - first - 1) // (12 + size) * (12 + size)
-    head = _read_at(file, last, 8)
-    if head[4:] != b"IDAT" or last + 12 + int.from_bytes(head[:4], "big") != end:
-        return False
-    return _read_at(file, end, 8) == b"\0\0\0\0IEND"
-
-
-def _read_at(file: IO[bytes], at: int, nbytes: int) -> bytes:
-    file.seek(at)
-    return file.read(nbytes)
 
 
 def _label(source: Source) -> str:

@@ -1,0 +1,91 @@
+"""Publishing into an object store: one kind of thing in its place, and two writers at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from object_store import URL, Store, object_store
+
+from packidx import storage
+from packidx.errors import OptionError
+from packidx.publish import LIST, publish
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+def folder(path: Path, text: str, count: int = 6) -> str:
+    path.mkdir()
+    for number in range(count):
+        (path / f"{number}.txt").write_text(f"{text} {number}")
+    (path / "manifest.json").write_text(json.dumps({"text": text}))
+    return str(path)
+
+
+def contents(url: str) -> dict[str, str]:
+    names = [name for name in storage.names(url) if name != LIST]
+    return {name: storage.read(f"{url}/{name}").decode() for name in names}
+
+
+@pytest.mark.usefixtures("store")
+def test_another_kind_of_thing_is_not_replaced(tmp_path: Path) -> None:
+    url = f"{URL}/kinds"
+    publish(folder(tmp_path / "one", "one"), url, "lengths table")
+    before = contents(url)
+    with pytest.raises(OptionError, match="holds a lengths table, and a folder of packs"):
+        publish(folder(tmp_path / "two", "two"), url, "folder of packs")
+    assert contents(url) == before
+    publish(folder(tmp_path / "three", "three", 3), url, "lengths table")
+    assert contents(url) == {
+        **{f"{number}.txt": f"three {number}" for number in range(3)},
+        "manifest.json": '{"text": "three"}',
+    }
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("at", [1, 6])
+def test_of_two_writers_the_second_wins_or_nobody(tmp_path: Path, at: int) -> None:
+    """The second begins and ends while the first is at its first file, or behind its last one."""
+    url = f"{URL}/writers{at}"
+    one, two = folder(tmp_path / "one", "one"), folder(tmp_path / "two", "two")
+
+    def told(done: int, total: int) -> None:
+        if done == at:
+            publish(two, url, "table")
+
+    with pytest.raises(OptionError, match="another run is writing"):
+        publish(one, url, "table", told)
+    found = contents(url)
+    if "manifest.json" in found:
+        assert found == {path.name: path.read_text() for path in Path(two).iterdir()}
+    publish(one, url, "table")
+    assert contents(url) == {path.name: path.read_text() for path in Path(one).iterdir()}
+
+
+@pytest.mark.usefixtures("store")
+def test_what_another_has_put_over_it_is_seen(tmp_path: Path) -> None:
+    """A file of the other writer that comes late, from an upload it had begun before."""
+    url = f"{URL}/late"
+
+    def told(done: int, total: int) -> None:
+        if done == total:
+            storage.write(f"{url}/3.txt", b"late")
+
+    with pytest.raises(OptionError, match="another run is writing"):
+        publish(folder(tmp_path / "one", "one"), url, "table", told)
+    assert "manifest.json" not in contents(url)
+
+
+def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path) -> None:
+    publish(folder(tmp_path / "one", "one"), f"{URL}/denied", "table")
+    store.denied.append("list-type=2")
+    with pytest.raises(OSError):
+        publish(folder(tmp_path / "two", "two"), f"{URL}/denied", "table")
+    store.denied.clear()
+    assert contents(f"{URL}/denied")["0.txt"] == "one 0"
