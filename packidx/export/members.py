@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from packidx import storage
 from packidx.errors import SourceError
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar import _is_record, _record, _samples
+from packidx.records.containers.tar import is_record, record_of, samples_of
 from packidx.records.containers.tar_stream import Member, Places, members
 from packidx.records.extents import Window
 from packidx.records.layout import Layout
-from packidx.records.sources import _standard
+from packidx.records.sources import standard
 
 _LOCAL_BLOCK = 4096  # a header and a short record; a request to a store asks for more
 
@@ -50,7 +50,7 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
     block = storage.BLOCK if storage.is_url(path) else _LOCAL_BLOCK
     places = Places(Window(path, offset + nbytes, block, block), offset)
     try:
-        found = list(_samples(members(places, content=_is_record, whole=False)))
+        found = list(samples_of(members(places, content=is_record, whole=False)))
     except BrokenFile as error:
         raise _changed(path, str(error)) from None
     if len(found) != 1 or "json" not in found[0].extensions:
@@ -59,7 +59,7 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
     for extension, member in found[0].extensions.items():
         if extension != "json":
             member.data = _named(path, member)
-    record = _standard(_record(found[0], f" ({path})"), layout, False)
+    record = standard(record_of(found[0], f" ({path})"), layout, False)
     return NamedSample(found[0].key, record, {one.name: (one.offset, one.nbytes) for one in files})
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -19,9 +18,7 @@ from packidx.records.conversation import Conversation
 from packidx.records.dialects import parse
 from packidx.records.extents import Extent
 from packidx.records.images import read_image
-from packidx.records.layout import TURN_KEYS
-from packidx.records.media import _Opener
-from packidx.records.references import LIST_KEYS, media_entries
+from packidx.records.media import MediaOpener
 
 Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
@@ -79,7 +76,7 @@ def read_conversation(
     """
     found = fetcher.record(sample)
     collector = _Collector(found.folder, found.confined, fetcher.index.resolve)
-    conversation = parse(collector.collected(found.record))
+    conversation = parse(collector.opened(found.record))
     names: list[str | list[str]] = []
     files: Files = []
     for number, medium in enumerate(conversation.media):
@@ -102,37 +99,24 @@ def _file(stem: str, found: tuple[str, bytes] | None) -> tuple[str, bytes]:
     return f"{stem}.{extension(data, name)}", data
 
 
-class _Collector(_Opener):
-    """Reads the bytes of a record's media, and names each in its place."""
+class _Collector(MediaOpener):
+    """Reads the bytes of a record's media, and puts a key of `files` in each one's place."""
 
     def __init__(self, root: str, confined: bool, moved: Any) -> None:
         super().__init__(root, confined, moved)
         self.files: dict[Any, tuple[str, bytes]] = {}
         """What stands in the record → the medium's own name, and its bytes."""
 
-    def collected(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A shallow copy of a raw record that has a key of `files` in each medium's place."""
-        changed = dict(record)
-        for kind in LIST_KEYS:
-            key, entries = media_entries(record, kind)
-            if key is not None:
-                media = [self.entry(kind, entry) for entry in entries]
-                changed[key] = media if isinstance(record[key], list | tuple) else media[0]
-        for key in TURN_KEYS:
-            if isinstance(record.get(key), list | tuple):
-                changed[key] = [self.turn(turn) for turn in record[key]]
-        return changed
-
     def image(self, ref: Any) -> Any:
         return self._taken(ref)
 
-    def _opened_video(self, ref: Any) -> Any:
+    def video(self, ref: Any) -> Any:
         return self._taken(ref)
 
     def _taken(self, ref: Any) -> str:
         if not isinstance(ref, str | bytes | Extent):
             raise BadRecord("bad_media", f"a medium is given as {type(ref).__name__}")
-        located = self._located(ref)
+        located = self.located_at(ref)
         data = read_image(located)  # of whatever kind: its bytes are not looked into
         if not data:
             raise BadRecord("broken_media", "a medium in the record is empty")

@@ -120,8 +120,8 @@ def open_media(
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
     if fetched := _fetched(record, root, confined, moved):
-        return _opened(record, _Opener(root, confined, moved, fetched))
-    return _opened(record, _Opener(root, confined, moved))
+        return MediaOpener(root, confined, moved, fetched).opened(record)
+    return MediaOpener(root, confined, moved).opened(record)
 
 
 def _fetched(
@@ -129,25 +129,12 @@ def _fetched(
 ) -> dict[str, bytes | BadRecord]:
     """The images of a record that are objects of a store, read at the same time, by URL."""
     looker = _Looker(root, confined, moved)
-    _opened(record, looker)
+    looker.opened(record)
     return dict(storage.overlapped(looker.fetch, looker.urls))
 
 
-def _opened(record: Mapping[str, Any], opener: _Opener) -> dict[str, Any]:
-    opened = dict(record)
-    for kind in LIST_KEYS:
-        key, entries = media_entries(record, kind)
-        if key is not None:
-            media = [opener.entry(kind, entry) for entry in entries]
-            opened[key] = media if isinstance(record[key], list | tuple) else media[0]
-    for key in TURN_KEYS:
-        if isinstance(record.get(key), list | tuple):
-            opened[key] = [opener.turn(turn) for turn in record[key]]
-    return opened
-
-
-class _Opener:
-    """Opens the media of one record."""
+class MediaOpener:
+    """Opens the media of one record; a subclass may put something else in their places."""
 
     def __init__(
         self,
@@ -158,6 +145,19 @@ class _Opener:
     ) -> None:
         self._root, self._confined, self._moved = root, confined, moved
         self._fetched = fetched or {}
+
+    def opened(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A shallow copy of a record with its media opened, in its own dialect."""
+        opened = dict(record)
+        for kind in LIST_KEYS:
+            key, entries = media_entries(record, kind)
+            if key is not None:
+                media = [self.entry(kind, entry) for entry in entries]
+                opened[key] = media if isinstance(record[key], list | tuple) else media[0]
+        for key in TURN_KEYS:
+            if isinstance(record.get(key), list | tuple):
+                opened[key] = [self.turn(turn) for turn in record[key]]
+        return opened
 
     def turn(self, turn: Any) -> Any:
         content = turn.get("content", turn.get("value")) if isinstance(turn, Mapping) else None
@@ -189,7 +189,7 @@ class _Opener:
         ref = reference_of(entry)
         if ref is None:
             return entry
-        opened = self._opened_video(ref)
+        opened = self.video(ref)
         if opened is ref:
             return entry
         if not isinstance(entry, Mapping):
@@ -198,21 +198,21 @@ class _Opener:
         return {**kept, "video": opened} if kept.get("type") else {**kept, "path": opened}
 
     def image(self, ref: Any) -> Image.Image:
-        located = self._located(ref)
+        located = self.located_at(ref)
         found = self._fetched.get(located) if isinstance(located, str) else None
         if isinstance(found, BadRecord):
             raise BadRecord(found.reason, found.detail)
         return open_image(located) if found is None else open_image(found, repr(shortened(located)))
 
-    def _opened_video(self, ref: Any) -> Any:
+    def video(self, ref: Any) -> Any:
         """A `Video`, which decodes when it is asked to; an opened one as it is."""
         if not isinstance(ref, str | bytes | Extent):
             return ref
-        located = self._located(ref)
+        located = self.located_at(ref)
         entry = split_reference(located) if isinstance(located, str) else None
         return Video(located if entry is None else read_value(*entry, repr(shortened(str(ref)))))
 
-    def _located(self, ref: Any) -> Any:
+    def located_at(self, ref: Any) -> Any:
         """Where a reference leads, through `moved` if it is absolute; anything else as it is."""
         if not isinstance(ref, str):
             return ref
@@ -225,7 +225,7 @@ class _Opener:
         return resolve(ref, self._root, confined=self._confined)
 
 
-class _Looker(_Opener):
+class _Looker(MediaOpener):
     """Notes the URLs of a record's images instead of opening them."""
 
     def __init__(self, root: str, confined: bool, moved: Moved) -> None:
@@ -233,12 +233,12 @@ class _Looker(_Opener):
         self.urls: dict[str, None] = {}
 
     def image(self, ref: Any) -> Any:
-        located = self._located(ref)
+        located = self.located_at(ref)
         if isinstance(located, str) and storage.is_url(located) and not split_reference(located):
             self.urls[located] = None
         return ref
 
-    def _opened_video(self, ref: Any) -> Any:
+    def video(self, ref: Any) -> Any:
         return ref
 
     @staticmethod

@@ -71,7 +71,7 @@ def _standard_records(path: str, part: Range, kind: str, layout: Layout) -> Iter
             yield raw
             continue
         try:
-            applied = _standard(record, DEFAULT if plain else layout, cells)
+            applied = standard(record, DEFAULT if plain else layout, cells)
         except BadRecord as error:
             yield raw._replace(record=error.with_traceback(None))
             continue
@@ -97,7 +97,7 @@ def read_row(
     with nullcontext(path) if ranged else local_shard(path) as place:
         record = container(kind, layout.delimiter).read_row(place, row, offset, nbytes)
     try:
-        return _standard(record, layout, _has_cells(kind))
+        return standard(record, layout, _has_cells(kind))
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
 
@@ -125,7 +125,7 @@ def _whole(path: str, kind: str) -> AbstractContextManager[str]:
     return nullcontext(path) if kind == TAR else local_shard(path)
 
 
-def _standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
+def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
     """A record in the standard names, with the media that its container has beside it."""
     record = layout.apply(record, cells=cells)
     if TEXTS in record:

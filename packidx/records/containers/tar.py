@@ -90,7 +90,7 @@ class Tar:
         stream = Places(Window(path, nbytes, _SCAN_BLOCK), 0, hashing.add)
         last: _Sample | None = None
         try:
-            for last in _samples(members(stream, content=_is_record, whole=True)):
+            for last in samples_of(members(stream, content=is_record, whole=True)):
                 cuts.add(last)
                 keys.add(last.key)
                 passed(last.end - at)
@@ -105,9 +105,9 @@ class Tar:
         repeated = frozenset(part.repeated if isinstance(part, TarRange) else ())
         window = Window(path, part.end)
         row = part.first_row
-        found = members(Places(window, part.start), content=_is_record, whole=False)
+        found = members(Places(window, part.start), content=is_record, whole=False)
         try:
-            for sample in _samples(found):
+            for sample in samples_of(found):
                 for member in sample.extensions.values():
                     if member.data is None:
                         member.data = Extent(window, member.offset, member.nbytes)
@@ -127,7 +127,7 @@ class Tar:
             raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
         stream = Stream(iter((read_bytes(path, offset, nbytes),)), offset)
         try:
-            found = list(_samples(members(stream, content=True, whole=False)))
+            found = list(samples_of(members(stream, content=True, whole=False)))
         except BrokenFile as error:
             raise SourceError(f"{path}: {error}; restore the shard") from None
         if len(found) != 1:
@@ -135,7 +135,7 @@ class Tar:
                 f"{path} has {len(found)} samples at bytes {offset} to {offset + nbytes}, where "
                 "one was counted: run estimate again"
             )
-        return _record(found[0], f" ({path}, offset {offset})")
+        return record_of(found[0], f" ({path}, offset {offset})")
 
 
 def refuse_compressed(uri: str) -> None:
@@ -161,7 +161,7 @@ class _Sample:
     extensions: dict[str, Member] = field(default_factory=dict)
 
 
-def _samples(found: Iterator[Member]) -> Iterator[_Sample]:
+def samples_of(found: Iterator[Member]) -> Iterator[_Sample]:
     """Members grouped by key; one that its sample has already begins another of that key."""
     sample: _Sample | None = None
     try:
@@ -195,21 +195,21 @@ def _nothing(nbytes: int) -> None:
     pass
 
 
-def _is_record(name: str) -> bool:
+def is_record(name: str) -> bool:
     named = _named(name)
     return named is not None and named[1] == _RECORD
 
 
 def _decoded(sample: _Sample) -> dict[str, Any] | BadRecord:
     try:
-        return _record(sample)
+        return record_of(sample)
     except BadRecord as error:
         return error.with_traceback(None)
     except (MemoryError, RecursionError) as error:
         return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
 
 
-def _record(sample: _Sample, where: str = "") -> dict[str, Any]:
+def record_of(sample: _Sample, where: str = "") -> dict[str, Any]:
     if not _is_text(sample.key):
         raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
     member = sample.extensions.get(_RECORD)
