@@ -8,8 +8,10 @@ overwritten or deleted, and a run that was cut off is known by it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +26,8 @@ LIST = ".packidx-files.json"
 """Names the files that packidx has put into a folder of a store."""
 
 _FORMAT = "packidx-files"
+_MD5 = re.compile("[0-9a-f]{32}")
+_PART = 50 << 20  # bytes of a part where s3fs uploads in parts
 _LOOK = 1.0  # seconds between two looks at whose folder it is
 
 # What a reader begins with, in the order in which it is written; all other files come before.
@@ -118,12 +122,11 @@ def publish(folder: str, url: str, what: str, told: Told | None = None) -> None:
     for name in reversed(_in_order(there)):
         storage.remove(storage.join(url, name))
     others = [name for name in names if not _rank(name)]
-    versions = upload(folder, url, others, told, listing.check)
+    upload(folder, url, others, told, listing.check)
     kept = {*names, *filter(_rank, there), LIST}
     overlapped(storage.remove, [storage.join(url, name) for name in there if name not in kept])
-    if _versions(url, others) != versions:
-        raise listing.lost()
     listing.check(now=True)
+    _check_content(folder, url, others, listing)
     listing.write(names)
     upload_in_order(folder, url, _in_order(names))
 
@@ -134,8 +137,8 @@ def upload(
     names: Sequence[str],
     told: Told | None = None,
     check: Callable[[], None] = lambda: None,
-) -> list[str]:
-    """Copy files of a folder into a store, several at a time; the version of each.
+) -> None:
+    """Copy files of a folder into a store, several at a time.
 
     Args:
         check: called before each.
@@ -145,23 +148,62 @@ def upload(
     """
     done = 0
 
-    def put(file: tuple[str, str]) -> str:
+    def put(file: tuple[str, str]) -> None:
         nonlocal done
         check()
         storage.upload(file[1], file[0])
-        version = storage.stat(file[0]).version
         done += 1
         if told is not None:
             told(done, len(names))
-        return version
 
-    return overlapped(
-        put, [(storage.join(url, name), os.path.join(folder, name)) for name in names]
-    )
+    pairs = [(storage.join(url, name), os.path.join(folder, name)) for name in names]
+    overlapped(put, pairs)
 
 
-def _versions(url: str, names: Sequence[str]) -> list[str]:
-    return [one.version for one in overlapped(storage.stat, [storage.join(url, n) for n in names])]
+def _check_content(folder: str, url: str, names: Sequence[str], listing: _Listing) -> None:
+    """Compare what the store has with the folder: another run's upload may have come late.
+
+    Content is known by size and, where the store names a version by it as S3 does, by MD5.
+
+    Raises:
+        OptionError: a file is another run's.
+    """
+    by_content = listing.is_named_by_content()
+
+    def is_ours(file: tuple[str, str]) -> bool:
+        found = storage.stat(file[0])
+        if found.nbytes != os.path.getsize(file[1]):
+            return False
+        expected = _etag(file[1], found.version) if by_content else None
+        return expected is None or expected == found.version
+
+    pairs = [(storage.join(url, name), os.path.join(folder, name)) for name in names]
+    if not all(overlapped(is_ours, pairs)):
+        raise listing.lost()
+
+
+def _etag(path: str, version: str) -> str | None:
+    """What S3 calls a file's content: its MD5, or that of its parts' and how many they are.
+
+    None where `version` is nothing of the kind, or the size of its parts is not known.
+    """
+    digest, _, parts = version.partition("-")
+    nbytes = os.path.getsize(path)
+    if not _MD5.fullmatch(digest) or (parts and int(parts) != -(-nbytes // _PART)):
+        return None
+    hashers = []
+    with open(path, "rb") as file:
+        for start in range(0, max(nbytes, 1), _PART if parts else max(nbytes, 1)):
+            hasher = hashlib.md5(usedforsecurity=False)
+            left = min(_PART, nbytes - start) if parts else nbytes
+            while left and (block := file.read(min(left, 1 << 20))):
+                hasher.update(block)
+                left -= len(block)
+            hashers.append(hasher)
+    if not parts:
+        return hashers[0].hexdigest()
+    joined = b"".join(hasher.digest() for hasher in hashers)
+    return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{parts}"
 
 
 class _Listing:
@@ -169,12 +211,17 @@ class _Listing:
 
     def __init__(self, url: str, what: str, token: str) -> None:
         self._url, self._what, self._token = url, what, token
-        self._looked = 0.0
+        self._looked, self._text = 0.0, b""
 
     def write(self, names: Sequence[str]) -> None:
         head = {"format": _FORMAT, "version": 1, "kind": self._what, "writer": self._token}
-        text = json.dumps({**head, "files": list(names)}, indent=2)
-        storage.write(storage.join(self._url, LIST), text.encode() + b"\n")
+        self._text = json.dumps({**head, "files": list(names)}, indent=2).encode() + b"\n"
+        storage.write(storage.join(self._url, LIST), self._text)
+
+    def is_named_by_content(self) -> bool:
+        """Whether the store's version of a small file is its MD5; not so where it encrypts."""
+        version = storage.stat(storage.join(self._url, LIST)).version
+        return version == hashlib.md5(self._text, usedforsecurity=False).hexdigest()
 
     def check(self, now: bool = False) -> None:
         """Look, now or every second, whether the token is still ours.
@@ -230,7 +277,7 @@ def _listed(url: str) -> tuple[str, set[str]]:
     if found.get("format") != _FORMAT or not isinstance(found.get("files"), list):
         return "folder of something else", set()
     names = {LIST, *(name for name in found["files"] if isinstance(name, str))}
-    return str(found.get("kind")), names
+    return str(found.get("kind", "folder of something else")), names
 
 
 def _of_manifest(url: str) -> set[str]:

@@ -28,6 +28,9 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _PASSWORD = re.compile(r"[^:/]+://[^/@:]*:[^/@]*@")
 _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
+# botocore would repeat each of s3fs's five attempts, so that a dead server took minutes to be told.
+_S3 = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+_OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
 _PART = 8 << 20  # bytes of a request of a download, of which so many are under way
 _DOWNLOADS = 4
 BLOCK = 1 << 16
@@ -391,7 +394,7 @@ def _opened(url: str) -> tuple[Any, str]:
     try:
         import fsspec
 
-        system = fsspec.filesystem(scheme, use_listings_cache=False)
+        system = fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
     except ValueError as error:
         raise SourceError(f"{url}: {error}; name a file, or a URL such as s3://") from None
     except ImportError as error:

@@ -75,7 +75,7 @@ def test_what_another_has_put_over_it_is_seen(tmp_path: Path) -> None:
 
     def told(done: int, total: int) -> None:
         if done == total:
-            storage.write(f"{url}/3.txt", b"late")
+            storage.write(f"{url}/3.txt", b"two 3")  # of the same size
 
     with pytest.raises(OptionError, match="another run is writing"):
         publish(folder(tmp_path / "one", "one"), url, "table", told)
@@ -89,3 +89,25 @@ def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path)
         publish(folder(tmp_path / "two", "two"), f"{URL}/denied", "table")
     store.denied.clear()
     assert contents(f"{URL}/denied")["0.txt"] == "one 0"
+
+
+@pytest.mark.usefixtures("store")
+def test_files_in_parts_are_compared_by_their_parts(tmp_path: Path) -> None:
+    url = f"{URL}/large"
+    source = tmp_path / "one"
+    folder(source, "one", 1)
+    content = bytes(range(256)) * (110 << 12)  # 110 MiB: s3fs uploads it in three parts
+    (source / "large.bin").write_bytes(content)
+    publish(str(source), url, "table")
+    assert storage.stat(f"{url}/large.bin").version.endswith("-3")
+
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "large.bin").write_bytes(content[:-1] + b"x")
+
+    def told(done: int, total: int) -> None:
+        if done == total:
+            storage.upload(str(other / "large.bin"), f"{url}/large.bin")
+
+    with pytest.raises(OptionError, match="another run is writing"):
+        publish(str(source), url, "table", told)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -110,6 +111,11 @@ class Sources:
                     f"{folder} was prepared without {name}: run `energon prepare` on it again "
                     "before training"
                 )
+        if not storage.is_url(folder) and self._database(folder) is None:
+            return (
+                f"{database} lists no members, as Energon 7 needs it: run `energon prepare` on "
+                f"{folder} again before training"
+            )
         return None
 
     def _database(self, folder: str) -> _Database | None:
@@ -133,7 +139,11 @@ class _Database:
     def __init__(self, path: str, shards: list[str]) -> None:
         self._path, self._shards = path, shards
         place = urllib.parse.quote(path)
-        self._handle = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
+        # Samples are looked up by several threads where some wait for a store.
+        self._handle = sqlite3.connect(
+            f"file:{place}?mode=ro&immutable=1", uri=True, check_same_thread=False
+        )
+        self._lock = threading.Lock()
 
     def has_parts(self) -> bool:
         """Whether it lists members; an earlier Energon's lists samples only.
@@ -156,7 +166,8 @@ class _Database:
 
     def _rows(self, query: str, *values: str) -> list[Any]:
         try:
-            return self._handle.execute(query, values).fetchall()
+            with self._lock:
+                return self._handle.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise SourceError(
                 f"{self._path} cannot be read ({error}): run `energon prepare` on the folder again"
