@@ -84,9 +84,10 @@ def estimate(
 ) -> None:
     """Count the tokens of every record of the SOURCEs, without decoding pixels.
 
-    A SOURCE is a file of records, a mix, a glob or a folder; NAME=SOURCE names it. Every record
-    becomes a row of the lengths table: one that cannot be a sample is marked rejected, with the
-    reason. --column, --tag and --delimiter hold for all SOURCEs; a mix must not state the same.
+    A SOURCE is a file of records, a mix, a glob or a folder, here or at s3://…; NAME=SOURCE names
+    it. Every record becomes a row of the lengths table: one that cannot be a sample is marked
+    rejected, with the reason. --column, --tag and --delimiter hold for all SOURCEs; a mix must not
+    state the same.
     """
     from packidx.estimate import estimate_lengths
 

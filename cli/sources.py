@@ -21,7 +21,8 @@ _OPTIONS = (
         "--media-root",
         metavar="DIR",
         type=click.Path(),
-        help="Folder of the media; nothing outside it is read.  [default: each shard's own folder]",
+        help="Folder of the media, or its URL; nothing outside it is read.  [default: each shard's "
+        "own folder]",
     ),
     click.option(
         "--column",

@@ -293,7 +293,8 @@ def _connect(ray: Any, workers: int | None) -> None:
             ) from None
         raise SourceError(
             f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): start one with `ray "
-            "start --head`, or unset RAY_ADDRESS to use this machine"
+            "start --head`; if one is there and asks for tokens, as Ray does from 2.60 on, set "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; or unset RAY_ADDRESS to use this machine"
         ) from None
 
 

@@ -30,7 +30,7 @@ from test_records_webdataset import CHATS, DIALECTS, dumped, members_of, picture
 
 from packidx import estimate_lengths, open_index, plan_packs, storage
 from packidx.encode import ProcessorEncoder
-from packidx.errors import PackidxError
+from packidx.errors import OptionError, PackidxError
 from packidx.export import energon
 from packidx.export.energon import export_energon
 from packidx.export.energon_lines import written
@@ -305,15 +305,16 @@ def test_the_folder_that_energon_prepared(tmp_path: Path) -> None:
     for line in lines_of(tmp_path / "out"):
         for one in line["samples"]:
             assert one["aux"] == ("src1" if one["key"] == "x" else "src")
-    assert [text.partition(" ")[0] for text in summary.warnings] == [
-        f"{tmp_path}/web",
-        f"{tmp_path}/b",
-    ]
+    first, second, third = summary.warnings
+    assert first.startswith(f"{tmp_path}/web has no") and second.startswith(f"{tmp_path}/b o:oks")
+    assert third.startswith("25 of 25 lengths are guesses")
     export_energon(index, tmp_path / "out", relative=True, workers=1)
     assert "src: ../web\n" in metadataset(tmp_path / "out")
     roots = {str(tmp_path): "msc://lake/data"}
     export_energon(index, tmp_path / "out", energon_roots=roots, workers=1)
     assert "src: msc://lake/data/web\n" in metadataset(tmp_path / "out")
+    with pytest.raises(OptionError, match="--energon-root /nowhere=…: no folder of tars begins so"):
+        export_energon(index, tmp_path / "out", energon_roots={"/nowhere": "x"}, workers=1)
 
 
 def test_folders_that_are_not_ready(tmp_path: Path) -> None:
@@ -324,10 +325,10 @@ def test_folders_that_are_not_ready(tmp_path: Path) -> None:
     meta.mkdir()
     (meta / ".info.yaml").write_text("shard_counts: {part-0.tar: 12}\n")
     (meta / "index.sqlite").touch()
-    (warning,) = export_energon(index, tmp_path / "out", workers=1).warnings
+    warning, _ = export_energon(index, tmp_path / "out", workers=1).warnings
     assert "was prepared without part-1.tar" in warning
     (meta / ".info.yaml").write_text("shard_counts: {part-0.tar: 12, part-1.tar: 12}\n")
-    (warning,) = export_energon(index, tmp_path / "out", workers=1).warnings
+    warning, _ = export_energon(index, tmp_path / "out", workers=1).warnings
     assert "index.sqlite lists no members" in warning
     (meta / "index.sqlite").write_bytes(b"no database at all" * 100)
     refused(index, tmp_path / "out", "index.sqlite cannot be read")
@@ -360,7 +361,7 @@ def test_the_command(index: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["export", "energon", str(index), "-o", out])
     assert done.exit_code == 0, done.output
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
-    assert len(warnings) == 1 and "`energon prepare`" in warnings[0]
+    assert len(warnings) == 2 and "run `energon prepare /" in warnings[0]
     assert "24, which name 24 media" in done.stdout
     done = CliRunner().invoke(cli, ["export", "energon", str(index), "-o", out, "--json"])
     assert json.loads(done.stdout)["num_samples"] == 24

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,7 @@ def export_energon(
     _check_output(output, opened)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
+    _check_roots(energon_roots or {}, list(sources.folders.values()))
     aux = {
         name: _as_seen(folder, output, relative, energon_roots or {})
         for name, folder in sources.folders.items()
@@ -125,7 +126,7 @@ def export_energon(
         nbytes=sum(part["bytes"] for part in manifest["files"]),
         source_bytes=sum(shard["bytes"] for shard in shards),
         sources=aux,
-        warnings=[*sources.warnings, *_about_transform(opened)],
+        warnings=[*sources.warnings, *_about_lengths(opened)],
         resumed_parts=resumed,
         seconds=time.monotonic() - begun,
     )
@@ -190,14 +191,35 @@ def _check_workers(workers: int | None) -> int:
     return workers
 
 
-def _about_transform(index: Index) -> list[str]:
+def _about_lengths(index: Index) -> list[str]:
+    """What keeps a sample from having its `token_len`."""
+    warnings = []
+    methods = index.manifest["lengths"].get("methods") or {}
+    if guessed := methods.get("heuristic", 0):
+        warnings.append(
+            f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
+            "len(input_ids): estimate with --processor"
+        )
     declared = index.manifest["lengths"].get("transform")
     if declared is None:
-        return []
+        return warnings
     return [
+        *warnings,
         f"lengths were counted after the transform {declared['name']}: apply it in the task encoder"
-        " (packidx.transform), or packs will not have the planned length"
+        " (packidx.transform), or packs will not have the planned length",
     ]
+
+
+def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
+    """
+    Raises:
+        OptionError: one of `roots` is no folder's beginning: a slip that training would find.
+    """
+    for old in roots:
+        if not any(f"{one}/".startswith(f"{old.rstrip('/')}/") for one in folders):
+            raise OptionError(
+                f"--energon-root {old}=…: no folder of tars begins so, there is {folders[0]}"
+            )
 
 
 def _finish(

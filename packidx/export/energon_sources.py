@@ -102,7 +102,7 @@ class Sources:
         if listed is None or not storage.is_file(database):
             return (
                 f"{folder} has no {FOLDER}/{_DATABASE}, in which Energon looks media up: run "
-                "`energon prepare` on it before training"
+                f"`energon prepare {_shown(folder)}` before training"
             )
         known = set(listed)
         for inside, name in self._shards.values():
@@ -172,6 +172,14 @@ class _Database:
             raise SourceError(
                 f"{self._path} cannot be read ({error}): run `energon prepare` on the folder again"
             ) from None
+
+
+def _shown(folder: str) -> str:
+    """A folder as a command of Energon takes it, as far as that is known."""
+    try:
+        return as_energon_names(folder)
+    except OptionError:
+        return folder
 
 
 def as_energon_names(folder: str) -> str:
