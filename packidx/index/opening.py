@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from packidx.copies import overlapped
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.index.reader import Index
 from packidx.index.snapshot import read_head
+from packidx.schema import LENGTHS_FORMAT
 
 
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
@@ -61,7 +63,20 @@ def _open_stored(folder: str, wanted: str | None, roots: Mapping[str, str] | Non
 
 def _no_index(folder: str) -> NotFoundInIndex:
     what = "is no pack index" if storage.exists(folder) else "does not exist"
+    if _is_lengths(folder):
+        return NotFoundInIndex(
+            f"{folder} is a lengths table and no pack index: make one of it with `packidx plan "
+            f"{folder} -o INDEX`, and name that"
+        )
     return NotFoundInIndex(f"{folder} {what}: make one with `packidx plan LENGTHS -o {folder}`")
+
+
+def _is_lengths(folder: str) -> bool:
+    try:
+        found = json.loads(storage.read(storage.join(folder, "manifest.json")))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("format") == LENGTHS_FORMAT
 
 
 def _without_head(folder: str, head: str | None) -> NotFoundInIndex:

@@ -105,7 +105,9 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
         folder = storage.is_folder(_strip_scheme(arg))
         if folder:
             _refuse_compressed_in(arg, _strip_scheme(arg))
-        hint = "no data file in it" if folder else "no such file"
+        nothing = "no such file or folder, or its bucket may not be listed"
+        missing = nothing if storage.is_url(arg) else "no such file"
+        hint = "no data file in it" if folder else missing
         raise SourceError(
             f"{arg}: {hint}; a source is a file ({_KNOWN}), a mix, a glob or a folder"
         )
