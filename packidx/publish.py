@@ -21,6 +21,7 @@ from packidx import cache, storage
 from packidx.copies import overlapped
 from packidx.errors import OptionError
 from packidx.files import digest
+from packidx.schema import LENGTHS_FORMAT
 
 LIST = ".packidx-files.json"
 """Names the files that packidx has put into a folder of a store."""
@@ -32,6 +33,7 @@ _LOOK = 1.0  # seconds between two looks at whose folder it is
 
 # What a reader begins with, in the order in which it is written; all other files come before.
 _ENTRIES = (".nv-meta", "metadataset.yaml", ".packidx.json", "manifest.json")
+_MANIFESTS = {"lengths table": LENGTHS_FORMAT}  # by what they describe
 _BUCKETS = ("s3", "s3a", "gs", "gcs")  # stores whose URLs begin with a bucket that must be there
 
 Told = Callable[[int, int], None]
@@ -93,8 +95,8 @@ def check_free(url: str, what: str) -> tuple[list[str], set[str]]:
         raise OptionError(
             f"{url} holds a {kind}, and a {what} is to be written: name another place"
         )
-    if not known.issuperset(there) and "manifest.json" in there:
-        known |= _of_manifest(storage.join(url, "manifest.json"))
+    if what in _MANIFESTS and not known.issuperset(there) and "manifest.json" in there:
+        known |= _of_manifest(storage.join(url, "manifest.json"), _MANIFESTS[what])
     foreign = [name for name in there if name not in known]
     if foreign:
         raise OptionError(
@@ -280,10 +282,10 @@ def _listed(url: str) -> tuple[str, set[str]]:
     return str(found.get("kind", "folder of something else")), names
 
 
-def _of_manifest(url: str) -> set[str]:
-    """What a manifest of packidx names, and itself: a folder that was copied into the store."""
+def _of_manifest(url: str, expected: str) -> set[str]:
+    """What a manifest of this format names, and itself: a folder that was copied into the store."""
     found = _json(url)
-    if not str(found.get("format")).startswith("packidx-"):
+    if found.get("format") != expected:
         return set()
     parts = found.get("files")
     paths = (one.get("path") for one in parts if isinstance(one, dict)) if parts else ()

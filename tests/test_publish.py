@@ -111,3 +111,17 @@ def test_files_in_parts_are_compared_by_their_parts(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError, match="another run is writing"):
         publish(str(source), url, "table", told)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_table_that_was_copied_into_the_bucket_is_no_export(tmp_path: Path) -> None:
+    url = f"{URL}/copied"
+    manifest = {"format": "packidx-lengths", "files": [{"path": "0.txt"}]}
+    storage.write(f"{url}/0.txt", b"rows")
+    storage.write(f"{url}/manifest.json", json.dumps(manifest).encode())
+    one = folder(tmp_path / "one", "one")
+    with pytest.raises(OptionError, match=r"holds 0\.txt, which packidx did not write"):
+        publish(one, url, "folder of packs")
+    assert contents(url)["0.txt"] == "rows"
+    publish(one, url, "lengths table")
+    assert contents(url)["0.txt"] == "one 0"
