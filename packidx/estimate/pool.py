@@ -10,17 +10,16 @@ import contextlib
 import gc
 import os
 import pickle
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import get_context
 from types import TracebackType
 from typing import Any, Protocol
 
 from packidx.errors import MismatchError, OptionError
 from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.processes import follow_parent
 
 Call = Callable[[Any, RecordCounter], Any]
 
@@ -188,8 +187,7 @@ _failure: Exception | None = None
 
 def _start_worker(recipe: Recipe) -> None:
     global _recipe, _counter, _failure
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent()
     prepare_process()
     _recipe = recipe
     try:
@@ -206,14 +204,6 @@ def prepare_process() -> None:
     for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _run_in_worker(call: Call, item: Any, engine: str, identity: tuple[str | None, ...]) -> Any:

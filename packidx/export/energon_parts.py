@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from packidx import files, storage
@@ -24,6 +22,7 @@ from packidx.export.energon_sources import Sources
 from packidx.export.members import read_named
 from packidx.fetch import Fetcher, check_key
 from packidx.index import Index, Sample
+from packidx.processes import follow_parent
 from packidx.staging import Place
 
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
@@ -176,16 +175,8 @@ _writer: PartWriter | None = None  # of a worker process
 
 def _start_worker(writer: PartWriter) -> None:
     global _writer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent()
     _writer = writer
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _write_in_worker(part: Part) -> int:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import get_context
 
 from packidx.errors import SourceError
 from packidx.export.wds_pack import PackMembers, pack_members
 from packidx.fetch import Fetcher
 from packidx.index import Index
+from packidx.processes import follow_parent
 
 _PACKS_PER_PROCESS = 16
 """Fewer are read before another process has started."""
@@ -67,17 +65,8 @@ _fetcher: Fetcher | None = None
 
 def _start_worker(index: Index) -> None:
     global _fetcher
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent()
     _fetcher = Fetcher(index)
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed cannot end its workers, and the pool's queues do not either."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _read(one: Named) -> PackMembers:
