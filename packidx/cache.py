@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 from packidx import storage
 from packidx.errors import OptionError
 from packidx.files import digest
+from packidx.sizes import parse_size
 
 _DEFAULT = "16GB"
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def folder() -> str:
@@ -41,17 +41,10 @@ def limit() -> int:
         OptionError: ``PACKIDX_CACHE_SIZE`` is no size.
     """
     stated = os.environ.get("PACKIDX_CACHE_SIZE") or _DEFAULT
-    text = stated.strip().upper()
-    number = text.rstrip("KMGTB")
-    try:
-        bound = int(float(number) * _UNITS[text[len(number) :].strip()])
-        if bound >= 0:
-            return bound
-        raise ValueError
-    except (ValueError, KeyError, OverflowError):
-        raise OptionError(
-            f"PACKIDX_CACHE_SIZE is {stated!r}: give bytes, or a size such as 200GB"
-        ) from None
+    bound = parse_size(stated)
+    if bound is None:
+        raise OptionError(f"PACKIDX_CACHE_SIZE is {stated!r}: give bytes, or a size such as 200GB")
+    return bound
 
 
 _stats: dict[str, storage.Stat] = {}

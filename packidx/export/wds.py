@@ -10,11 +10,9 @@ import contextlib
 import functools
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from packidx.export.wds_pool import read_packs
 from packidx.index import Index, open_index
 from packidx.manifest import software
 from packidx.publish import check_bucket, check_free
+from packidx.sizes import parse_size
 from packidx.staging import Place, replacing
 
 MANIFEST = ".packidx.json"
@@ -159,12 +158,10 @@ def _entry(shard: Shard) -> dict[str, Any]:
 
 
 def _size(value: str | int) -> int:
-    """Bytes of ``1GB``, ``500M`` or ``2GiB``."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(value), re.IGNORECASE)
-    if found is None or Fraction(found[1]) <= 0:
+    size = parse_size(str(value))
+    if not size:
         raise OptionError(f"max-size is {value!r}: say it like {MAX_SIZE}")
-    power = " KMGT".index(found[2].upper() or " ")
-    return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
+    return size
 
 
 def _check_plan(index: Index) -> None:

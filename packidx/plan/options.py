@@ -14,6 +14,7 @@ from packidx.plan.engines import ENGINES
 from packidx.plan.holdout import parse_share
 from packidx.plan.margin import DEFAULT_CHANCE, Margin
 from packidx.plan.mixture import UNITS
+from packidx.sizes import parse_size
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 ON_LONG = ("drop", "split", "truncate", "error")
@@ -189,11 +190,10 @@ class PlanOptions:
 
     def memory_bytes(self) -> int:
         """`memory_limit` in bytes."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", self.memory_limit, re.I)
-        if not found or Fraction(found[1]) <= 0:
+        limit = parse_size(self.memory_limit)
+        if not limit:
             raise OptionError(f"memory-limit is {self.memory_limit!r}: say it like 4GB")
-        power = " KMGT".index(found[2].upper() or " ")
-        return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
+        return limit
 
     def ratio(self, weakest_method: str) -> Fraction:
         """The share of the capacity that is planned, given the weakest counting method used."""
