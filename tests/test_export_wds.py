@@ -636,7 +636,7 @@ def test_only_its_own_folder_is_replaced(many: Index, tmp_path: Path) -> None:
     export_wds(many, out, max_count=12)
     assert len(list(out.glob("*.tar"))) == 2
     (out / "mine.txt").write_text("mine")
-    with pytest.raises(OptionError, match="holds mine.txt, which packidx export wds did not write"):
+    with pytest.raises(OptionError, match="holds mine.txt, which packidx did not write"):
         export_wds(many, out, max_count=24)
     assert (out / "mine.txt").exists() and len(list(out.glob("*.tar"))) == 2
     (tmp_path / "file").write_text("")

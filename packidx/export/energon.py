@@ -27,9 +27,8 @@ from packidx import files, storage
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_parts import Part, PartWriter, write_parts
 from packidx.export.energon_sources import Sources, as_energon_names
-from packidx.export.outputs import check_outside
+from packidx.export.outputs import check_output
 from packidx.index import Index, open_index
-from packidx.publish import check_bucket, check_free
 from packidx.staging import Place, replacing
 
 FORMAT = "packidx-energon"
@@ -99,7 +98,7 @@ def export_energon(
     begun = time.monotonic()
     output = os.fspath(output)
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
-    _check_output(output, opened)
+    check_output(output, opened, WHAT, _own_files)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
     _check_roots(energon_roots or {}, list(sources.folders.values()))
@@ -296,36 +295,11 @@ def _write(folder: str, name: str, data: bytes) -> None:
     files.write_atomic(os.path.join(folder, name), data)
 
 
-def _check_output(output: str, index: Index) -> None:
-    """Refuse to replace what no export has written.
-
-    Raises:
-        OptionError: `output` is a file, holds other files, or is in the index.
-    """
-    check_outside(output, index)
-    if storage.is_url(output):
-        check_bucket(output)
-        check_free(output, WHAT)
-        return
-    if not os.path.lexists(output):
-        return
-    if not os.path.isdir(output):
-        raise OptionError(f"{output} is no folder: name a folder for the export")
-    found = sorted(os.listdir(output))
-    own = (MANIFEST, PACKS, IDX, YAML)
-    foreign = next((name for name in found if name not in own), None)
-    if foreign is None and found and not _is_export(os.path.join(output, MANIFEST)):
-        foreign = found[0]
-    if foreign is not None:
-        raise OptionError(
-            f"{output} holds {foreign}, which packidx export energon did not write: move it away, "
-            "or name another folder"
-        )
-
-
-def _is_export(path: str) -> bool:
+def _own_files(folder: str) -> set[str]:
+    """Names of an earlier export's files; none where it is none."""
     try:
-        with open(path, "rb") as file:
-            return bool(json.load(file)["format"] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        with open(os.path.join(folder, MANIFEST), "rb") as file:
+            is_export = json.load(file)["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        is_export = False
+    return {MANIFEST, PACKS, IDX, YAML} if is_export else set()

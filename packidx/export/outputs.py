@@ -1,25 +1,63 @@
-"""Where an export may be written."""
+"""Where an export may be written: over an earlier one of its kind, or where nothing is."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
 
 from packidx import storage
 from packidx.errors import OptionError
 from packidx.index import Index
+from packidx.publish import check_bucket, check_free
 
 
-def check_outside(output: str, index: Index) -> None:
-    """Refuse an output in the folder of the index that is exported.
+def check_output(
+    output: str, index: Index, what: str, own_files: Callable[[str], set[str]]
+) -> None:
+    """Refuse an output that holds what the export reads, or what no export has written.
+
+    Args:
+        output: a folder, or a URL of one.
+        index: what is exported.
+        what: the kind of export, as `packidx.staging.replacing` is told.
+        own_files: names of the files of an earlier export in a folder; none where it is no export.
 
     Raises:
-        OptionError: it is there.
+        OptionError: it does, is in the index, or is no folder.
     """
-    if is_inside(output, index.path):
+    for path in (index.path, *(index.resolve(one["uri"]) for one in index.manifest["shards"])):
+        if _is_inside(path, output):
+            raise OptionError(f"{output} holds {path}, which is exported: name another folder")
+    if _is_inside(output, index.path):
         raise OptionError(f"{output} is in the index {index.path}: name a folder outside of it")
+    if storage.is_url(output):
+        check_bucket(output)
+        check_free(output, what)
+    elif os.path.isdir(output):
+        foreign = next(_foreign(output, own_files(output)), None)
+        if foreign is not None:
+            raise OptionError(
+                f"{output} holds {foreign}, which packidx did not write: move it away, or name "
+                "another folder"
+            )
+    elif os.path.lexists(output):
+        raise OptionError(f"{output} is no folder: name a folder for the export")
 
 
-def is_inside(path: str, folder: str) -> bool:
+def _foreign(output: str, own: set[str]) -> Iterator[str]:
+    """Files that are not among `own`, and links and folders that hold none of these."""
+    folders = {str(parent) for name in own for parent in PurePath(name).parents}
+    for here, below, names in os.walk(output):
+        for name in sorted([*below, *names]):
+            path = os.path.join(here, name)
+            place = os.path.relpath(path, output)
+            known = own if name in names or os.path.islink(path) else folders
+            if place not in known or (os.path.islink(path) and place in own):
+                yield place
+
+
+def _is_inside(path: str, folder: str) -> bool:
     """Whether `path` is `folder` or below it, wherever symbolic links lead."""
     return f"{_real(path)}/".startswith(f"{_real(folder)}/")
 

@@ -16,15 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from packidx import files, storage
+from packidx import files
 from packidx.errors import OptionError
 from packidx.export import nv_meta
-from packidx.export.outputs import check_outside, is_inside
+from packidx.export.outputs import check_output
 from packidx.export.shards import Shard, ShardWriter, rows_of
 from packidx.export.wds_pool import read_packs
 from packidx.index import Index, open_index
 from packidx.manifest import software
-from packidx.publish import check_bucket, check_free
 from packidx.sizes import parse_size
 from packidx.staging import Place, replacing
 
@@ -96,7 +95,7 @@ def export_wds(
     opened = open_index(index, roots)
     output = os.fspath(output)
     _check_plan(opened)
-    _check_output(output, opened)
+    check_output(output, opened, WHAT, _own_files)
     options = {"max_count": max_count, "max_bytes": max_bytes}
     head = {"format": FORMAT, "version": VERSION, "snapshot_id": opened.id, "options": options}
     job = files.digest(files.canonical_json({**head, "software": software()}))
@@ -199,36 +198,6 @@ def _piece(index: Index) -> str | None:
             if any(piece):
                 return f"sample {key!r} is split"
     return None
-
-
-def _check_output(output: str, index: Index) -> None:
-    """Refuse an output that holds what the export reads, or what no export has written.
-
-    Raises:
-        OptionError: it does.
-    """
-    uris = [index.resolve(shard["uri"]) for shard in index.manifest["shards"]]
-    for path in (index.path, *uris):
-        if is_inside(path, output):
-            raise OptionError(f"{output} holds {path}, which is exported: name another folder")
-    check_outside(output, index)
-    if storage.is_url(output):
-        check_bucket(output)
-        check_free(output, WHAT)
-        return
-    if not os.path.lexists(output):
-        return
-    if not os.path.isdir(output):
-        raise OptionError(f"{output} is no folder: name a folder for the export")
-    own = _own_files(output)
-    for folder, _, names in os.walk(output):
-        for name in names:
-            path = os.path.relpath(os.path.join(folder, name), output)
-            if path not in own:
-                raise OptionError(
-                    f"{output} holds {path}, which packidx export wds did not write: move it away, "
-                    "or name another folder"
-                )
 
 
 def _own_files(output: str) -> set[str]:

@@ -1,0 +1,64 @@
+"""Where an export may be written: what is no export's is never replaced with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch_packs import make_index, record
+
+from packidx.errors import OptionError
+from packidx.export.outputs import check_output
+from packidx.index import Index
+
+OWN = {"a.tar", "meta/info"}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    (tmp_path / "plan").mkdir()
+    return make_index(tmp_path / "plan", {"a": [record(0, [5])]}, capacity=64)
+
+
+def as_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inner").touch()
+
+
+@pytest.mark.parametrize(
+    ("name", "add"),
+    [
+        ("mine.txt", Path.touch),
+        ("empty", Path.mkdir),
+        ("link", lambda path: path.symlink_to("a.tar")),
+        ("meta/more", Path.touch),
+        ("b.tar", as_folder),
+    ],
+)
+def test_what_an_export_did_not_write(
+    index: Index, tmp_path: Path, name: str, add: Callable[[Path], None]
+) -> None:
+    output = tmp_path / "out"
+    (output / "meta").mkdir(parents=True)
+    (output / "a.tar").touch()
+    (output / "meta" / "info").touch()
+    own = {*OWN, "b.tar"}
+    check_output(str(output), index, "export", lambda folder: own)
+    add(output / name)
+    with pytest.raises(OptionError, match=f"holds {name}, which packidx did not write"):
+        check_output(str(output), index, "export", lambda folder: own)
+
+
+def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    inside = f"{index.path}/snapshots/new"
+    for output, says in (
+        (str(tmp_path / "file"), "is no folder"),
+        (inside, "is in the index"),
+        (index.path, "which is exported"),
+        (str(tmp_path), "which is exported"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            check_output(output, index, "export", lambda folder: OWN)
+    check_output(str(tmp_path / "new"), index, "export", lambda folder: OWN)
