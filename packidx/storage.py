@@ -281,11 +281,19 @@ def open_range(
     return io.BufferedReader(_Range(path, offset, size), min(block, max(size, 1)))
 
 
-class _Range(io.RawIOBase):
-    """The bytes of a range, a request each time."""
+class RangeFile(io.RawIOBase):
+    """A run of bytes as a raw file that can seek; a subclass says how they are fetched.
 
-    def __init__(self, path: str, offset: int, nbytes: int) -> None:
-        self._path, self._offset, self._nbytes, self._at = path, offset, nbytes, 0
+    Args:
+        nbytes: its size.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes, self._at = nbytes, 0
+
+    def fetch(self, at: int, nbytes: int) -> bytes:
+        """Bytes from `at` on, counted from where the file begins."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
@@ -302,7 +310,7 @@ class _Range(io.RawIOBase):
         return self._at
 
     def readall(self) -> bytes:
-        data = read_range(self._path, self._offset + self._at, self._nbytes - self._at)
+        data = self.fetch(self._at, max(0, self._nbytes - self._at))
         self._at += len(data)
         return data
 
@@ -310,10 +318,21 @@ class _Range(io.RawIOBase):
         wanted = min(len(buffer), self._nbytes - self._at)
         if wanted <= 0:
             return 0
-        data = read_range(self._path, self._offset + self._at, wanted)
+        data = self.fetch(self._at, wanted)
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+class _Range(RangeFile):
+    """The bytes of a file's range, a request each time."""
+
+    def __init__(self, path: str, offset: int, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self._path, self._offset = path, offset
+
+    def fetch(self, at: int, nbytes: int) -> bytes:
+        return read_range(self._path, self._offset + at, nbytes)
 
 
 def write(path: str, data: bytes) -> None:

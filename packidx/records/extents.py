@@ -8,7 +8,6 @@ while a reader goes through the file.
 from __future__ import annotations
 
 import io
-import os
 from typing import Any
 
 from packidx import storage
@@ -141,36 +140,17 @@ class Extent:
         return read_place(self.window.path, self.offset, self.nbytes)
 
 
-class _Raw(io.RawIOBase):
+class _Raw(storage.RangeFile):
     """An extent as a raw file."""
 
     def __init__(self, extent: Extent) -> None:
-        self._extent, self._at = extent, 0
+        super().__init__(extent.nbytes)
+        self._extent = extent
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        ends = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._extent.nbytes}
-        self._at = max(0, ends[whence] + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
+    def fetch(self, at: int, nbytes: int) -> bytes:
+        return self._extent.window.read(self._extent.offset + at, nbytes)
 
     def readall(self) -> bytes:
-        data = self._extent.read()[self._at :]
+        data = self._extent.read()[self._at :]  # past the window, which keeps no whole media
         self._at += len(data)
         return data
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._extent.nbytes - self._at)
-        if wanted <= 0:
-            return 0
-        data = self._extent.window.read(self._extent.offset + self._at, wanted)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
