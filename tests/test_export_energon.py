@@ -23,6 +23,7 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from click.testing import CliRunner
+from dying import dying
 from object_store import URL, object_store
 from packidx_cli.main import cli
 from PIL import Image
@@ -509,37 +510,14 @@ from packidx_cli.main import main
 energon._PART_PACKS = 2
 sys.exit(main(["export", "energon", *sys.argv[1:]]))
 """
-# Dies right before the n-th change that it is about to make to the file system below a folder.
-DYING = """
-import json, os, signal, sys
+DYING = dying("""
 from packidx.export import energon
-from packidx_cli.main import main
 energon._PART_PACKS = 2
-
-def run(left, below, arguments):
-    def die(event, args):
-        nonlocal left
-        writes = event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
-        swaps = event == "ctypes.dlsym" and args[1] == "renameat2"
-        if swaps or ((writes or changes) and str(args[0]).startswith(below)):
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.stdout = sys.stderr = open(os.devnull, "w")
-    sys.addaudithook(die)
-    return main(arguments)
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        os._exit(run(*json.loads(line)))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+""")
 
 
 @pytest.fixture(scope="module")
-def dying() -> Any:
+def died() -> Any:
     """(changes before death, folder, arguments) → exit status."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", DYING], stdin=pipe, stdout=pipe, text=True) as run:
@@ -556,7 +534,7 @@ def dying() -> Any:
 
 
 def test_killed_before_any_change(
-    index: Path, tmp_path: Path, dying: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+    index: Path, tmp_path: Path, died: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old export or the whole new one, and a restart finishes without what was done."""
     monkeypatch.setattr(energon, "_PART_PACKS", 2)
@@ -569,7 +547,7 @@ def test_killed_before_any_change(
     for moment in moments:
         export_energon(old_index, out, workers=1)
         old = contents(out)
-        status = dying(moment, tmp_path, "export", "energon", index, "-o", out, "--workers", "1")
+        status = died(moment, tmp_path, "export", "energon", index, "-o", out, "--workers", "1")
         found = contents(out)
         assert found in (old, new), moment
         states.add(found == new)

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from clips import write_clip
+from dying import dying
 from packidx_cli.main import main
 from PIL import Image
 from record_files import tar_of
@@ -428,32 +429,7 @@ def test_packidx_counts_the_same_tokens(corpus: Path, processors: Path, tmp_path
     assert sum(again["length"]) == summary.num_tokens
 
 
-# In a process: killed right before its n-th change below a folder. `test_resume` tells more.
-DYING = """
-import json, os, signal, sys
-import packidx.export.wds, packidx.records.sources
-from packidx_cli.main import main
-
-def run(left, below, arguments):
-    def die(event, args):
-        nonlocal left
-        writes = event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        changes = event in ("os.mkdir", "os.rename", "os.remove", "shutil.rmtree", "sqlite3.connect")
-        swaps = event == "ctypes.dlsym" and args[1] == "renameat2"
-        if swaps or ((writes or changes) and str(args[0]).startswith(below)):
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.stdout = open(os.devnull, "w")
-    sys.addaudithook(die)
-    return main(arguments)
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        os._exit(run(*json.loads(line)))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+DYING = dying("import packidx.export.wds, packidx.records.sources")
 
 
 def states(parent: Path) -> dict[str, tuple[int, int]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dying import dying
 
 from packidx import staging
 from packidx.errors import OptionError
@@ -32,35 +33,11 @@ if __name__ == "__main__":
     from packidx_cli.main import main
     sys.exit(main(sys.argv[1:]))
 """
-# One process a line of stdin, forked so that it need not import everything again. It dies right
-# before the n-th change that it is about to make to the file system below a folder.
-DYING = f"""
-import json, os, signal, sys
+DYING = dying(f"""
 from packidx.estimate import work
 from packidx.records import sources
-from packidx_cli.main import main
 sources.TASK_BYTES = work.TASK_BYTES = {TASK_BYTES}
-
-def run(left, below, arguments):
-    def die(event, args):
-        nonlocal left
-        writes = event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
-        swaps = event == "ctypes.dlsym" and args[1] == "renameat2"
-        if swaps or ((writes or changes) and str(args[0]).startswith(below)):
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.stdout = open(os.devnull, "w")
-    sys.addaudithook(die)
-    return main(arguments)
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        os._exit(run(*json.loads(line)))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+""")
 
 
 def write(folder: Path, texts: list[str], per_shard: int = 20) -> str:
