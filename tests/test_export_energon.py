@@ -454,7 +454,7 @@ def test_bad_use(index: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    refused(index, tmp_path / "full", "holds mine.txt, which packidx export energon did not")
+    refused(index, tmp_path / "full", "holds mine.txt, which packidx did not write")
     refused(index, tmp_path / "file", "is no folder")
     refused(tmp_path / "none", tmp_path / "out", "does not exist")
     refused(f"{index}@ffff", tmp_path / "out", "no snapshot")
