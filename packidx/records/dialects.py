@@ -21,6 +21,7 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.layout import TURN_KEYS
+from packidx.records.preferences import refuse_preferences
 from packidx.records.references import (
     LIST_KEYS,
     MAX_TOKENS,
@@ -71,13 +72,14 @@ def parse(record: Any) -> Conversation:
     Raises:
         BadRecord: ``bad_record``, ``no_messages``, ``bad_turn``, ``unknown_role``, ``bad_media``,
             ``media_mismatch``, ``bad_text_tokens``, ``bad_meta``, ``bad_input_ids``,
-            ``bad_labels`` or ``unsupported_media``.
+            ``bad_labels``, ``preference_data`` or ``unsupported_media``.
     """
     if not isinstance(record, OBJECT):
         raise BadRecord("bad_record", f"the record is {named(record)}, not an object")
     tokens = tokens_of(record)
     if tokens is not None:
         return tokens
+    refuse_preferences(record)
     if record.get("audio") or record.get("audios"):
         raise BadRecord("unsupported_media", "the record has audio, which cannot be counted yet")
     lists = _MediaLists(record)

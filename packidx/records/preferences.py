@@ -1,0 +1,59 @@
+"""Preference data, told by its shape: pairs of answers, and answers with a verdict.
+
+A pack trains on one answer. Of a pair nobody has said which; of answers with a verdict some are the
+ones not to give. Counted as they stand, such records train on nothing, or on what was meant to be
+avoided. The forms are those that the trainers document: TRL's and LLaMA-Factory's ``chosen`` and
+``rejected``, with or without a prompt; ms-swift's ``rejected_response`` beside the messages; TRL's
+``label`` and LLaMA-Factory's ``kto_tag`` of single answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packidx.errors import BadRecord
+from packidx.records.references import OBJECT
+
+_BESIDE = ("rejected_response", "rejected_messages")
+_KEYS = frozenset(("rejected", "kto_tag", "label", *_BESIDE))
+
+
+def refuse_preferences(record: Mapping[str, Any]) -> None:
+    """Nothing, for a record that says itself what is trained on.
+
+    Raises:
+        BadRecord: ``preference_data``.
+    """
+    if _KEYS.isdisjoint(record.keys()):
+        return
+    if _is_answer(record.get("chosen")) and _is_answer(record.get("rejected")):
+        raise _refusal(
+            "a pair of answers in 'chosen' and 'rejected'",
+            "name that side's column (--column messages=chosen for whole conversations, "
+            "--column response=chosen for texts beside a prompt)",
+        )
+    for name in _BESIDE:
+        if _is_answer(record.get(name)):
+            raise _refusal(f"an answer to avoid in {name!r}", "leave that column out of the file")
+    if type(record.get("kto_tag")) is bool:
+        raise _refusal(
+            "a verdict on its answer in 'kto_tag'", "keep the records to train on, without it"
+        )
+    asked_and_said = _is_answer(record.get("prompt")) and _is_answer(record.get("completion"))
+    if asked_and_said and type(record.get("label")) is bool:
+        raise _refusal(
+            "a verdict on its 'completion' in 'label'", "keep the records to train on, without it"
+        )
+
+
+def _is_answer(value: Any) -> bool:
+    """Whether it is text, a turn or turns, and not a flag, a number or an empty cell."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in value)
+    return bool(value) and isinstance(value, (str, *OBJECT))
+
+
+def _refusal(has: str, cure: str) -> BadRecord:
+    text = f"the record has {has}, and a pack needs to know which answer to train on: {cure}"
+    return BadRecord("preference_data", text)

@@ -1,0 +1,100 @@
+"""Preference data: nobody has said which answer is to be trained on, so no record of it counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from packidx import estimate_lengths
+from packidx.errors import BadRecord
+from packidx.records.dialects import parse
+
+ASKED = [{"role": "user", "content": "Which?"}]
+GOOD = [{"role": "assistant", "content": "This."}]
+BAD = [{"role": "assistant", "content": "That."}]
+
+PREFERENCES: dict[str, dict[str, Any]] = {
+    "TRL, texts": {"prompt": "Which?", "chosen": "This.", "rejected": "That."},
+    "TRL, whole texts": {"chosen": "Which? This.", "rejected": "Which? That."},
+    "TRL, messages": {"prompt": ASKED, "chosen": GOOD, "rejected": BAD},
+    "TRL, whole conversations": {"chosen": ASKED + GOOD, "rejected": ASKED + BAD},
+    "TRL, with images": {"prompt": ASKED, "images": ["a"], "chosen": GOOD, "rejected": BAD},
+    "UltraFeedback": {"messages": ASKED + GOOD, "chosen": ASKED + GOOD, "rejected": ASKED + BAD},
+    "RLAIF-V": {"image": "a", "question": "Which?", "chosen": "This.", "rejected": "That."},
+    "LLaMA-Factory, sharegpt": {
+        "conversations": [{"from": "human", "value": "Which?"}],
+        "chosen": {"from": "gpt", "value": "This."},
+        "rejected": {"from": "gpt", "value": "That."},
+    },
+    "LLaMA-Factory, alpaca": {
+        "instruction": "Which?",
+        "input": "",
+        "chosen": "This.",
+        "rejected": "That.",
+    },
+    "LLaMA-Factory, KTO": {"messages": ASKED + GOOD, "kto_tag": False},
+    "ms-swift": {"messages": ASKED + GOOD, "rejected_response": "That."},
+    "ms-swift, several": {"messages": ASKED + GOOD, "rejected_response": ["That.", "Neither."]},
+    "ms-swift, messages": {"messages": ASKED + GOOD, "rejected_messages": ASKED + BAD},
+    "ms-swift, query and response": {
+        "query": "Which?",
+        "response": "This.",
+        "rejected_response": "That.",
+    },
+    "TRL, unpaired": {"prompt": "Which?", "completion": "That.", "label": False},
+}
+
+
+@pytest.mark.parametrize("record", PREFERENCES.values(), ids=PREFERENCES)
+def test_preference_data_is_refused_by_its_name(record: dict[str, Any]) -> None:
+    with pytest.raises(BadRecord) as caught:
+        parse(record)
+    assert caught.value.reason == "preference_data"
+    assert any(f"{name!r}" in caught.value.detail for name in record)
+    assert "which answer to train on" in caught.value.detail
+
+
+CHAT: dict[str, Any] = {"messages": ASKED + GOOD}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**CHAT, "rejected": False},
+        {**CHAT, "rejected": "no"},
+        {**CHAT, "chosen": True, "rejected": False},
+        {**CHAT, "chosen": 3, "rejected": [1, 2]},
+        {**CHAT, "chosen": "yes", "rejected": 0},
+        {**CHAT, "chosen": None, "rejected": None, "rejected_response": None, "kto_tag": None},
+        {**CHAT, "chosen": "", "rejected": "", "rejected_response": "", "rejected_messages": []},
+        {**CHAT, "label": True},
+        {**CHAT, "label": "cat"},
+        {"prompt": "Which?", "completion": "This.", "label": 3},
+        {"question": "Which?", "answer": "This.", "label": True},
+        {"input_ids": [1, 2], "chosen": "a", "rejected": "b"},
+    ],
+)
+def test_columns_of_these_names_alone_are_no_preferences(record: dict[str, Any]) -> None:
+    parsed = parse(record)
+    assert parsed.turns or parsed.input_ids
+
+
+def test_preferences_are_rejected_rows_until_a_column_names_the_side(tmp_path: Path) -> None:
+    shard = tmp_path / "pairs.jsonl"
+    pair = {"chosen": ASKED + GOOD, "rejected": ASKED + BAD}
+    shard.write_text("".join(json.dumps(row) + "\n" for row in (CHAT, pair, CHAT)))
+    summary = estimate_lengths([str(shard)], tmp_path / "lengths", workers=1)
+    assert summary.rejected == {"preference_data": 1}
+    (bad,) = pq.read_table(
+        tmp_path / "lengths" / "part-00000.parquet", filters=[("status", "=", "rejected")]
+    ).to_pylist()
+    assert (bad["row"], bad["length"]) == (1, 0)
+    pairs = tmp_path / "only.jsonl"
+    pairs.write_text(json.dumps(pair) + "\n")
+    columns = {"messages": "chosen"}
+    told = estimate_lengths([str(pairs)], tmp_path / "one", columns=columns, workers=1)
+    assert (told.num_samples, told.rejected) == (1, {})
