@@ -27,9 +27,11 @@ from PIL import Image
 from record_files import tar_of, zstd
 from webdataset import tariterators
 
-from packidx import estimate_lengths, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
+from packidx.export.energon import export_energon
+from packidx.export.wds import export_wds
 from packidx.records import sources
 from packidx.records.containers import tar
 from packidx.records.expand import expand_sources
@@ -104,12 +106,13 @@ def texts(key: str, record: Record) -> Record:
     return {
         "texts": {"prompts": prompts, "captions": [[record["messages"][1]["content"]]]},
         "media_files": record["images"],
-        "media_type": "image",
+        "media_type": "image" if record["images"] else "text",
     }
 
 
 def listed(key: str, record: Record) -> Record:
-    return {"texts": record["messages"], "name": record["images"], "media": "image"}
+    kind = "image" if record["images"] else "text"
+    return {"texts": record["messages"], "name": record["images"], "media": kind}
 
 
 def unnamed(key: str, record: Record) -> Record:
@@ -489,6 +492,89 @@ def test_texts_of_loongforge(tmp_path: Path, name: str) -> None:
     assert isinstance(raw.record, dict)
     assert [turn["content"] for turn in raw.record["messages"]] == expected
     assert raw.record["images"] == [A]
+
+
+ASKED, PLACED = turns("What?"), turns("<image>What?")
+PART = [{"role": "user", "content": [{"type": "image"}, "What?"]}]
+LOONG = {"texts": {"prompts": ["a"], "captions": ["c"]}}
+STATED: dict[str, tuple[Record, str, Any]] = {
+    "text": ({"messages": ASKED, "media_type": "text"}, "jpg", {}),
+    "text, with files of both kinds": ({"messages": ASKED, "media_type": "text"}, "jpg mp4", {}),
+    "text, with empty lists": ({"messages": ASKED, "images": [], "media_type": "text"}, "jpg", {"images": []}),
+    "text, with a placeholder": ({"messages": PLACED, "media_type": "text"}, "jpg", "bad_media"),
+    "text, with a part": ({"messages": PART, "media_type": "text"}, "jpg", "bad_media"),
+    "text, with a named image": ({"messages": ASKED, "images": ["jpg"], "media_type": "text"}, "jpg", "bad_media"),
+    "text, with a placeholder for a video": ({"messages": turns("<video>"), "media_type": "text"}, "", "bad_media"),
+    "image": ({"messages": ASKED, "media_type": "image"}, "jpg", {"images": 1}),
+    "image, named": ({"messages": PLACED, "images": ["jpg"], "media_type": "image"}, "jpg", {"images": 1}),
+    "image, without one": ({"messages": ASKED, "media_type": "image"}, "", "bad_media"),
+    "image, with a video": ({"messages": ASKED, "media_type": "image"}, "mp4", "bad_media"),
+    "image, with both": ({"messages": ASKED, "media_type": "image"}, "jpg mp4", "bad_media"),
+    "image, with a placeholder for a video": ({"messages": turns("<video>"), "media_type": "image"}, "jpg", "bad_media"),
+    "video": ({"messages": ASKED, "media_type": "video"}, "mp4", {"videos": 1}),
+    "video, with an image": ({"messages": ASKED, "media_type": "video"}, "jpg", "bad_media"),
+    "both": ({"messages": ASKED, "media_type": "image+video"}, "jpg mp4", {"images": 1, "videos": 1}),
+    "both, with one of them": ({"messages": ASKED, "media_type": "image+video"}, "jpg", "bad_media"),
+    "another's word": ({"messages": ASKED, "media_type": "image/png"}, "jpg", {"images": 1}),
+    "none": ({"messages": ASKED, "media_type": None}, "jpg", {"images": 1}),
+    "texts, text": ({**LOONG, "media_type": "text"}, "jpg", {}),
+    "texts, text by its other name": ({**LOONG, "media": "text"}, "jpg", {}),
+    "texts, text with files": ({**LOONG, "media_files": ["jpg"], "media_type": "text"}, "jpg", "bad_media"),
+    "texts, text with a placeholder": ({"texts": {"captions": ["<image>"]}, "media_type": "text"}, "jpg", "bad_media"),
+    "texts, image": ({**LOONG, "media_files": ["jpg"], "media_type": "image"}, "jpg", {"images": 1}),
+    "texts, image without files": ({**LOONG, "media_type": "image"}, "", "bad_media"),
+    "texts, image with a video": ({**LOONG, "media_files": ["mp4"], "media_type": "image"}, "mp4", "bad_media"),
+    "texts, both": ({**LOONG, "media_files": ["mp4", "jpg"], "media_type": "image+video"}, "jpg mp4", {"images": 1, "videos": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_stated_media_type_decides_and_is_held_against_the_media(
+    tmp_path: Path, name: str
+) -> None:
+    record, files, expected = STATED[name]
+    members = [(f"s.{ending}", A) for ending in files.split()]
+    path = put(tmp_path / "x.tar", [("s.json", dumped(record)), *members])
+    (raw,) = everything(path)
+    (outcome,) = outcomes(path)
+    if isinstance(expected, str):
+        assert outcome == ("s", expected)
+        assert isinstance(raw.record, BadRecord)
+        assert "media_type" in raw.record.detail or "'media'" in raw.record.detail
+        return
+    assert isinstance(raw.record, dict)
+    found = {kind: raw.record[kind] for kind in ("images", "videos") if kind in raw.record}
+    assert {kind: len(media) for kind, media in found.items() if media} == {
+        kind: number for kind, number in expected.items() if number
+    }
+
+
+def test_samples_of_text_alone_are_counted_read_and_exported_so(
+    tmp_path: Path, processors: Path
+) -> None:
+    members: Files = []
+    for number in range(6):
+        record = {"messages": turns(f"What of {number}?"), "media_type": "text"}
+        if number % 2:
+            record = {"texts": {"prompts": ["What?"], "captions": ["So."]}, "media_type": "text"}
+        members += [(f"s{number}.json", dumped(record)), (f"s{number}.jpg", A)]
+    (tmp_path / "data").mkdir()
+    path = put(tmp_path / "data" / "x.tar", members)
+    estimate(path, tmp_path / "l", processor=str(processors / "qwen2.5-vl"))
+    rows = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pylist()
+    assert {(row["status"], row["num_images"], row["image_tokens"]) for row in rows} == {
+        ("ok", 0, 0)
+    }
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=4096)
+    dataset = PackedDataset(tmp_path / "index", ProcessorEncoder(str(processors / "qwen2.5-vl")))
+    assert "pixel_values" not in dataset[0]
+    assert len(dataset[0]["input_ids"]) == sum(row["length"] for row in rows)
+    export_wds(open_index(tmp_path / "index"), tmp_path / "wds", workers=1)
+    with tarfile.open(next((tmp_path / "wds").glob("*.tar"))) as archive:
+        assert len(archive.getnames()) == 1
+    export_energon(open_index(tmp_path / "index"), tmp_path / "energon")
+    (line,) = (tmp_path / "energon" / "packs.jsonl").read_text().splitlines()
+    assert all(sample["media"] == [] for sample in json.loads(line)["samples"])
 
 
 # -- what is wrong ---------------------------------------------------------------------------------

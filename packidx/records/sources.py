@@ -19,6 +19,7 @@ from packidx.records.containers.lines import decode, read_lines
 from packidx.records.containers.tar import MEMBERS, TAR
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.local_shards import local_shard
+from packidx.records.media_type import check_kinds, stated_kinds
 from packidx.records.texts import TEXTS, with_texts
 from packidx.records.webdataset import with_members
 
@@ -128,9 +129,13 @@ def _whole(path: str, kind: str) -> AbstractContextManager[str]:
 def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
     """A record in the standard names, with the media that its container has beside it."""
     record = layout.apply(record, cells=cells)
-    if TEXTS in record:
-        record = with_texts(record)
-    return with_members(record) if MEMBERS in record else record
+    if TEXTS not in record and MEMBERS not in record:
+        return record
+    stated = stated_kinds(record)
+    record = with_members(with_texts(record), stated)
+    if stated is not None:
+        check_kinds(record, stated)
+    return record
 
 
 def _has_cells(kind: str) -> bool:

@@ -8,7 +8,7 @@ which kind all of them are (its cookers' `multi_mix_qa`), else each file's endin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -30,13 +30,23 @@ def with_texts(record: dict[str, Any]) -> dict[str, Any]:
     Raises:
         BadRecord: ``no_messages``, ``bad_turn`` or ``bad_media``.
     """
-    if record.get(TEXTS) is None or any(record.get(key) is not None for key in TURN_KEYS):
+    if not is_texts(record):
         return record
     texts = record[TEXTS]
     kept = {k: v for k, v in record.items() if k not in (TEXTS, *_FILES, *_KINDS)}
     kept["messages"] = texts if isinstance(texts, list) else _messages(texts)
-    stated = next((record[key] for key in _KINDS if record.get(key) is not None), None)
+    stated = stated_type(record)
     return media_first({**kept, **_media(kept, _files(record, stated), stated)})
+
+
+def is_texts(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of this dialect."""
+    return record.get(TEXTS) is not None and all(record.get(key) is None for key in TURN_KEYS)
+
+
+def stated_type(record: Mapping[str, Any]) -> Any:
+    """What a record of this dialect says of the kind of its media; None where it does not."""
+    return next((record[key] for key in _KINDS if record.get(key) is not None), None)
 
 
 def _files(record: dict[str, Any], stated: Any) -> list[Any]:
@@ -84,7 +94,11 @@ def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
 def _kind(file: Any, stated: Any) -> str:
     if not isinstance(file, str):
         raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
-    kind = stated if stated in LIST_KEYS else kind_of_name(file)
+    own = kind_of_name(file)
+    kind = stated if stated in LIST_KEYS else own
+    if stated == "text" or (stated, own) == ("image", "video"):
+        text = f"media_type says {stated}, but {cut(file)} is among the files of the texts"
+        raise BadRecord("bad_media", text)
     if kind is None:
         text = f"{cut(file)} is an image or a video: neither media_type nor its ending says which"
         raise BadRecord("bad_media", text)

@@ -37,12 +37,16 @@ _MAX_DEPTH = 4  # an entry, a place in it, a list of frames, a place in one of t
 Find = Callable[[str], bytes | Extent | None]
 
 
-def with_members(record: dict[str, Any]) -> dict[str, Any]:
+def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -> dict[str, Any]:
     """`record`, in the standard names, with its sample's media where it names them: as bytes, or
     as `Extent`s of the tar.
 
     Where it names no medium at all, its sample's images and videos are its media, in the tar's
     order; and if no placeholder of a kind is in its texts, they stand before its first user turn.
+
+    Args:
+        record: as its container has it.
+        stated: the kinds of media that it says it has; if it says none, files beside it are none.
 
     Raises:
         BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
@@ -61,7 +65,7 @@ def with_members(record: dict[str, Any]) -> dict[str, Any]:
         if isinstance(record.get(key), list):
             placed[key] = turns = [_turn(turn, find) for turn in record[key]]
             named = named or any(_names_media(turn) for turn in turns)
-    return placed if named else _inferred(placed, sample)
+    return placed if named or stated == frozenset() else _inferred(placed, sample)
 
 
 def kind_of_name(name: str) -> str | None:
@@ -77,13 +81,25 @@ def media_first(record: dict[str, Any]) -> dict[str, Any]:
     turns = record[key] if key is not None else []
     front: list[str] = []
     for kind in ("video", "image"):
-        if not any(_has_placeholder(turn, kind) for turn in turns):
+        if not any(has_placeholder(turn, kind) for turn in turns):
             front = [kind] * len(media_entries(record, kind)[1]) + front
     at = next((n for n, turn in enumerate(turns) if _said_by_user(turn)), None)
     if not front or key is None or at is None:
         return record
     changed = _preceded(turns[at], front)
     return {**record, key: [*turns[:at], changed, *turns[at + 1 :]]}
+
+
+def has_placeholder(turn: Any, kind: str) -> bool:
+    """Whether a turn has a place for a medium of a kind."""
+    content = _content(turn)[1]
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str) and f"<{kind}>" in text:
+            return True
+        if part_kind(part) == kind:
+            return True
+    return False
 
 
 def _finder(sample: Members) -> Find:
@@ -150,17 +166,6 @@ def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:
 
 def _said_by_user(turn: Any) -> bool:
     return isinstance(turn, OBJECT) and turn.get("role", turn.get("from")) in ("user", "human")
-
-
-def _has_placeholder(turn: Any, kind: str) -> bool:
-    content = _content(turn)[1]
-    for part in content if isinstance(content, list) else [content]:
-        text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str) and f"<{kind}>" in text:
-            return True
-        if part_kind(part) == kind:
-            return True
-    return False
 
 
 def _preceded(turn: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
