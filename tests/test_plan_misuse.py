@@ -21,6 +21,7 @@ from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.files import write_json
 from packidx.index import Index
 from packidx.index.verify import verify_snapshot
+from packidx.schema import MEDIA
 from packidx.torch import PackSampler
 
 BIG = (1 << 31) - 1
@@ -50,6 +51,66 @@ def test_tables_that_no_plan_can_be_made_of(
         plan_packs(table(tmp_path / "l.parquet", **columns), tmp_path / "i", capacity=64, **rules)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "i" / "HEAD").exists()
+
+
+@pytest.mark.parametrize(
+    ("at", "tokens", "says"),
+    [
+        (9, 1, "a medium of 1 from token 9"),
+        (7, 3, "a medium of 3 from token 7"),
+        (-1, 3, "a medium of 3 from token -1"),
+        (9, None, "a medium from token 9"),
+        (BIG, BIG, f"a medium of {BIG} from token {BIG}"),
+        (3, -2, "a medium of -2 from token 3"),
+    ],
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_medium_that_its_sample_has_no_room_for_is_refused(
+    tmp_path: Path, at: int, tokens: int | None, says: str, shuffled: bool
+) -> None:
+    lists = [None, [], [{"kind": "image", "at": 0, "tokens": 4}]]
+    lists.append([{"kind": "image", "at": 1, "tokens": 2}, {"kind": "image"}])
+    lists[-1][1] |= {"at": at, "tokens": tokens}  # type: ignore[index,operator]
+    order = [3, 0, 1, 2] if shuffled else [0, 1, 2, 3]
+    names = [field.name for field in MEDIA.value_type]
+    media = [lists[n] and [{k: None for k in names} | one for one in lists[n]] for n in order]  # type: ignore[union-attr]
+    lengths = table(
+        tmp_path / "l.parquet", sample_id=order, length=[9] * 4, media=pa.array(media, MEDIA)
+    )
+    with pytest.raises(FormatError, match=f"sample 3 has 9 tokens and {says}") as caught:
+        plan_packs(lengths, tmp_path / "i", capacity=64)
+    assert str(lengths) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_misplaced_media_of_samples_that_are_left_out_stop_no_plan(tmp_path: Path) -> None:
+    medium = dict.fromkeys((field.name for field in MEDIA.value_type), None)
+    outside = [medium | {"kind": "image", "at": 9, "tokens": 3}]
+    lengths = table(
+        tmp_path / "l.parquet",
+        length=[9, 9, 0],
+        status=["ok", "rejected", "ok"],
+        media=pa.array([[], outside, outside], MEDIA),
+    )
+    plan_packs(lengths, tmp_path / "i", capacity=64)
+    assert open_index(tmp_path / "i").manifest["result"]["num_samples"] == 1
+
+
+def test_a_medium_that_the_shift_would_cut_is_dropped(tmp_path: Path) -> None:
+    medium = dict.fromkeys((field.name for field in MEDIA.value_type), None) | {"kind": "image"}
+    lengths = table(
+        tmp_path / "l.parquet",
+        length=[9, 9, 9],
+        num_images=[1, 1, 0],
+        media=pa.array([[medium | {"at": 8, "tokens": 1}], [medium | {"at": 2}], []], MEDIA),
+    )
+    plan_packs(lengths, tmp_path / "i", capacity=64, shift=True)
+    index = open_index(tmp_path / "i")
+    assert [check for check in verify_snapshot(index) if not check.ok] == []
+    assert index.dropped(["sample_id", "reason", "detail"]).to_pylist() == [
+        {"sample_id": 0, "reason": "too_long", "detail": "the shift would cut its last medium"}
+    ]
+    plan_packs(lengths, tmp_path / "j", capacity=64)
+    assert open_index(tmp_path / "j").manifest["result"]["num_samples"] == 3
 
 
 def test_a_part_without_length_and_a_column_that_is_there_twice(tmp_path: Path) -> None:

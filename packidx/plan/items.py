@@ -107,6 +107,10 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
     verdicts, copies = judge(rows, weight, options, rules)
     usable = verdicts.usable()
     _check_labels(rows, usable)
+    rows.check_media(usable)
+    if options.shift:
+        verdicts.set(rows.end_with_media(), "too_long")
+        usable = verdicts.usable()
     long = usable & (weight > options.longest)
     fits = usable & ~long & ~copies.is_partial
     whole = np.arange(len(fits), dtype=np.int32)
@@ -264,7 +268,12 @@ def _details(
         kept += f" (capacity {options.capacity} less margin {options.margin:g})"
     if options.on_long in ("split", "truncate"):
         kept += ", and a cut would fall inside media or may, as their place is unknown"
-    detail[long] = [f"{tokens} tokens > {kept}" for tokens in weight[numbers[long]].tolist()]
+    detail[long] = [
+        f"{tokens} tokens > {kept}"
+        if tokens > options.longest
+        else "the shift would cut its last medium"
+        for tokens in weight[numbers[long]].tolist()
+    ]
     empty = np.flatnonzero(words == "empty")
     detail[empty] = "no token is left to train on" + (" after the shift" if options.shift else "")
     invalid = np.flatnonzero(words == "invalid_length")

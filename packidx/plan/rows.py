@@ -63,6 +63,51 @@ class Rows:
                 "make them unique"
             )
 
+    def check_media(self, usable: Bools) -> None:
+        """Raise a FormatError if a medium of a usable row does not lie within its sample."""
+        media = self._placed_media()
+        if media is None:
+            return
+        row, at, tokens = media
+        length = self.length[row]
+        bad = (at < 0) | (tokens < 0) | (at >= length) | (at + tokens > length)
+        wrong = np.flatnonzero(bad & usable[row])
+        if len(wrong):
+            first = wrong[0]
+            size = f" of {tokens[first]}" if tokens[first] else ""
+            raise FormatError(
+                f"{self.uri}: sample {self.sample_id[row[first]]} has {length[first]} tokens and a "
+                f"medium{size} from token {at[first]} ({len(wrong)} such media): correct `media`"
+            )
+
+    def end_with_media(self) -> Ints:
+        """Numbers of the rows whose last token is of a medium."""
+        media = self._placed_media()
+        if media is None:
+            return np.empty(0, np.int64)
+        row, at, tokens = media
+        return np.unique(row[at + np.maximum(tokens, 1) == self.length[row]])
+
+    def _placed_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
+        """Of all media whose place is known: row, first token, and tokens (0 where unknown)."""
+        if "media" not in self.frame.columns:
+            return None
+        column = self.frame.get_column("media")
+        if column.dtype == pl.Null:
+            return None
+        lists = column.to_arrow(compat_level=pl.CompatLevel.newest())
+        values = lists.flatten()  # of null lists, none
+        place = values.field("at")
+        sizes = lists.value_lengths().fill_null(0).to_numpy()
+        row = np.repeat(np.arange(self.num_rows), sizes)
+        at, tokens = (
+            one.cast(pa.int64()).fill_null(0).to_numpy() for one in (place, values.field("tokens"))
+        )
+        if place.null_count:
+            placed = place.is_valid().to_numpy(zero_copy_only=False)
+            row, at, tokens = row[placed], at[placed], tokens[placed]
+        return row, at, tokens
+
     def is_ok(self) -> Bools:
         """bool [n]: the row was not rejected."""
         if "status" not in self.frame.columns:
