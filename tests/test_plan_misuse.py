@@ -68,15 +68,17 @@ def test_tables_that_no_plan_can_be_made_of(
 def test_a_medium_that_its_sample_has_no_room_for_is_refused(
     tmp_path: Path, at: int, tokens: int | None, says: str, shuffled: bool
 ) -> None:
-    lists = [None, [], [{"kind": "image", "at": 0, "tokens": 4}]]
-    lists.append([{"kind": "image", "at": 1, "tokens": 2}, {"kind": "image"}])
-    lists[-1][1] |= {"at": at, "tokens": tokens}  # type: ignore[index,operator]
+    none = dict.fromkeys(field.name for field in MEDIA.value_type)
+    image: dict[str, Any] = none | {"kind": "image"}
+    lists = [
+        None,
+        [],
+        [image | {"at": 0, "tokens": 4}],
+        [image | {"at": 1, "tokens": 2}, image | {"at": at, "tokens": tokens}],
+    ]
     order = [3, 0, 1, 2] if shuffled else [0, 1, 2, 3]
-    names = [field.name for field in MEDIA.value_type]
-    media = [lists[n] and [{k: None for k in names} | one for one in lists[n]] for n in order]  # type: ignore[union-attr]
-    lengths = table(
-        tmp_path / "l.parquet", sample_id=order, length=[9] * 4, media=pa.array(media, MEDIA)
-    )
+    media = pa.array([lists[n] for n in order], MEDIA)
+    lengths = table(tmp_path / "l.parquet", sample_id=order, length=[9] * 4, media=media)
     with pytest.raises(FormatError, match=f"sample 3 has 9 tokens and {says}") as caught:
         plan_packs(lengths, tmp_path / "i", capacity=64)
     assert str(lengths) in str(caught.value) and "\n" not in str(caught.value)

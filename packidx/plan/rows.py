@@ -80,7 +80,7 @@ class Rows:
                 f"medium{size} from token {at[first]} ({len(wrong)} such media): correct `media`"
             )
 
-    def end_with_media(self) -> Ints:
+    def end_with_media(self) -> Int64s:
         """Numbers of the rows whose last token is of a medium."""
         media = self._placed_media()
         if media is None:
