@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -74,3 +74,8 @@ def with_parts(total: int, parts: dict[str, int]) -> str:
     """A number, and what it is made up of."""
     listed = ", ".join(f"{count(number)} {name}" for name, number in parts.items())
     return f"{count(total)} ({listed})" if listed else count(total)
+
+
+def not_read(notes: Sequence[str]) -> dict[str, str]:
+    """What of the sources is not read, as facts for `print_facts`."""
+    return {"not read": "; ".join(notes)} if notes else {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, print_facts, print_json, with_parts
+from .console import count, not_read, print_facts, print_json, with_parts
 from .sources import pairs_of, progress_bar, source_options
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def _print(summary: LengthsSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
         facts |= {f"  {reason}": text for reason, text in _examples(summary).items()}
+    facts |= not_read(summary.not_read)
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:
         facts["calibrated"] = f"on {count(summary.calibrated)} samples, encoded for real"
@@ -137,6 +138,8 @@ def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
     if summary.discarded_parts:
         text = f"{summary.discarded_parts} finished parts of a run with other settings were removed"
         click.echo(f"note: {text}", err=True)
+    for warning in summary.warnings:
+        click.echo(f"warning: {warning}", err=True)
     guessed = sum(number for name, number in summary.methods.items() if name != "exact")
     text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
     if summary.num_rejected and summary.num_rejected == summary.num_samples:

@@ -13,14 +13,16 @@ from typing import Any
 import braceexpand
 import pytest
 import yaml
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from packidx_cli.main import cli
 from record_files import tar_of
 
 from packidx import estimate_lengths
 from packidx.errors import SourceError
-from packidx.records.energon import expand_braces
-from packidx.records.expand import expand_sources
+from packidx.records import braces
+from packidx.records.expand import expand_sources, not_read
 
 GOOD = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}'
 
@@ -84,7 +86,7 @@ BAD_FOLDERS: dict[str, tuple[Any, Any, str]] = {
     "a shard not listed": (NAMES[1:], {"split_parts": {"train": NAMES}}, "has 'shards/s-009.tar', which"),
     "single samples": (NAMES, {"exclude": [NAMES[0] + "/3"], "split_parts": {"train": NAMES}}, "excludes single samples"),
     "no list": (NAMES, {"split_parts": {"train": "x"}}, "where a list of shards must be"),
-    "no parts": (NAMES, ["x"], "has no split 'train', there are: none"),
+    "no parts": (NAMES, ["x"], r"split\.yaml has no split_parts"),
     "outside": (["../x.tar"], None, "which is no file of its folder"),
 }  # fmt: skip
 
@@ -103,12 +105,119 @@ def test_prepared_folders_that_make_no_sense(tmp_path: Path, name: str) -> None:
         expand_sources([str(folder)])
 
 
-@given(st.integers(0, 120), st.integers(0, 120), st.booleans())
-def test_braces_are_expanded_as_the_braceexpand_package_does(a: int, b: int, pad: bool) -> None:
+@pytest.mark.parametrize(
+    "excluded", ["s-{b..c}.tar", "s-{b,{c,x}}.tar", "{s-b,s-c}.tar", "s-{b..d..1}.tar"]
+)
+def test_tars_that_energon_excludes_are_not_read(tmp_path: Path, excluded: str) -> None:
+    names = [f"s-{letter}.tar" for letter in "abcde"]
+    kept = [name for name in names if name not in set(braceexpand.braceexpand(excluded))]
+    splits = {"exclude": [excluded], "split_parts": {"train": ["s-{a..e}.tar"]}}
+    folder = prepared(tmp_path / "set", names, splits)
+    assert [os.path.basename(shard.path) for shard in expand_sources([str(folder)])] == kept
+    assert len(kept) < len(names)
+
+
+def test_a_range_too_long_to_be_expanded_is_one_sentence(tmp_path: Path) -> None:
     for pattern in (
-        f"s-{{{a:03d}..{b:03d}}}.tar" if pad else f"s-{{{a}..{b}}}.tar",
-        f"{{x,y}}/{{{a}..{b}}}{{p,q,}}.tar",
-        f"{{{a}..{b:04d}}}",
-        "plain.tar",
+        "s-{0..99999999999}.tar",
+        "{0..9999}{0..9999}",
+        "{a,{0..999999}{a..z}}",
+        "{0..99999999999\n}",
     ):
-        assert list(expand_braces(pattern)) == list(braceexpand.braceexpand(pattern))
+        splits = {"exclude": [pattern], "split_parts": {"train": ["s-0.tar"]}}
+        folder = prepared(tmp_path / f"{abs(hash(pattern))}", ["s-0.tar"], splits)
+        with pytest.raises(
+            SourceError, match=r"split\.yaml has .* stands for over 1,000,000 names"
+        ):
+            expand_sources([str(folder)])
+    with pytest.raises(ValueError, match="its braces make no sense"):
+        braces.expanded("s-{0..3.tar")
+    with pytest.raises(ValueError, match="nested too deeply"):
+        braces.expanded("{" * 3000 + "a" + "}" * 3000)
+    splits = {"split_parts": {"train": ["{0..999999}", "{0..999999}"]}}
+    with pytest.raises(SourceError, match="a list of over 1,000,000 shards"):
+        expand_sources([str(prepared(tmp_path / "many", ["s-0.tar"], splits))])
+
+
+def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:
+    names = [f"s-{number}.tar" for number in range(8)]
+    splits = {
+        "exclude": ["s-1.tar", "t-{0..4}.tar"],
+        "split_parts": {"train": ["s-{0..2}.tar"], "val": ["s-{3..5}.tar"], "test": ["s-6.tar"]},
+    }
+    folder = prepared(tmp_path / "set", names, splits)
+    (folder / "loop").symlink_to(folder)
+    summary = estimate_lengths(str(folder), tmp_path / "out", workers=1)
+    assert summary.num_samples == 2
+    path = folder / ".nv-meta"
+    assert summary.not_read == [
+        f"4 shards of {folder} are in other splits (test 1, val 3)",
+        f"1 shard of {folder} is excluded by {path}/split.yaml",
+    ]
+    assert summary.warnings == [
+        f"2 tars of {folder} are in no split and not read: 's-7.tar', 'stray.tar'; run `energon prepare` again if they belong to it",
+        f"{path}/split.yaml excludes 't-0.tar', 't-1.tar', 't-2.tar' and 2 more, which {path}/.info.json does not list: that leaves nothing out, so check the names",
+    ]
+    again = estimate_lengths(str(folder), tmp_path / "out", workers=1)
+    assert again.existed
+    assert (again.not_read, again.warnings) == (summary.not_read, summary.warnings)
+    inner = estimate_lengths(str(tmp_path / "set" / ".."), tmp_path / "inner", workers=1)
+    assert [text.count(" are ") for text in inner.not_read] == [1, 0]
+    both = [str(folder), f"{folder}#val,test", str(folder / "s-7.tar"), str(folder / "stray.tar")]
+    everything = estimate_lengths(both, tmp_path / "both", workers=1)
+    assert (everything.num_samples, len(everything.not_read), len(everything.warnings)) == (8, 1, 1)
+
+
+def test_what_energon_leaves_out_is_shown(tmp_path: Path) -> None:
+    names = ["s-0.tar", "s-1.tar"]
+    folder = prepared(
+        tmp_path / "set", names, {"split_parts": {"train": ["s-0.tar"], "val": ["s-1.tar"]}}
+    )
+    result = CliRunner().invoke(cli, ["estimate", str(folder), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0
+    assert f"not read  1 shard of {folder} is in another split (val 1)" in result.stdout
+    assert f"warning: 1 tar of {folder} is in no split and not read: 'stray.tar'" in result.stderr
+
+
+def test_single_samples_that_energon_excludes_are_never_read(tmp_path: Path) -> None:
+    names = ["sub/a.tar", "sub/b.tar"]
+    splits = {
+        "exclude": ["sub/{a,c}.tar/key"],
+        "split_parts": {"train": ["sub/a.tar"], "val": ["sub/b.tar"]},
+    }
+    folder = prepared(tmp_path / "set", names, splits)
+    with pytest.raises(SourceError, match=r"excludes single samples \('sub/a\.tar/key'\)"):
+        expand_sources([str(folder)])
+    shards = expand_sources([f"{folder}#val"])  # of which it excludes none
+    assert [text for text in not_read(shards).warnings if "excludes 'sub/c.tar/key', which" in text]
+
+
+def test_a_split_of_which_all_is_excluded_is_an_error(tmp_path: Path) -> None:
+    splits = {"exclude": ["s-{0..1}.tar"], "split_parts": {"train": ["s-0.tar"]}}
+    prepared(tmp_path / "set", ["s-0.tar", "s-1.tar"], splits)
+    with pytest.raises(
+        SourceError, match="the train split of .*set has no shard that is not excluded"
+    ):
+        expand_sources([str(tmp_path)])
+
+
+PATTERNS = st.recursive(
+    st.text("ab.{},\\1", max_size=3)
+    | st.builds("{{{}..{}}}".format, st.integers(-3, 9), st.integers(-3, 9))
+    | st.builds("{{{:03d}..{}..{}}}".format, st.integers(0, 99), st.integers(0, 99), st.integers(-4, 4))
+    | st.builds("{{{}..{}}}".format, st.sampled_from("azAZ"), st.sampled_from("azAZ")),
+    lambda inner: st.builds("{{{},{}}}".format, inner, inner) | st.builds("{}{}".format, inner, inner) | st.builds("{{{}}}".format, inner),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@given(PATTERNS)
+def test_names_of_brace_patterns_are_counted_before_they_are_made(pattern: str) -> None:
+    try:
+        names = list(braceexpand.braceexpand(pattern))
+    except ValueError:
+        with pytest.raises(ValueError, match="make no sense"):
+            braces.expanded(pattern)
+        return
+    assert braces.expanded(pattern) == names
+    assert braces.num_names(pattern) == len(names)

@@ -1,5 +1,7 @@
 """Mixes: NeMo's and LLaMA-Factory's meta files and LMMS Engine's lists, as they are."""
 
+# ruff: noqa: E501  a row of a table is a line
+
 from __future__ import annotations
 
 import json
@@ -202,7 +204,7 @@ BAD: list[tuple[str, Any, str]] = [
                 {"path": "b/data.jsonl", "name": "n", "sample_ratio": 2},
             ]
         },
-        "two sources of different layout are both named 'n'",
+        "names the data set 'n' twice, as entries 0 and 1",
     ),
 ]
 
@@ -215,6 +217,39 @@ def test_mixes_that_cannot_be_understood(folder: Path, name: str, value: Any, wo
     assert words in str(caught.value)
     if "two sources" not in words and "s3" not in words:
         assert name in str(caught.value)
+
+
+SAID_TWICE = {
+    "x.yaml": ("a: {file_name: a/data.jsonl}\nb: {file_name: b/data.jsonl}\na: {file_name: b/data.json}", "line 3 has the key 'a' a second time, the first is on line 1"),
+    "x.json": ('{"a": {"file_name": "a/data.jsonl"},\n"a": {"file_name": "b/data.jsonl"}}', "line 2 has the key 'a' a second time, the first is on line 1"),
+    "columns.json": ('{"a": {"file_name": "a/data.jsonl", "columns": {"messages": "x", "messages": "y"}}}', "line 1 has the key 'messages' a second time"),
+    "thrice.json": ('{"a": {"file_name": "x"}, "a": {"file_name": "x"}, "a": {"file_name": "x"}}', "the key 'a' stands twice in one object"),
+    "list.yaml": ("datasets:\n- {path: a/data.jsonl, name: n}\n- {path: b/data.jsonl, name: n}", "names the data set 'n' twice, as entries 0 and 1"),
+    "list.json": ('{"datasets": [{"path": "a/data.jsonl", "name": "n"}, {"path": "b/data.json"}, {"path": "b/data.jsonl", "name": " n "}]}', "names the data set ' n ' twice, as entries 0 and 2"),
+    "composed.json": ('{"é": {"file_name": "a/data.jsonl"}, "e\u0301": {"file_name": "b/data.jsonl"}}', "twice, as entries 0 and 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID_TWICE)
+def test_a_mix_that_names_a_data_set_twice_loses_none(folder: Path, name: str) -> None:
+    text, words = SAID_TWICE[name]
+    (folder / name).write_text(text)
+    with pytest.raises(SourceError) as caught:
+        expand_sources([str(folder / name)])
+    assert words in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_what_yaml_merges_is_not_said_twice(folder: Path) -> None:
+    merged = "_base: &base {sample_ratio: 2}\nmore: &more {<<: *base, file_name: a/data.jsonl}\nb: {<<: *more, file_name: b/data.jsonl}"
+    (folder / "x.yaml").write_text(merged)
+    assert [shard.source for shard in expand_sources(["mix/x.yaml"])] == ["more", "b"]
+
+
+def test_names_that_are_no_text_make_no_mix(folder: Path) -> None:
+    (folder / "x.yaml").write_text("5: {file_name: a/data.jsonl}")
+    with pytest.raises(SourceError, match="is no mix"):
+        expand_sources(["mix/x.yaml"])
 
 
 def test_files_that_are_no_mixes(folder: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx import files, storage
@@ -24,7 +24,7 @@ from packidx.estimate.progress import Progress, silent
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.recipe import Recipe
 from packidx.records.containers.base import file_version, unreadable
-from packidx.records.expand import Shard, expand_sources
+from packidx.records.expand import Shard, expand_sources, not_read
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.sources import TASK_BYTES, ShardScan, scan
@@ -58,6 +58,10 @@ class LengthsSummary:
     """Finished parts of earlier runs with other settings, which were removed."""
     calibrated: int = 0
     """Samples that were encoded for real to see how far the lengths are off."""
+    not_read: list[str] = field(default_factory=list)
+    """What the splits of folders that Energon prepared leave out, a sentence each."""
+    warnings: list[str] = field(default_factory=list)
+    """What may be a mistake, a sentence each."""
 
 
 def estimate_lengths(
@@ -132,6 +136,11 @@ def estimate_lengths(
     existing = place.check_place(output)
     layout = layout_from_options(columns, tags, delimiter=delimiter)
     shards = expand_sources([sources] if isinstance(sources, str) else list(sources), layout)
+    left_out = not_read(shards)
+
+    def told(summary: LengthsSummary) -> LengthsSummary:
+        return replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
+
     name = None if processor is None else os.fspath(processor)
     _check_calibrate(calibrate, name is not None or encode is not None)
     recipe = Recipe(
@@ -147,9 +156,9 @@ def estimate_lengths(
         job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
         if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
             discarded = remove_abandoned(output)
-            return _summary(output, existing, begun, existed=True, discarded=discarded)
+            return told(_summary(output, existing, begun, existed=True, discarded=discarded))
         job = with_engine(job)
-        return _make(job, output, pool, begun, progress)
+        return told(_make(job, output, pool, begun, progress))
 
 
 def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress) -> LengthsSummary:

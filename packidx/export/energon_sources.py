@@ -15,13 +15,11 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-import yaml
-
 from packidx import storage
 from packidx.errors import OptionError, SourceError
 from packidx.export.members import NamedSample
 from packidx.records.energon import FOLDER
+from packidx.unique_keys import load_json, load_yaml
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
 _DATABASE = "index.sqlite"
@@ -206,10 +204,10 @@ def _listed(folder: str) -> list[str] | None:
         path = storage.join(storage.join(folder, FOLDER), name)
         try:
             data = storage.read(path)
-            info: Any = orjson.loads(data) if name.endswith(".json") else yaml.safe_load(data)
+            info: Any = load_json(data) if name.endswith(".json") else load_yaml(data)
         except OSError:
             continue
-        except (ValueError, yaml.YAMLError):
+        except ValueError:
             info = None
         counts = info.get("shard_counts") if isinstance(info, Mapping) else None
         if not isinstance(counts, Mapping):

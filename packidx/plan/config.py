@@ -18,12 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from packidx.errors import OptionError
 from packidx.plan.option_values import TYPES, typed
 from packidx.plan.options import MAX_CAPACITY, PlanOptions
 from packidx.plan.recipe import RECIPE_SECTIONS, TRANSLATIONS, translate
+from packidx.unique_keys import load_yaml
 
 SECTIONS = ("packed_sequence", "packidx")
 _MAX_BYTES = 1 << 20
@@ -85,32 +84,17 @@ def read_config(path: str) -> PlanConfig:
     return PlanConfig(path, options, tuple(notes))
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses what it would otherwise overwrite: the same key twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name in seen and name != "<<":
-                line = key.start_mark.line + 1
-                raise yaml.YAMLError(f"line {line} has the key {name!r} a second time")
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
 def _load(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is no configuration")
-        value = yaml.load(data, _Loader)
+        value = load_yaml(data)
     except OSError as error:
         raise OptionError(f"cannot read {path}: {error.strerror}; check the path") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        text = " ".join(str(error).split())
-        raise OptionError(f"{path} is not valid YAML: {text}") from None
+    except ValueError as error:
+        raise OptionError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(value, dict):
         raise OptionError(f"{path} has no sections: write packed_sequence: or packidx: and options")
     return value

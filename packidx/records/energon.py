@@ -7,17 +7,17 @@ and `WebdatasetSplits` in Energon's flavors/webdataset/structs.py).
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
-
-import yaml
 
 from packidx import storage
 from packidx.errors import SourceError
+from packidx.records import braces
 from packidx.records.containers.base import unreadable
+from packidx.unique_keys import load_json, load_yaml
 
 FOLDER = ".nv-meta"
 TRAIN = "train"
@@ -25,9 +25,56 @@ TRAIN = "train"
 
 _INFOS = (".info.json", ".info.yaml")
 _SPLITS = ("split.yaml", "split.json")
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
-_MAX_NAMES = 10_000_000
+_NAMED = 3  # tars that a sentence names before it counts
+
+
+@dataclass(frozen=True)
+class NotRead:
+    """What of a prepared folder is not read, a sentence each."""
+
+    notes: tuple[str, ...]
+    """What its splits say, in numbers."""
+    warnings: tuple[str, ...]
+    """What may be a mistake in them."""
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What a prepared folder's ``.nv-meta`` says."""
+
+    folder: str
+    info: str
+    """Path of the list of shards."""
+    listed: tuple[str, ...]
+    path: str
+    """Path of the splits."""
+    parts: dict[str, tuple[str, ...]] | None
+    """The shards of each split; None where there are no splits."""
+    excluded: frozenset[str]
+
+    def wanted(self, split: str | None) -> set[str] | None:
+        """The names of a split's shards; None where there are no splits and none is named."""
+        if self.parts is None and split is None:
+            return None
+        name = split or TRAIN
+        if self.parts is None or name not in self.parts:
+            known = "none" if self.parts is None else ", ".join(self.parts)
+            raise SourceError(
+                f"{self.folder} has no split {name!r}, there are: {known}; name one, FOLDER#SPLIT"
+            )
+        wanted = set(self.parts[name]) - self.excluded
+        unknown = sorted(wanted.difference(self.listed))
+        if unknown:
+            raise SourceError(
+                f"the {name} split of {self.folder} has {unknown[0]!r}, which {self.info} does not "
+                "list: run `energon prepare` again"
+            )
+        if not wanted:
+            raise SourceError(
+                f"the {name} split of {self.folder} has no shard that is not excluded: check "
+                f"{self.path}"
+            )
+        return wanted
 
 
 def is_prepared(folder: str) -> bool:
@@ -46,6 +93,128 @@ def shard_names(folder: str, split: str | None = None) -> list[str]:
         SourceError: the description cannot be read or understood, has no such split, names shards
             that it does not list, or leaves single samples out.
     """
+    described = _described(folder)
+    wanted = described.wanted(split)
+    if wanted is None:
+        return list(described.listed)
+    _refuse_single_samples(described, wanted)
+    return [name for name in described.listed if name in wanted]
+
+
+def not_read(folder: str, paths: Collection[str]) -> NotRead:
+    """What is in a prepared folder, or is listed in it, beside the shards that are read.
+
+    Args:
+        folder: a prepared one.
+        paths: of all shards that are read, absolute.
+
+    Raises:
+        SourceError: as `shard_names`.
+    """
+    described = _described(folder)
+    names = dict.fromkeys((*described.listed, *_tars_in(folder)))
+    left = [name for name in names if storage.absolute(storage.join(folder, name)) not in paths]
+    parts = described.parts or {}
+    split_of = {name: split for split in reversed(parts) for name in parts[split]}
+    elsewhere = Counter(
+        split_of[name] for name in left if name in split_of and name not in described.excluded
+    )
+    notes = []
+    if elsewhere:
+        splits = ", ".join(f"{split} {elsewhere[split]:,}" for split in parts if elsewhere[split])
+        are = "are in other splits" if elsewhere.total() > 1 else "is in another split"
+        notes.append(f"{_shards(elsewhere.total())} of {folder} {are} ({splits})")
+    excluded = [name for name in left if name in described.excluded]
+    if excluded:
+        are = "are" if len(excluded) > 1 else "is"
+        notes.append(f"{_shards(len(excluded))} of {folder} {are} excluded by {described.path}")
+    nowhere = [name for name in left if name not in split_of and name not in described.excluded]
+    return NotRead(tuple(notes), (*_about_nowhere(described, nowhere), *_vain(described)))
+
+
+def _shards(number: int) -> str:
+    return f"{number:,} shard" + ("s" if number > 1 else "")
+
+
+def _about_nowhere(described: _Description, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    number = f"{len(names):,} tar" + ("s" if len(names) > 1 else "")
+    are = "are" if len(names) > 1 else "is"
+    where = f"not listed in {described.info}" if described.parts is None else "in no split"
+    return [
+        f"{number} of {described.folder} {are} {where} and not read: {_some(names)}; run "
+        "`energon prepare` again if they belong to it"
+    ]
+
+
+def _vain(described: _Description) -> list[str]:
+    """Exclusions that leave nothing out: what was to be held out may be read under another name."""
+    vain = [
+        name
+        for name in sorted(described.excluded)
+        if name not in described.listed and _shard_of(name) not in described.listed
+    ]
+    if not vain:
+        return []
+    return [
+        f"{described.path} excludes {_some(vain)}, which {described.info} does not list: that "
+        "leaves nothing out, so check the names"
+    ]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more
+
+
+def _tars_in(folder: str) -> list[str]:
+    """The tars below a folder, as its lists name them."""
+    prefix = len(storage.join(folder, ""))
+    found = []
+    seen = set()
+    for here, folders, files in storage.walk(folder):
+        real = here if storage.is_url(here) else os.path.realpath(here)
+        if real in seen:  # a symbolic link back up
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [storage.join(here, name)[prefix:] for name in files if name.endswith(".tar")]
+    return sorted(found)
+
+
+def _shard_of(excluded: str) -> str:
+    """The shard of a single sample that is excluded, ``SHARD/KEY``."""
+    shard, dot, _ = excluded.partition(".tar/")
+    return f"{shard}.tar" if dot else ""
+
+
+def _refuse_single_samples(described: _Description, read: Collection[str]) -> None:
+    single = sorted(name for name in described.excluded if _shard_of(name) in read)
+    if single:
+        raise SourceError(
+            f"{described.path} excludes single samples ({single[0]!r}): whole shards are read, so "
+            "take these entries out of a copy of the folder's .nv-meta, and leave the samples out "
+            "with `packidx plan --exclude`"
+        )
+
+
+def _described(folder: str) -> _Description:
+    info, listed = _listed(folder)
+    path, splits = _loaded(folder, _SPLITS)
+    parts = splits.get("split_parts") if isinstance(splits, dict) else None
+    if not isinstance(parts, dict):
+        if splits is not None:
+            raise SourceError(f"{path} has no split_parts: run `energon prepare` again")
+        return _Description(folder, info, listed, path, None, frozenset())
+    excluded = frozenset(_names(path, splits.get("exclude")))
+    names = {str(split): tuple(_names(path, shards)) for split, shards in parts.items()}
+    return _Description(folder, info, listed, path, names, excluded)
+
+
+def _listed(folder: str) -> tuple[str, tuple[str, ...]]:
+    """The list of a folder's shards, and its path."""
     path, info = _loaded(folder, _INFOS)
     if info is None:
         raise SourceError(
@@ -58,77 +227,24 @@ def shard_names(folder: str, split: str | None = None) -> list[str]:
     for name in counts:
         if os.path.isabs(name) or ".." in name.split("/"):
             raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
-    wanted = _of_split(folder, split)
-    if wanted is None:
-        return list(counts)
-    unknown = sorted(wanted - counts.keys())
-    if unknown:
-        raise SourceError(
-            f"the {split or TRAIN} split of {folder} has {unknown[0]!r}, which {path} does not "
-            "list: run `energon prepare` again"
-        )
-    return [name for name in counts if name in wanted]
+    return path, tuple(counts)
 
 
-def _of_split(folder: str, split: str | None) -> set[str] | None:
-    """The names of a split's shards; None where there are no splits and none is named."""
-    path, splits = _loaded(folder, _SPLITS)
-    if splits is None and split is None:
-        return None
-    parts = splits.get("split_parts") if isinstance(splits, dict) else None
-    name = split or TRAIN
-    if not isinstance(parts, dict) or name not in parts:
-        known = ", ".join(map(str, parts)) if isinstance(parts, dict) else "none"
-        raise SourceError(
-            f"{folder} has no split {name!r}, there are: {known}; name one, FOLDER#SPLIT"
-        )
-    excluded = set(_names(path, splits.get("exclude")))
-    single = sorted(one for one in excluded if not one.endswith(".tar"))
-    if single:
-        raise SourceError(
-            f"{path} excludes single samples ({single[0]!r}): whole shards are read, so take these "
-            "entries out of a copy of the folder's .nv-meta, and leave the samples out with "
-            "`packidx plan --exclude`"
-        )
-    return set(_names(path, parts[name])) - excluded
-
-
-def _names(path: str, listed: Any) -> Iterator[str]:
-    if listed is None:
-        return
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-        raise SourceError(f"{path} has {listed!r:.100} where a list of shards must be")
-    for one in listed:
-        for number, name in enumerate(expand_braces(one)):
-            if number == _MAX_NAMES:
-                raise SourceError(f"{path}: {one!r} stands for over {_MAX_NAMES} shards")
-            yield name
-
-
-def expand_braces(pattern: str) -> Iterator[str]:
-    """The names that ``a-{000..012}.tar`` or ``{a,b}.tar`` stands for, as a shell expands them."""
-    found = _BRACES.search(pattern)
-    if found is None:
-        yield pattern
-        return
-    head, tail = pattern[: found.start()], pattern[found.end() :]
-    for inner in _alternatives(found[1]):
-        yield from (head + inner + rest for rest in expand_braces(tail))
-
-
-def _alternatives(inner: str) -> Iterator[str]:
-    span = _RANGE.fullmatch(inner)
-    if span is None:
-        yield from inner.split(",") if "," in inner else ("{" + inner + "}",)
-        return
-    first, last, step = int(span[1]), int(span[2]), abs(int(span[3] or 1)) or 1
-    padded = any(
-        len(one.lstrip("-")) > 1 and one.lstrip("-")[0] == "0" for one in span.groups()[:2]
-    )
-    width = max(len(span[1]), len(span[2])) if padded else 0
-    down = last < first
-    for number in range(first, last + (-1 if down else 1), -step if down else step):
-        yield f"{number:0{width}d}"
+def _names(path: str, patterns: Any) -> Iterable[str]:
+    """The names that the brace patterns of a list stand for."""
+    if patterns is None:
+        return []
+    if not isinstance(patterns, list) or not all(isinstance(one, str) for one in patterns):
+        raise SourceError(f"{path} has {patterns!r:.100} where a list of shards must be")
+    names: list[str] = []
+    for pattern in patterns:
+        try:
+            names += braces.expanded(pattern)
+        except ValueError as error:
+            raise SourceError(f"{path} has {pattern!r:.100}: {error}; write it again") from None
+        if len(names) > braces.MAX_NAMES:
+            raise SourceError(f"{path} has a list of over {braces.MAX_NAMES:,} shards")
+    return names
 
 
 def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
@@ -136,13 +252,12 @@ def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
     for name in names:
         path = storage.join(storage.join(folder, FOLDER), name)
         try:
-            text = storage.read(path).decode()
-            return path, json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
+            data = storage.read(path)
+            return path, load_json(data) if name.endswith(".json") else load_yaml(data)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise unreadable(path, error) from None
-        except (ValueError, yaml.YAMLError, RecursionError) as error:
-            text = " ".join(str(error).split())
-            raise SourceError(f"{path} cannot be understood ({text}): write it again") from None
+        except ValueError as error:
+            raise SourceError(f"{path} cannot be understood ({error}): write it again") from None
     return "", None

@@ -42,6 +42,8 @@ class Shard:
     """What kind of file it is."""
     layout: Layout = DEFAULT
     """How its source names things."""
+    prepared: str | None = None
+    """The folder that Energon has prepared and that lists it."""
 
 
 def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
@@ -86,6 +88,24 @@ def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]
                 "them another name, NAME=PATH or in the mix"
             )
     return shards
+
+
+def not_read(shards: Sequence[Shard]) -> energon.NotRead:
+    """What is in the folders that Energon has prepared, and is not among `shards`.
+
+    Raises:
+        SourceError: such a folder cannot be read any more.
+    """
+    folders = dict.fromkeys(shard.prepared for shard in shards if shard.prepared is not None)
+    paths = {storage.absolute(shard.path) for shard in shards} if folders else set()
+    try:
+        found = [energon.not_read(folder, paths) for folder in folders]
+    except OSError as error:  # of a store
+        raise unreadable(error.filename or next(iter(folders)), error) from error
+    return energon.NotRead(
+        tuple(text for one in found for text in one.notes),
+        tuple(text for one in found for text in one.warnings),
+    )
 
 
 def _expanded(arg: str, layout: Layout) -> list[Shard]:
@@ -222,14 +242,15 @@ def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
         return _prepared(arg, path, layout)
     top = os.path.basename(storage.absolute(path)) or "data"
     shards = []
-    for _, name, source in sorted(_files_below(path, top)):
+    for _, name, source, prepared in sorted(_files_below(path, top)):
         inner = os.path.join(path, name)
         uri = os.path.join(arg, name)
         if inner.endswith(_JSON):
             mix = inner.endswith(".json") and _is_small(inner) and _mix(inner) is not None
             if mix or _kind_of(inner) is None:
                 continue  # a mix or a configuration beside the data
-        shards.append(Shard(uri, inner, source, _kind(uri, inner), layout))
+        kind = _kind(uri, inner)
+        shards.append(Shard(uri, inner, source, kind, layout, prepared or None))
     return shards
 
 
@@ -238,7 +259,7 @@ def _prepared(arg: str, path: str, layout: Layout, split: str | None = None) -> 
     name = os.path.basename(storage.absolute(path)) or "data"
     source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
     return [
-        Shard(os.path.join(arg, one), os.path.join(path, one), source, TAR, layout)
+        Shard(os.path.join(arg, one), os.path.join(path, one), source, TAR, layout, path)
         for one in energon.shard_names(path, split)
     ]
 
@@ -265,8 +286,9 @@ def _source_name(name: str, parent: str) -> str:
     return os.path.join(folder, stem) if stem else (folder or parent)
 
 
-def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str]]:
-    """(what to sort by, path below `folder`, source) of every data file."""
+def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str, str]]:
+    """(what to sort by, path below `folder`, source, the prepared folder that lists it or nothing)
+    of every data file."""
     seen = set()
     for here, folders, files in storage.walk(folder):
         real = here if storage.is_url(here) else os.path.realpath(here)
@@ -280,18 +302,18 @@ def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str]]:
         if prepared:
             folders.clear()
             for number, name in enumerate(energon.shard_names(here)):
-                yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below
+                yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below, here
             continue
         if saved.STATE in files:
             folders.clear()
             for name in saved.file_names(here):
                 path = os.path.join(below, name)
-                yield path, path, below or top
+                yield path, path, below or top, ""
             continue
         for name in files:
             if name.endswith(SUFFIXES) and not name.startswith(".") and name != saved.SPLITS:
                 path = os.path.join(below, name)
-                yield path, path, _source_name(path, top)
+                yield path, path, _source_name(path, top), ""
 
 
 def _check(shard: Shard) -> None:

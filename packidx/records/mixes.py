@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import yaml
 
 from packidx import storage
 from packidx.errors import OptionError, SourceError
 from packidx.records.containers.base import open_regular
 from packidx.records.layout import Layout
+from packidx.unique_keys import load_json, load_yaml
 
 SUFFIXES = (".yaml", ".yml")
 """Endings of files that are always mixes."""
@@ -64,6 +65,8 @@ def is_mix(value: Any) -> bool:
         return False
     if _listed(value) is not None:
         return True
+    if not all(isinstance(name, str) for name in value):  # YAML's 5: and yes:
+        return False
     entries = [entry for name, entry in value.items() if not name.startswith("_")]
     return bool(entries) and all(
         isinstance(entry, dict) and not {"file_name", *_HUBS}.isdisjoint(entry) for entry in entries
@@ -98,17 +101,24 @@ def load_mix(path: str) -> Any:
         value = orjson.loads(data)
     except ValueError:
         return None
-    return value if is_mix(value) else None
+    return _unique(path, data) if is_mix(value) else None
+
+
+def _unique(path: str, data: bytes) -> Any:
+    """The mix in a JSON file."""
+    try:
+        return load_json(data)
+    except ValueError as error:
+        raise SourceError(f"{path} is a mix of which a part would be lost: {error}") from None
 
 
 def _yaml(path: str, data: bytes) -> Any:
     if len(data) > _MAX_BYTES:
         raise SourceError(f"{path} is over {_MAX_BYTES >> 20} MiB: data does not belong in YAML")
     try:
-        return yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        text = " ".join(str(error).split())
-        raise SourceError(f"{path} is not valid YAML: {text}") from None
+        return load_yaml(data)
+    except ValueError as error:
+        raise SourceError(f"{path} is not valid YAML: {error}") from None
 
 
 def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet]:
@@ -126,10 +136,12 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
     folder = os.path.dirname(path)
     if listed is not None:
         found = [_from_list(path, folder, number, entry) for number, entry in enumerate(listed)]
+        _refuse_twice(path, [one.name for one in found])
         missing = [name for name in wanted if name not in {one.name for one in found}]
         found = [one for one in found if not wanted or one.name in wanted]
     else:
         named = {name: entry for name, entry in value.items() if not name.startswith("_")}
+        _refuse_twice(path, list(named))
         missing = [name for name in wanted if name not in named]
         found = [
             _from_meta(path, folder, name, entry)
@@ -139,6 +151,23 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
     if missing:
         raise SourceError(f"{path} names no data set {missing[0]!r}: check what stands behind #")
     return found
+
+
+def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
+    """
+    Raises:
+        SourceError: two data sets have one name, but for blanks around it and how it is composed.
+    """
+    seen: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if name is None:
+            continue
+        first = seen.setdefault(unicodedata.normalize("NFC", name).strip(), number)
+        if first != number:
+            raise SourceError(
+                f"{path} names the data set {name!r} twice, as entries {first} and {number}: give "
+                "one of them another name, or make them one entry with a list of files"
+            )
 
 
 def _listed(value: Mapping[str, Any]) -> list[Any] | None:

@@ -1,0 +1,72 @@
+"""YAML and JSON in which no key stands twice: the usual readers keep the last one in silence."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+
+def load_yaml(data: bytes | str) -> Any:
+    """The value of a YAML document.
+
+    Raises:
+        ValueError: it is not valid, nested too deeply, or has a mapping that names a key twice.
+    """
+    try:
+        return yaml.load(data, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def load_json(data: bytes | str) -> Any:
+    """The value of a JSON document.
+
+    Raises:
+        ValueError: it is not valid, nested too deeply, or has an object that names a key twice.
+    """
+    text = data if isinstance(data, str) else data.decode("utf-8-sig")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for key, member in pairs:
+            if key in value:
+                raise ValueError(_twice(key, _lines_of(key, text)))
+            value[key] = member
+        return value
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses what it would otherwise overwrite."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.YAMLError(_twice(key.value, [lines[key.value], line]))
+            lines[key.value] = line
+        return node
+
+
+def _twice(key: str, lines: list[int]) -> str:
+    if len(lines) != 2:
+        return f"the key {key!r} stands twice in one object: keep one, or rename it"
+    first, second = lines
+    return f"line {second} has the key {key!r} a second time, the first is on line {first}"
+
+
+def _lines_of(key: str, text: str) -> list[int]:
+    """The lines on which `key` is a key, as far as a text search can tell."""
+    quoted = re.escape(json.dumps(key, ensure_ascii=False))
+    return [text.count("\n", 0, match.start()) + 1 for match in re.finditer(quoted + r"\s*:", text)]
