@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401
@@ -14,6 +16,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError
 from packidx.index.cost import WEIGHTS, pack_cost
 from packidx.plan.cost import DEFAULT_PRESET, PRESETS, CostModel, parse
@@ -365,7 +368,44 @@ def test_weights_on_the_command_line() -> None:
     assert changed.llm_linear == parse("qwen3-vl-8b").llm_linear
 
 
+@pytest.mark.parametrize("kind", ["folder", "config of another model", "no config"])
+def test_a_name_is_a_name_whatever_lies_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    words = (DEFAULT_PRESET, f"{DEFAULT_PRESET},vit_linear=0", "llm_linear=2")
+    wanted = [parse(word) for word in words]
+    config = json.dumps(PRESETS["text-8b"])
+    for word in words:
+        if kind == "folder":
+            (tmp_path / word).mkdir()
+        else:
+            (tmp_path / word).write_text("no JSON" if kind == "no config" else config)
+    monkeypatch.chdir(tmp_path)
+    assert [parse(word) for word in words] == wanted
+    pq.write_table(pa.table({"length": [5]}), "l.parquet")
+    plan_packs("l.parquet", "i", capacity=8)
+    plan_packs("l.parquet", "j", capacity=8, cost=DEFAULT_PRESET)
+    models = [open_index(one).manifest["options"]["cost_model"] for one in ("i", "j")]
+    assert models == [wanted[0].to_json()] * 2
+
+
+def test_paths_of_configs_are_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse("text-8b")
+    frozen = parse("text-8b,vit_linear=3")
+    for name in ("plain", DEFAULT_PRESET, "lr=1", "a,b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(PRESETS["text-8b"]))
+        assert parse(str(folder)) == parse(f"{folder}/config.json") == model
+    (tmp_path / "config.json").write_text(json.dumps(PRESETS["text-8b"]))
+    monkeypatch.chdir(tmp_path)
+    for word in (f"./{DEFAULT_PRESET}", "plain", "config.json", "lr=1", "."):
+        assert parse(word) == model
+    assert parse("plain,vit_linear=3") == parse(f"./{DEFAULT_PRESET},vit_linear=3") == frozen
+
+
 BAD = [
+    ("x" * 300, "is no preset and no file"),
     ("qwen9", "'qwen9' is no preset and no file: give a preset .*qwen2.5-vl-7b"),
     ("llm_linear=x", "llm_linear is 'x'"),
     ("llm_linear=-1", "llm_linear is -1.0: it must be finite and at least 0"),

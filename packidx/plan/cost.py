@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -100,14 +101,15 @@ def parse(word: str) -> CostModel:
 
     A preset or the path of a config.json, or weights alone (those not named are 0), or a preset or
     path and after it weights that replace its own: ``qwen2.5-vl-7b,vit_linear=0``. There
-    ``frozen=vision+projector`` says what is not trained.
+    ``frozen=vision+projector`` says what is not trained. What lies in the working directory never
+    changes what a preset or a weight means: write ``./qwen2.5-vl-7b`` for a folder of that name.
 
     Raises:
         OptionError: none of these.
     """
-    if Path(word).exists():
-        return CostModel.from_config(word)
     base, *items = word.split(",")
+    if base not in PRESETS and not _is_weight(base) and os.path.exists(word):
+        return CostModel.from_config(word)  # a path may have commas
     if "=" in base:
         base, items = "", [base, *items]
     values = dict(_pair(item) for item in items)
@@ -122,10 +124,15 @@ def parse(word: str) -> CostModel:
     return CostModel.from_json(weights)
 
 
+def _is_weight(item: str) -> bool:
+    name, equals, _ = item.partition("=")
+    return bool(equals) and name.strip() in {"frozen", *(field.name for field in fields(CostModel))}
+
+
 def _named(word: str, frozen: tuple[str, ...]) -> CostModel:
     if word in PRESETS:
         return CostModel.from_config(PRESETS[word], frozen)
-    if Path(word).exists():
+    if os.path.exists(word):
         return CostModel.from_config(word, frozen)
     raise OptionError(f"cost {word!r} is no preset and no file: {_ADVICE}")
 
