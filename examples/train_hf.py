@@ -48,6 +48,7 @@ class PackedTrainer(Trainer):
 
     def __init__(self, *args: Any, sampler: PackSampler, weight: str = "token", **options: Any):
         super().__init__(*args, data_collator=collate, **options)
+        self.args.remove_unused_columns = False  # collate needs more of a pack than forward names
         self.sampler, self.weights, self.tokens = sampler, LossWeights(weight), 0
         self.loss_is_scaled_for_ga = True
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps

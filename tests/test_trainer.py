@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from trained_packs import (
     Encode,
     Noting,
@@ -17,6 +19,7 @@ from trained_packs import (
     trained_index,
 )
 
+from packidx.errors import MismatchError
 from packidx.torch import PackedDataset, PackSampler, collate
 from packidx.torch.loss import WEIGHTS, LossWeights, packed_loss
 
@@ -162,6 +165,77 @@ def test_evaluation_has_its_own_denominator(index: str, tmp_path: Path) -> None:
     model = job.model.eval()
     with torch.no_grad():
         expected = float(model(**batch).loss)
+    assert job.evaluate(few)["eval_loss"] == pytest.approx(expected, abs=1e-4)
+
+
+def plain_trainer(out: Path, dataset: Any, attention: str, **options: Any) -> Any:
+    """transformers' own Trainer, without learning."""
+    from transformers import Trainer, TrainingArguments
+
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": 1,
+        "learning_rate": 0.0,
+        "max_steps": 1,
+        "logging_steps": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+    }
+    return Trainer(
+        tiny_model(),
+        TrainingArguments(str(out), **settings | options),
+        train_dataset=dataset,
+        data_collator=functools.partial(collate, attention=attention),
+    )
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash"])
+@pytest.mark.parametrize("shift", [False, True])
+def test_the_plain_trainer_is_refused_packs_that_it_has_stripped(
+    tmp_path: Path, shift: bool, attention: str
+) -> None:
+    trained_index(tmp_path, num_packs=4, shift=shift)
+    dataset = PackedDataset(tmp_path / "index", Encode())
+    with pytest.raises(MismatchError, match=r"remove_unused_columns=False"):
+        plain_trainer(tmp_path / "run", dataset, attention).train()
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_the_plain_trainers_loss_of_whole_packs_is_the_models(tmp_path: Path, shift: bool) -> None:
+    """Position t predicts token t + 1 of its sample, whoever shifts the labels."""
+    trained_index(tmp_path, num_packs=4, shift=shift)
+    dataset = PackedDataset(tmp_path / "index", Encode())
+    job = plain_trainer(tmp_path / "run", dataset, "sdpa", remove_unused_columns=False)
+    losses: list[float] = []
+    job.add_callback(keep_gradients([], losses))
+    job.train_dataset = torch.utils.data.Subset(dataset, [0])
+    job.train()
+    pack = dataset[0]
+    batch = collate(pack)
+    inputs = {key: batch[key] for key in batch if key not in ("labels", "shift_labels")}
+    with torch.no_grad():
+        logits = tiny_model()(**inputs).logits[0]
+    total, count, bounds = 0.0, 0, pack["cu_seqlens"].tolist()
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        rows, labels = logits[start:stop], pack["labels"][start:stop]
+        rows, labels = (rows, labels) if shift else (rows[:-1], labels[1:])
+        trained = labels != -100
+        total += float(cross_entropy(rows[trained], labels[trained], reduction="sum"))
+        count += int(trained.sum())
+    assert count > 1 and losses == [pytest.approx(total / count, abs=1e-3)]
+
+
+def test_evaluation_of_shifted_packs_shifts_them_once(tmp_path: Path) -> None:
+    trained_index(tmp_path, num_packs=4, shift=True)
+    dataset = PackedDataset(tmp_path / "index", Encode())
+    job = trainer(
+        str(tmp_path), dataset, PackSampler(tmp_path / "index", global_batch=4), max_steps=1
+    )
+    with torch.no_grad():
+        expected = float(job.model.eval()(**collate(dataset[0])).loss)
+    few = torch.utils.data.Subset(dataset, [0])
     assert job.evaluate(few)["eval_loss"] == pytest.approx(expected, abs=1e-4)
 
 

@@ -16,6 +16,9 @@ ATTENTIONS = ("flash", "sdpa", "flex", "indexed", "thd")
 # Vision towers of transformers take cu_seqlens and max_seqlen for their own; the rest is no input.
 _NOT_INPUTS = {"cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids"}
 _NOT_INPUTS |= {"shifted", "events"}
+# Where one of these is missing, a trainer has taken away keys that its model does not name, and
+# with them, perhaps, the one that says that the labels are shifted.
+_OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens", "sample_ids")
 _PER_TOKEN = {"input_ids", "labels", "position_ids", *SEQUENCE_FILL}
 
 Pack = Mapping[str, Any]
@@ -55,7 +58,7 @@ def collate(
 
     Raises:
         OptionError: an unknown `attention`, or no pack.
-        MismatchError: the packs do not go together, or a token is masked out.
+        MismatchError: the packs do not go together or lack keys, or a token is masked out.
     """
     if attention not in _LAYOUTS:
         raise OptionError(
@@ -84,6 +87,13 @@ def media_of(pack: Pack) -> dict[str, Tensor]:
 def _check(packs: Sequence[Pack]) -> None:
     if not packs:
         raise OptionError("collate got no pack: give it one or more")
+    for pack in packs:
+        if missing := [key for key in _OF_EVERY_PACK if key not in pack]:
+            raise MismatchError(
+                f"collate got a pack without {', '.join(missing)}: hand on all that dataset[k]"
+                " holds (transformers' Trainer takes keys away that the model's forward does not"
+                " name: give it TrainingArguments(remove_unused_columns=False))"
+            )
     if len({bool(pack.get("shifted")) for pack in packs}) > 1:
         raise MismatchError("collate got packs with shifted labels and packs without: use one plan")
     for pack in packs:
