@@ -77,6 +77,30 @@ def chat(*parts: Any, answer: str = "It is a cat.") -> dict[str, Any]:
     }
 
 
+def test_a_template_that_trims_only_lists_gets_what_the_record_holds(
+    folders: dict[str, Path],
+) -> None:
+    """Exact lengths of the record's own form, lists of parts or strings, as it is."""
+    processor = AutoProcessor.from_pretrained(folders["qwen2.5-vl"])
+    processor.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}"
+        "{{ m.content }}{% else %}{% for part in m.content %}{{ part.text | trim }}{% endfor %}"
+        "{% endif %}<|im_end|>\n{% endfor %}"
+    )
+    encoder = ProcessorEncoder(processor)
+    lengths = set()
+    for listed in (False, True):
+        texts = ["\n\n  What is it?  \n", "  A cat.\n\n\n"]
+        contents = [[{"type": "text", "text": text}] if listed else text for text in texts]
+        roles = ("user", "assistant")
+        messages = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]
+        real = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
+        assert encoder({"messages": messages})["input_ids"].tolist() == real["input_ids"][0]
+        assert encoder.count({"messages": messages}) == len(real["input_ids"][0])
+        lengths.add(encoder.count({"messages": messages}))
+    assert len(lengths) == 2  # the template does tell them apart
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_the_processor(
     name: str, encoders: dict[str, ProcessorEncoder], processors: dict[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from typing import Any
 
 import pytest
 from processors import qwen_folders
@@ -71,6 +72,35 @@ def test_template_that_trims_every_text() -> None:
     source = HEAD + "{{ m.content | trim }}" + TAIL
     rendered = template(source).render(chat(" q ", "\n\nanswer \n", "again", " x"))
     assert trained(rendered) == ["answer" + END, "x" + END]
+
+
+TRIMS_LISTS = (
+    HEAD
+    + "{% if m.content is string %}{{ m.content }}{% else %}"
+    + "{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endif %}"
+    + TAIL
+)
+
+
+def said(*contents: Any) -> list[dict[str, Any]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
+
+
+def test_a_template_gets_lists_of_parts_as_lists_and_strings_as_strings() -> None:
+    trims = template(TRIMS_LISTS)
+    one, two = [{"type": "text", "text": " q\n"}], [{"type": "text", "text": "\n a "}]
+    for contents in (("x", "y"), (one, one), (" q\n", "\n a "), (one, two), (" q\n", two)):
+        messages = said(*contents)
+        real = render_jinja_template([messages], chat_template=TRIMS_LISTS)[0][0]
+        assert trims.render(parse({"messages": messages})).text == real
+
+
+def test_a_template_that_takes_strings_alone_gets_the_text_of_a_list() -> None:
+    listed = parse({"messages": said([{"type": "text", "text": " q "}])})
+    for source in (HEAD + "{{ m.content }}" + TAIL, HEAD + "{{ m.content + '' }}" + TAIL):
+        assert " q <|im_end|>" in template(source).render(listed).text
+        assert "type" not in template(source).render(listed).text
 
 
 def test_template_that_trims_the_assistant_alone() -> None:

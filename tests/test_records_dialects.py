@@ -49,7 +49,7 @@ def turn_of(**members: Any) -> dict[str, Any]:
         {
             "images": ["a.png", {"path": "b.png", "bytes": None}],
             "messages": [
-                {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+                {"role": "system", "content": "Be brief."},
                 {"role": "user", "content": f"<image>{QUESTION}<image>"},
                 {"role": "assistant", "content": " A cat.\n"},
             ],
@@ -65,7 +65,7 @@ def turn_of(**members: Any) -> dict[str, Any]:
                         {"type": "image", "image": "b.png"},
                     ],
                 },
-                {"role": "assistant", "content": [" A cat.\n", ""]},
+                {"role": "assistant", "content": " A cat.\n"},
             ]
         },
         {
@@ -83,6 +83,18 @@ def turn_of(**members: Any) -> dict[str, Any]:
 )
 def test_dialects_parse_equal(record: dict[str, Any]) -> None:
     assert parse(record) == Conversation(EXPECTED)
+
+
+@pytest.mark.parametrize("parts", [[{"type": "text", "text": " A cat.\n"}], [" A cat.\n", ""]])
+def test_text_in_a_list_of_parts_is_told_from_a_string(parts: list[Any]) -> None:
+    listed, string = (
+        parse({"messages": [{"role": "user", "content": content}]})
+        for content in (parts, " A cat.\n")
+    )
+    assert listed.turns[0].parts == string.turns[0].parts == (" A cat.\n",)
+    assert to_messages(listed)[0]["content"] == [{"type": "text", "text": " A cat.\n"}]
+    assert to_messages(string)[0]["content"] == " A cat.\n"
+    assert parse({"messages": to_messages(listed)}) == listed != string
 
 
 def test_messages_round_trip() -> None:

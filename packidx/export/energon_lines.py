@@ -115,18 +115,16 @@ def _text(conversation: Conversation) -> dict[str, Any]:
 
 def _message(turn: Turn) -> dict[str, Any]:
     flag = {} if turn.train is None else {"train": turn.train}
-    return {"role": turn.role, "content": _content(turn.parts), **turn.extra, **flag}
+    return {"role": turn.role, "content": _content(turn), **turn.extra, **flag}
 
 
-def _content(parts: tuple[str | Media, ...]) -> str | list[dict[str, Any]]:
-    """Text where there is nothing else, as `conversation.to_messages` has it."""
-    if not parts:
-        return ""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
+def _content(turn: Turn) -> str | list[dict[str, Any]]:
+    """A string where `conversation.to_messages` has one."""
+    if turn.is_string:
+        return next((part for part in turn.parts if isinstance(part, str)), "")
     return [
         {"type": "text", "text": part} if isinstance(part, str) else dict(_placeholder(part))
-        for part in parts
+        for part in turn.parts
     ]
 
 

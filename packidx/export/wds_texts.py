@@ -47,10 +47,14 @@ def is_pairs(conversation: Conversation) -> bool:
     if conversation.input_ids is not None or conversation.tools or not turns or len(turns) % 2:
         return False
     roles = ("user", "assistant") * (len(turns) // 2)
-    return all(
-        turn.role == role and turn.train is None and not _extra(turn) and not _has_seams(turn)
-        for turn, role in zip(turns, roles, strict=True)
-    ) and not any(_has_frames(medium) for medium in conversation.media)
+    return (
+        all(
+            turn.role == role and turn.train is None and not _extra(turn) and not _has_seams(turn)
+            for turn, role in zip(turns, roles, strict=True)
+        )
+        and not any(turn.text_as_list for turn in turns)
+        and not any(_has_frames(medium) for medium in conversation.media)
+    )
 
 
 def messages_of(conversation: Conversation, names: Names) -> dict[str, Any]:
@@ -98,10 +102,9 @@ def _message(turn: Turn, names: Any) -> dict[str, Any]:
         {"type": "text", "text": part} if isinstance(part, str) else _named(part, next(names))
         for part in turn.parts
     ]
-    plain = not parts or (len(parts) == 1 and isinstance(turn.parts[0], str))
     message: dict[str, Any] = {
         "role": turn.role,
-        "content": "".join(map(str, turn.parts)) if plain else parts,
+        "content": "".join(map(str, turn.parts)) if turn.is_string else parts,
         **_extra(turn),
     }
     return message if turn.train is None else {**message, "train": turn.train}

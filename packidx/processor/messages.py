@@ -20,6 +20,9 @@ from packidx.processor.traced_values import Incomplete
 from packidx.processor.turns import Hole
 from packidx.records.conversation import Conversation, to_messages
 
+AS_HELD, AS_LIST, AS_STRING = "as held", "as list", "as string"
+"""Of `Form.text`."""
+
 
 class Unusual(Exception):
     """A conversation whose structure cannot be told."""
@@ -32,8 +35,9 @@ class Form:
     empty_as_list: bool = True
     """Empty content is ``[]``, as `ProcessorMixin.apply_chat_template` has it when it tokenizes
     (tokenizers alone keep ``""``)."""
-    text_as_list: bool = False
-    """Text is a list of one part, for templates that see no other."""
+    text: str = AS_HELD
+    """Text is what the record holds, a string or a list of parts; `AS_LIST` or `AS_STRING` for
+    templates that see no other."""
 
 
 def messages_of(conversation: Conversation, form: Form) -> list[dict[str, Any]]:
@@ -42,10 +46,12 @@ def messages_of(conversation: Conversation, form: Form) -> list[dict[str, Any]]:
     for turn, message in zip(conversation.turns, messages, strict=True):
         if turn.extra:
             _normalise(message)
+        if form.text == AS_STRING and turn.text_as_list:
+            message["content"] = turn.parts[0] if turn.parts else ""
         content = message["content"]
         if type(content) is str and not content:
             message["content"] = [] if form.empty_as_list else ""
-        elif form.text_as_list and isinstance(content, str):
+        elif form.text == AS_LIST and isinstance(content, str):
             message["content"] = [{"type": "text", "text": content}]
     return messages
 
@@ -83,6 +89,8 @@ def structure(
     texts: list[str] = []
     for turn in conversation.turns:
         key.append(turn.role if turn.train is None else (turn.role, turn.train))
+        if turn.text_as_list:
+            key.append(2)
         for part in turn.parts:
             if isinstance(part, str):
                 if not part:

@@ -26,6 +26,8 @@ from packidx.processor.environment import Generation, chat_environment
 from packidx.processor.fallback import Search
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.messages import (
+    AS_LIST,
+    AS_STRING,
     Form,
     Unusual,
     known_names,
@@ -43,6 +45,7 @@ from packidx.processor.turns import Lost, Words, find_turns
 from packidx.records.conversation import Conversation, Turn
 
 MAX_STRUCTURES = 4096
+_PART = re.compile("""['"]type['"]""")  # of a part that is written as it stands in the code
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -184,19 +187,23 @@ class ChatTemplate:
 
     @cached_property
     def _form(self) -> Form:
-        """Text is put into lists where the template shows it only so, as LLaVA's: else it would be
-        lost without a word."""
+        """Text is put into lists where the template shows it only so, as LLaVA's, and taken out of
+        them where it takes strings alone: else it would be lost, or written as Python writes it."""
+        string, listed = self._shows(text_as_list=False), self._shows(text_as_list=True)
+        if string == listed:
+            return Form(self.empty_as_list)
+        return Form(self.empty_as_list, AS_STRING if string else AS_LIST)
+
+    def _shows(self, *, text_as_list: bool) -> bool:
+        """Whether the template writes texts that are strings, or lists of one part."""
         words = {"user": "a question", "assistant": "an answer"}
-        talk = Conversation(tuple(Turn(role, (text,)) for role, text in words.items()))
-        shown = []
-        for text_as_list in (False, True):
-            form = Form(self.empty_as_list, text_as_list)
-            try:
-                text = self._render(talk, form=form)
-            except BadRecord:
-                text = ""
-            shown.append(all(word in text.casefold() for word in words.values()))
-        return Form(self.empty_as_list, shown == [False, True])
+        turns = [Turn(role, (text,), text_as_list=text_as_list) for role, text in words.items()]
+        try:
+            text = self._render(Conversation(tuple(turns)), form=Form(self.empty_as_list))
+        except BadRecord:
+            return False
+        shown = all(word in text.casefold() for word in words.values())
+        return shown and _PART.search(text) is None
 
     # -- label spans -------------------------------------------------------------------------------
 

@@ -64,6 +64,15 @@ class Turn:
     """The message's other keys (``tool_calls``, ``name`` …), as they were."""
     train: bool | None = None
     """Whether the record says that this turn is trained on; None leaves it to the label policy."""
+    text_as_list: bool = False
+    """Whether the record holds text alone as a list of parts; templates may treat it otherwise."""
+
+    @property
+    def is_string(self) -> bool:
+        """Whether a template gets the content as a string: text in one piece, or nothing at all."""
+        if self.text_as_list or len(self.parts) > 1:
+            return False
+        return not self.parts or isinstance(self.parts[0], str)
 
 
 @dataclass(slots=True)
@@ -91,21 +100,19 @@ class Conversation:
 def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The conversation as Hugging Face messages, ready for a chat template.
 
-    A turn with at most one piece of text and no media has string content; any other a list of
-    ``{"type": "text", "text": …}``, ``{"type": "image"}`` and ``{"type": "video"}`` parts.
+    Content that is a string in the record stays one, unless placeholders for media split it; any
+    other is a list of ``{"type": "text", "text": …}``, ``{"type": "image"}`` and
+    ``{"type": "video"}`` parts.
     """
     return [
-        {"role": turn.role, "content": _content(turn.parts), **turn.extra}
-        for turn in conversation.turns
+        {"role": turn.role, "content": _content(turn), **turn.extra} for turn in conversation.turns
     ]
 
 
-def _content(parts: tuple[str | Media, ...]) -> str | list[dict[str, str]]:
-    if not parts:
-        return ""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
+def _content(turn: Turn) -> str | list[dict[str, str]]:
+    if turn.is_string:
+        return next((part for part in turn.parts if isinstance(part, str)), "")
     return [
         {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind}
-        for part in parts
+        for part in turn.parts
     ]

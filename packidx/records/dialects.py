@@ -162,7 +162,13 @@ def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
         content, extra = None, {"tool_calls": _calls(content, number), **extra}
     if content is None and not extra.get("tool_calls"):
         raise BadRecord("bad_turn", f"turn {number} has no content")
-    return Turn(role, _parts(content, number, lists), extra, train)
+    parts = _parts(content, number, lists)
+    listed = isinstance(content, list | tuple) and len(parts) < 2 and not _media_in(parts)
+    return Turn(role, parts, extra, train, listed)
+
+
+def _media_in(parts: Parts) -> bool:
+    return any(isinstance(part, Media) for part in parts)
 
 
 def _unknown_role(stated: Any, number: int) -> BadRecord:
