@@ -137,6 +137,7 @@ def _make_views(
         copies: what the views need lives as long as this.
     """
     from packidx.copies import local_copies
+    from packidx.format.parquet import scan_of
     from packidx.storage import is_url
 
     named = {name for name in (*_TABLES, "lengths") if re.search(rf"\b{name}\b", query, re.I)}
@@ -152,8 +153,7 @@ def _make_views(
         if lengths:
             tables["lengths"] = copies.enter_context(local_copies(lengths))
     for name, files in tables.items():
-        listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {scan_of(files)}")
     return absent
 
 
@@ -161,36 +161,27 @@ def _lengths_files(index: Index) -> tuple[list[Part], str]:
     """The planned lengths table's files, or none and the reason."""
     from packidx import storage
     from packidx.copies import Part
-    from packidx.errors import FormatError
+    from packidx.errors import FormatError, SourceError
+    from packidx.lengths.open import find_table
     from packidx.manifest import load_manifest
-    from packidx.publish import LIST
     from packidx.schema import LENGTHS_FORMAT
 
     planned = index.manifest["lengths"]
-    uri = index.resolve(planned["uri"]).rstrip("/") or "/"
-    path = storage.join(uri, "manifest.json")
-    if storage.is_file(path):
+    uri = index.resolve(planned["uri"])
+    try:
+        table = find_table(uri, planned.get("pattern", False))
+        if table.manifest is None:
+            return table.files, ""
         keys = {"fingerprint": str, "files": list}
-        try:
-            manifest = load_manifest(path, LENGTHS_FORMAT, keys, "estimate again")
-        except FormatError as error:
-            return [], f"there is no view lengths: {error}"
-        if manifest["fingerprint"] != planned["fingerprint"]:
-            return [], f"there is no view lengths: {uri} is not the table that was planned"
-        parts = manifest["files"]
-        return [Part(storage.join(uri, p["path"]), p["bytes"], p.get("sha256")) for p in parts], ""
-    if storage.is_file(uri):
-        files = [uri]
-    elif storage.is_folder(uri):
-        names = storage.names(uri)
-        if LIST in names:
-            return [], f"there is no view lengths: {uri} is being written, or its run was cut off"
-        files = [storage.join(uri, name) for name in names if name.endswith(".parquet")]
-    else:
-        files = storage.glob(uri)
-    if not files:
-        return [], f"there is no view lengths: {uri} is gone, say where with --root OLD=NEW"
-    return [Part(file) for file in files], ""
+        manifest = load_manifest(table.manifest, LENGTHS_FORMAT, keys, "estimate again")
+    except SourceError as error:
+        return [], f"there is no view lengths: {error}, or say where it is with --root OLD=NEW"
+    except FormatError as error:
+        return [], f"there is no view lengths: {error}"
+    if manifest["fingerprint"] != planned["fingerprint"]:
+        return [], f"there is no view lengths: {uri} is not the table that was planned"
+    parts = manifest["files"]
+    return [Part(storage.join(uri, p["path"]), p["bytes"], p.get("sha256")) for p in parts], ""
 
 
 def _hand_out(text: str, output: str | None) -> None:

@@ -46,7 +46,7 @@ def local_copy(part: Part) -> Iterator[str]:
         OSError: it cannot be read, or the cache cannot be written.
     """
     if not storage.is_url(part.path):
-        yield part.path
+        yield os.path.abspath(part.path)  # of which Arrow takes no part for a home folder or a URL
         return
     from packidx import cache
 
@@ -73,7 +73,7 @@ def local_copy(part: Part) -> Iterator[str]:
 def local_copies(parts: Sequence[Part]) -> Iterator[list[str]]:
     """`local_copy` of several files."""
     if not any(storage.is_url(part.path) for part in parts):
-        yield [part.path for part in parts]
+        yield [os.path.abspath(part.path) for part in parts]
         return
     _allow_open_files(len(parts) + _SPARE)  # each copy is held by a handle
     with contextlib.ExitStack() as stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -133,7 +134,7 @@ def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
     integers = [field.name for field in flat if pa.types.is_integer(field.type)]
     repeated = {"source", "group", "method", "status", "reason"}
     return pq.ParquetWriter(
-        path,
+        os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
         schema,
         version="2.6",
         **codec,

@@ -199,9 +199,16 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def glob(pattern: str) -> list[str]:
-    """Files that match, sorted; ``**`` goes through folders, and no wildcard is a leading dot."""
+    """Files that match, sorted; ``**`` goes through folders, and no wildcard is a leading dot.
+
+    Folders that the pattern begins with, and that are there by that very name, are these.
+    """
     if not is_url(pattern):
-        found = local_glob.glob(pattern, recursive=True)
+        folder = os.path.dirname(pattern)
+        while not os.path.isdir(folder or "."):
+            folder = os.path.dirname(folder)
+        rest = pattern[len(folder) :]
+        found = local_glob.glob(local_glob.escape(folder) + rest, recursive=True)
         return sorted(name for name in found if not os.path.isdir(name))
     scheme = pattern.partition("://")[0]
     matches: dict[str, Any] = _call(pattern, "glob", detail=True)

@@ -166,7 +166,7 @@ def _totals(job: Job, parts: Sequence[Part]) -> dict[str, int]:
 
 def _locate(path: str, wanted: dict[str, Ints], shards: Sequence[ShardInfo]) -> list[_Chosen]:
     """The usable rows of a part by their number among those of their source."""
-    table = pq.read_table(path, columns=_COLUMNS)
+    table = pq.read_table(os.path.abspath(path), columns=_COLUMNS)
     sources = np.array(table.column("source").to_pylist(), object)
     usable = np.array(pa.compute.equal(table.column("status"), "ok"))
     picked = [np.flatnonzero(usable & (sources == name))[at] for name, at in wanted.items()]

@@ -233,6 +233,8 @@ def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
         "encoder": manifest.get("encoder"),
         "methods": table.methods,
     }
+    if table.is_pattern:
+        lengths["pattern"] = True
     if "transform" in manifest:
         lengths["transform"] = manifest["transform"]
     if margin is not None:

@@ -21,9 +21,10 @@ from packidx import storage
 from packidx.copies import Part, local_copies, overlapped
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.files import ColumnDigest, canonical_json, digest
+from packidx.lengths.open import HELP as _HELP
+from packidx.lengths.open import find_table
 from packidx.manifest import check_keys, load_manifest, unsound_file
 from packidx.plan.rows import METHODS, Rows, typed
-from packidx.publish import LIST
 from packidx.schema import LENGTHS, LENGTHS_FORMAT
 
 _KEYS = {"fingerprint": str, "files": list, "num_samples": int}
@@ -34,9 +35,6 @@ _PARTS: dict[str, dict[str, type]] = {
     "shards": {"uri": str, "rows": int},
     "sources": {"name": str},
 }
-_HELP = (
-    "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,18 @@ class Lengths:
         columns: the known columns that are present.
         num_samples: rows.
         manifest: the lengths manifest, None for a bare table.
+        is_pattern: whether the path is a pattern, which other files may match by now.
     """
 
-    def __init__(self, uri: str, files: list[Part], manifest: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        files: list[Part],
+        manifest: dict[str, Any] | None,
+        is_pattern: bool = False,
+    ) -> None:
         self.uri = uri
+        self.is_pattern = is_pattern
         self._files = files
         self.manifest = manifest
         self._footers = overlapped(_footer, files)
@@ -261,41 +267,11 @@ def read_lengths(uri: str) -> Lengths:
         OSError: a store cannot be asked.
     """
     uri = storage.local_path(uri)
-    manifest, files = _find(uri)
+    found = find_table(uri)
+    if found.manifest is None:
+        return Lengths(uri, found.files, None, found.is_pattern)
+    manifest, files = _read_manifest(uri)
     return Lengths(uri, files, manifest)
-
-
-def _find(uri: str) -> tuple[dict[str, Any] | None, list[Part]]:
-    if any(mark in uri for mark in "*?[") and not storage.exists(uri):
-        found = _matches(uri)
-        if not found:
-            raise SourceError(f"{uri} matches no file; {_HELP}")
-        return None, [Part(path) for path in found]
-    if storage.is_file(uri):
-        return None, [Part(uri)]
-    if storage.is_file(storage.join(uri, "manifest.json")):
-        return _read_manifest(uri)
-    names = storage.names(uri)
-    if not names and not storage.exists(uri):
-        raise SourceError(f"{uri} does not exist; {_HELP}")
-    if LIST in names:  # what is there may be parts of two tables
-        raise SourceError(
-            f"{uri} has no manifest.json yet: it is being written, or its run was cut off; run "
-            "`packidx estimate` again"
-        )
-    tables = [name for name in names if name.endswith(".parquet")]
-    if not tables:
-        raise SourceError(
-            f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {_HELP}"
-        )
-    return None, [Part(storage.join(uri, name)) for name in tables]
-
-
-def _matches(pattern: str) -> list[str]:
-    if storage.is_url(pattern):
-        return storage.glob(pattern)
-    path = Path(pattern)
-    return [str(one) for one in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))]
 
 
 def _read_manifest(folder: str) -> tuple[dict[str, Any], list[Part]]:
@@ -334,7 +310,7 @@ def _names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
 def _footer(file: Part) -> pq.FileMetaData:
     if not storage.is_url(file.path):
         with _readable(file.path):
-            return pq.read_metadata(file.path)
+            return pq.read_metadata(os.path.abspath(file.path))
     with storage.open_range(file.path, 0, file.nbytes) as opened, _readable(file.path):
         return pq.read_metadata(opened)
 

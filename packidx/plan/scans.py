@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from packidx.errors import FormatError, SourceError
+from packidx.format.parquet import scan_of
 from packidx.schema import LENGTHS
 
 _MEDIA = ("image_tokens", "video_tokens", "audio_tokens")
@@ -61,13 +61,11 @@ def scan_duckdb(
     )
     aggregates = {name: f"({how})::BIGINT" for name, how in zip(SUMS, sums, strict=True)}
     named = ", ".join(f'{how} AS "{name}"' for name, how in (keys | aggregates).items())
-    query = f"SELECT {named} FROM read_parquet(?, hive_partitioning = false) GROUP BY ALL"
-    # DuckDB takes a path for a pattern: a mark stands for itself between brackets.
-    paths = [re.sub(r"([\[*?])", r"[\1]", str(path)) for path in files]
+    query = f"SELECT {named} FROM {scan_of(files)} GROUP BY ALL"
     config = {"threads": threads, "memory_limit": memory_limit}
     with duckdb.connect(config={k: v for k, v in config.items() if v is not None}) as connection:
         try:
-            return connection.sql(query, params=[paths]).to_arrow_table()
+            return connection.sql(query).to_arrow_table()
         except duckdb.ConversionException as error:
             raise FormatError(f"{_at(files)}: {_first_line(error)}; {_HELP}") from None
         except duckdb.Error as error:

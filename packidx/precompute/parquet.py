@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -92,7 +93,9 @@ def write_parquet(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
         columns = _Columns([stack.enter_context(pa.OSFile(path)) for path in paths])
         schema = _with(source.schema_arrow.empty_table(), names, columns.take(0)).schema
         codec = _codec(source.metadata)
-        out = stack.enter_context(pq.ParquetWriter(output, schema, compression=codec))
+        out = stack.enter_context(
+            pq.ParquetWriter(os.path.abspath(output), schema, compression=codec)
+        )
         for number in range(source.num_row_groups):
             table = _row_group(source, number, place)
             table = _with(table, names, columns.take(table.num_rows))
@@ -101,7 +104,7 @@ def write_parquet(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
 
 def _opened(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, pre_buffer=False)
+        return pq.ParquetFile(os.path.abspath(path), pre_buffer=False)
     except _ERRORS as error:
         raise broken(path, "no Parquet file that can be read", error) from None
 

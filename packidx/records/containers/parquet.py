@@ -6,6 +6,7 @@ import atexit
 import bisect
 import functools
 import itertools
+import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +79,10 @@ class _File:
         try:
             # Not read ahead: a row group of images may be larger than memory should grow.
             self._file = pq.ParquetFile(
-                path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+                os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
+                pre_buffer=False,
+                buffer_size=1 << 20,
+                page_checksum_verification=True,
             )
             check_names(self._file.schema_arrow)
         except _ERRORS as error:

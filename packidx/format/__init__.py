@@ -1,0 +1,1 @@
+"""What stands on disk, as FORMAT.md has it."""

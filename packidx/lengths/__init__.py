@@ -1,0 +1,1 @@
+"""The lengths table on disk."""

@@ -1,0 +1,113 @@
+"""A path is the file or folder of that very name, whatever marks are in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+
+NAMES = [
+    *("a*b", "d[1]", "q?", "{x,y}", "it's", "100%", "%41", "two words", "back\\slash", "~", "ü"),
+    *("[!a]", "**", "length=3", "a=1/b=2", '"q"', "c#d", "$HOME", "[[]", "[a", "; DROP"),
+]
+
+
+def lengths(path: Path, values: list[int]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        pq.write_table(pa.table({"length": values}), file)
+    return str(path)
+
+
+def rows(capsys: pytest.CaptureFixture[str], *args: str) -> list[dict[str, int]]:
+    capsys.readouterr()
+    status = main(["sql", *args, "--format", "json"])
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    found: list[dict[str, int]] = json.loads(out)
+    return found
+
+
+def summed(capsys: pytest.CaptureFixture[str], index: str, view: str = "lengths") -> list[int]:
+    query = f"SELECT count(*) AS n, sum(length)::BIGINT AS tokens FROM {view}"
+    return [value for row in rows(capsys, index, query) for value in row.values()]
+
+
+def plan(path: str, index: Path) -> str:
+    assert main(["plan", path, "-o", str(index), "--capacity", "16"]) == 0
+    return str(index)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_index_is_read_from_a_folder_of_any_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named in full, and from where it lies."""
+    monkeypatch.chdir(tmp_path)
+    index = plan(lengths(Path(name, "l.parquet"), [5, 6, 7, 8]), Path(name, "i"))
+    assert summed(capsys, index) == [4, 26]
+    assert summed(capsys, str(tmp_path / index), "samples") == [4, 26]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("a*b", "axb"), ("d[1]", "d1"), ("q?", "qx"), ("**", "x/y"), ("[!a]", "b"), ("{x,y}", "x")],
+)
+def test_a_neighbour_that_a_pattern_would_match_is_not_read(
+    name: str, other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = plan(lengths(tmp_path / name / "f.parquet", [5, 6]), tmp_path / name / "i")
+    second = plan(lengths(tmp_path / other / "f.parquet", [7, 8]), tmp_path / other / "i")
+    shutil.rmtree(tmp_path / other / "i")  # the same tables, by the other's name
+    shutil.copytree(index, second)
+    assert summed(capsys, index, "samples") == [2, 11]
+    assert summed(capsys, index) == [2, 11]
+    whole = plan(f"{tmp_path / name}/", tmp_path / "folder")
+    assert summed(capsys, whole) == [2, 11]
+
+
+def test_a_planned_file_that_is_gone_does_not_become_what_its_name_matches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lengths(tmp_path / "a*b.parquet", [5, 6])
+    lengths(tmp_path / "axb.parquet", [7, 8])
+    index = plan(path, tmp_path / "i")
+    assert (
+        json.loads(next(Path(index).rglob("manifest.json")).read_text())["lengths"]["uri"] == path
+    )
+    Path(path).unlink()
+    capsys.readouterr()
+    assert main(["sql", index, "SELECT * FROM lengths"]) == 1
+    assert f"{path} does not exist" in capsys.readouterr().err
+
+
+def test_a_pattern_that_was_planned_stays_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths(tmp_path / "d[1]" / "a.parquet", [5, 6])
+    lengths(tmp_path / "d[1]" / "b.parquet", [7])
+    lengths(tmp_path / "d1" / "c.parquet", [8])
+    index = plan(f"{tmp_path}/d[1]/*.parquet", tmp_path / "i")
+    assert summed(capsys, index) == [3, 18]
+    assert summed(capsys, index, "samples") == [3, 18]
+    shutil.rmtree(tmp_path / "d[1]")
+    assert summed(capsys, index) == [1, 8]  # the pattern's own meaning, where nothing has its name
+
+
+def test_records_are_counted_in_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("~", "a*b", "length=3", "file:x"):
+        records = [{"messages": [{"role": "user", "content": "one"}]}] * 3
+        Path(name).mkdir()
+        with open(f"{name}/r.parquet", "wb") as file:
+            pq.write_table(pa.Table.from_pylist(records), file)
+        arguments = [f"{name}/r.parquet", "-o", f"{name}/lengths", "--workers", "1", "--quiet"]
+        assert main(["estimate", *arguments]) == 0, capsys.readouterr().err
+        assert summed(capsys, plan(f"{name}/lengths", Path(name, "i")))[0] == 3
