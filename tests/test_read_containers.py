@@ -184,8 +184,10 @@ def openai(record: Record) -> Record:
     """Content parts, each image where its placeholder is."""
     images = iter(record["images"])
 
-    def parts(text: str) -> list[dict[str, str]]:
+    def parts(text: str) -> str | list[dict[str, str]]:
         texts = text.split("<image>")
+        if len(texts) == 1:
+            return text
         found: list[dict[str, str]] = [{"type": "text", "text": texts[0]}]
         for rest in texts[1:]:
             found += [{"type": "image", "image": next(images)}, {"type": "text", "text": rest}]

@@ -96,6 +96,8 @@ def conversations(key: str, record: Record) -> Record:
 
 def parts(key: str, record: Record) -> Record:
     user, answer = record["messages"]
+    if not record["images"]:
+        return {"messages": record["messages"]}
     content: list[Any] = [{"type": "image_url", "image_url": {"url": n}} for n in record["images"]]
     content.append({"type": "text", "text": user["content"].replace("<image>", "")})
     return {"messages": [{"role": "user", "content": content}, answer]}
