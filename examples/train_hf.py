@@ -58,7 +58,8 @@ class PackedTrainer(Trainer):
                 f"the sampler has world_size {mine[0]} and global_batch {mine[1]}, the Trainer"
                 f" {theirs[0]} processes of {theirs[1]} packs per step: let them agree"
             )
-        self.add_callback(_Epochs(sampler))
+        self.progress = _Epochs(sampler)
+        self.add_callback(self.progress)
 
     def get_train_dataloader(self) -> DataLoader:
         # Not through accelerator.prepare: it deals to ranks, as the sampler has done already.
@@ -76,8 +77,8 @@ class PackedTrainer(Trainer):
         # finds none of them again and goes on from random ones (huggingface/transformers#43701).
         model = self.model if model is None else model
         order = Path(resume_from_checkpoint) / _ORDER
-        if order.exists():  # refuses another snapshot, seed or global batch
-            self.sampler.load_state_dict(json.loads(order.read_text()))
+        if order.exists():
+            self.progress.resume(json.loads(order.read_text()))
         saved = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
 
@@ -110,18 +111,31 @@ class PackedTrainer(Trainer):
 
 
 class _Epochs(TrainerCallback):
-    """Every epoch has its own order; Trainer does not tell a sampler which one it is."""
+    """Every epoch has its own order; Trainer does not tell a sampler where training is."""
 
     def __init__(self, sampler: PackSampler) -> None:
         self.sampler = sampler
+        self.done = 0  # optimizer steps of this epoch
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:  # of the epoch's beginning: Trainer skips to its step
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            (folder / _ORDER).write_text(json.dumps(self.sampler.state_at(0)))
+    def resume(self, state: dict[str, Any]) -> None:
+        """Take up a checkpoint's `state`; refuses another snapshot, seed or global batch."""
+        # From the epoch's beginning: Trainer passes over what is done by itself.
+        self.sampler.load_state_dict({**state, "position": 0})
+        self.done = int(state["position"]) // self.sampler.global_batch
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.sampler.set_epoch(int(state.epoch or 0))
+        epoch = int(state.epoch or 0)
+        if epoch != self.sampler.epoch or not state.global_step:
+            self.done = 0
+        self.sampler.set_epoch(epoch)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.done += 1
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            (folder / _ORDER).write_text(json.dumps(self.sampler.state_at(self.done)))
 
 
 class _Speed(TrainerCallback):

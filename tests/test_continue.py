@@ -107,7 +107,7 @@ def test_three_changes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
 @given(
     st.lists(
         st.fixed_dictionaries(
-            {"steps": st.integers(0, 12)},
+            {"steps": st.integers(1, 12)},
             optional={
                 "capacity": st.sampled_from([64, 100, 300]),
                 "mix": st.sampled_from([(), ("a=2",), ("b=0",)]),
@@ -208,6 +208,37 @@ def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
     (index.folder / "manifest.json").unlink()
     with pytest.raises(NotFoundInIndex):
         plan_packs(lengths, tmp_path / "i", resume=(third, later))
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_after_no_packs_there_is_nothing_to_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], epoch: int
+) -> None:
+    lengths = write(tmp_path / "l.parquet", 500)
+    plan_packs(lengths, tmp_path / "i", capacity=512)
+    index = open_index(tmp_path / "i")
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(PackSampler(index, global_batch=4, epoch=epoch).state_at(0)))
+    command = ["plan", "--continue", f"{index.path}@{index.id}", "--state", str(path)]
+    assert main([*command, "--capacity", "600"]) == 1
+    said = capsys.readouterr().err
+    assert "0 packs" in said and f"epoch {epoch}" in said and "without --continue" in said
+    assert open_index(tmp_path / "i").id == index.id
+
+
+def test_a_continued_plan_that_was_not_begun_is_planned_from_what_it_continues(
+    tmp_path: Path,
+) -> None:
+    lengths = write(tmp_path / "l.parquet", 500)
+    plan_packs(lengths, tmp_path / "i", capacity=512)
+    first = open_index(tmp_path / "i")
+    state = PackSampler(first, global_batch=4).state_at(2)
+    plan_packs(lengths, tmp_path / "i", resume=(first, state), capacity=600)
+    second = open_index(tmp_path / "i")
+    with pytest.raises(OptionError, match=f"--continue {first.path}@{first.id[:12]}"):
+        begin = PackSampler(second, global_batch=4).state_at(0)
+        plan_packs(lengths, tmp_path / "i", resume=(second, begin), capacity=700)
+    assert open_index(tmp_path / "i").id == second.id
 
 
 def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from trained_packs import (
+    CAPACITY,
     Encode,
     Noting,
     gradients,
@@ -20,6 +22,8 @@ from trained_packs import (
 )
 
 from packidx.errors import MismatchError
+from packidx.index import open_index
+from packidx.plan import plan_packs
 from packidx.torch import PackedDataset, PackSampler, collate
 from packidx.torch.loss import WEIGHTS, LossWeights, packed_loss
 
@@ -155,6 +159,26 @@ def test_each_rank_gets_exactly_the_samplers_packs(index: str, tmp_path: Path) -
         again, same = torch.load(tmp_path / f"resumed-{rank}.pt")
         assert again == expected[(sampler.num_steps + 1) * 2 : done]
         assert all(torch.allclose(weights[key], same[key], atol=1e-6) for key in weights)
+    sampler = PackSampler(index, global_batch=4, seed=5, epoch=1)
+    for run in (sampler.num_steps + 1, 2 * sampler.num_steps + 2):  # the second one was resumed
+        state = json.loads((tmp_path / f"run/checkpoint-{run}/packs.json").read_text())
+        sampler.set_epoch(run // sampler.num_steps)
+        assert state == sampler.state_at(run % sampler.num_steps)
+
+
+def test_a_plan_goes_on_from_a_checkpoints_state(tmp_path: Path) -> None:
+    """What the Trainer was given until then is neither planned again nor lost."""
+    index = trained_index(tmp_path)
+    lengths, total = tmp_path / "lengths", index.num_samples
+    dataset = Noting(index, Encode())
+    sampler = PackSampler(index, global_batch=4)
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    trainer(str(tmp_path / "run"), dataset, sampler, **options).train()
+    trained = [sample.sample_id for k in dataset.asked for sample in index.pack(k).samples]
+    state = json.loads((tmp_path / "run/checkpoint-3/packs.json").read_text())
+    plan_packs(lengths, tmp_path / "index", resume=(index, state), capacity=2 * CAPACITY)
+    rest = open_index(tmp_path / "index").samples(["sample_id"])["sample_id"].to_pylist()
+    assert trained and rest and sorted(trained + rest) == list(range(total))
 
 
 def test_evaluation_has_its_own_denominator(index: str, tmp_path: Path) -> None:

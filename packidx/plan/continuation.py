@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.errors import MismatchError
+from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
@@ -43,8 +43,10 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
         MismatchError: the state is of another snapshot, or `index` was planned of other lengths.
         FormatError: it is no state of a sampler.
         NotFoundInIndex: a snapshot of the lineage is gone.
+        OptionError: the state is of an epoch that has not begun.
     """
     consumed_packs(index.manifest, state)  # refuses a state of another snapshot
+    _check_begun(index, state)
     planned, found = index.manifest["lengths"]["fingerprint"], table.fingerprint()
     if planned != found:
         raise MismatchError(
@@ -66,6 +68,25 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
     order = np.lexsort((copies, samples))
     consumed = Consumed(samples[order], copies[order], left)
     return replace(rules, consumed=consumed, before=_left_out(index))
+
+
+def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
+    """Refuse position 0, of whatever epoch: nothing of it is consumed that could be taken off.
+
+    An epoch that has not begun is planned like any other. Most such states are mistakes: those of a
+    sampler that somebody else's loop has not told how far it is.
+    """
+    if state["position"]:
+        return
+    before = index.manifest["options"].get("continues") or ()
+    instead = "plan without --continue"
+    if before:
+        instead = f"--continue {index.path}@{before[-1]['snapshot_id'][:12]} by its own state"
+    raise OptionError(
+        f"the state says that 0 packs of epoch {state['epoch']} of {index.path}@{index.id[:12]} are"
+        f" trained, after which there is nothing to continue: give what sampler.state_at(step)"
+        f" said after the last finished step, or, if that epoch has not begun, {instead}"
+    )
 
 
 def _left_out(index: Index) -> dict[str, Int64s]:
