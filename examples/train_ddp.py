@@ -25,7 +25,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
-from packidx.torch import PackedDataset, PackSampler, check_isolation, collate, prepare_model
+from packidx.torch import (
+    PackedDataset,
+    PackSampler,
+    check_isolation,
+    check_ranks,
+    collate,
+    prepare_model,
+)
 from packidx.torch.loss import (
     LossWeights,
     batch_weight,
@@ -93,6 +100,7 @@ def train(args: argparse.Namespace, rank: int, world_size: int, device: torch.de
     model: torch.nn.Module = WithLoss(bare, weights, world_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     first = load(args.checkpoint, model, optimizer, sampler)
+    check_ranks(dataset, sampler)  # one plan, one state, and each rank its own share
     if world_size > 1:
         # A pack of text alone leaves the vision tower without gradients.
         model = DistributedDataParallel(model, find_unused_parameters=True)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
-from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
+from packidx.torch import PackedDataset, PackSampler, check_ranks, collate, prepare_model
 from packidx.torch.loss import (
     LossWeights,
     batch_weight,
@@ -188,11 +188,13 @@ def main() -> None:
         # A pack of text alone leaves the vision tower without gradients.
         ddp_find_unused_parameters=True,
     )
+    dataset = PackedDataset(args.index, ProcessorEncoder(args.processor))
+    check_ranks(dataset, sampler)  # TrainingArguments have formed the group
     speed = _Speed()
     speed.trainer = PackedTrainer(
         prepare_model(build_model()),
         settings,
-        train_dataset=PackedDataset(args.index, ProcessorEncoder(args.processor)),
+        train_dataset=dataset,
         sampler=sampler,
         weight=args.loss_weight,
         callbacks=[speed],

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from packidx.torch.isolation import IsolationError, check_isolation
     from packidx.torch.loss import LossWeights, packed_loss
     from packidx.torch.models import prepare_model
+    from packidx.torch.ranks import check_ranks
 
 # What the process that trains needs, and a worker that reads packs need not wait for.
 _LATER = {
     "IsolationError": "isolation",
     "LossWeights": "loss",
     "check_isolation": "isolation",
+    "check_ranks": "ranks",
     "packed_loss": "loss",
     "prepare_model": "models",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "PackSampler",
     "PackedDataset",
     "check_isolation",
+    "check_ranks",
     "collate",
     "packed_loss",
     "prepare_model",

@@ -1,0 +1,111 @@
+"""Do all ranks train on one plan, each on its own share? Asked once, before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from packidx.errors import MismatchError
+from packidx.torch.dataset import PackedDataset
+from packidx.torch.sampler import PackSampler
+
+Facts = Mapping[str, Any]
+
+_SHOWN = 8  # processes, or ranks, that an error lists
+
+# What must be the same on all ranks, and its name in the error.
+_SAME = {
+    "snapshot_id": "the snapshot",
+    "seed": "the seed",
+    "epoch": "the epoch",
+    "position": "the position",
+    "global_batch": "the global_batch",
+    "world_size": "the world_size",
+    "encoder": "the encoder's fingerprint",
+}
+
+
+def check_ranks(
+    dataset: PackedDataset, sampler: PackSampler, group: dist.ProcessGroup | None = None
+) -> None:
+    """Compare what the processes of a run are about to train on.
+
+    All processes of `group` (all processes if None) must call it, after the sampler has taken up
+    its state. They need the same snapshot, seed, epoch, position, global batch, world size and
+    encoder, and each data-parallel rank must be there, as often as the others: processes that share
+    a rank (tensor or pipeline parallel) share its packs. Without a process group only `dataset` and
+    `sampler` are compared with each other.
+
+    Raises:
+        MismatchError: something differs; on every rank, with the same words.
+    """
+    mine = _facts(dataset, sampler)
+    together = dist.is_available() and dist.is_initialized()
+    found: list[Facts] = [mine]
+    if together:
+        gathered: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(gathered, mine, group=group)
+        found = gathered
+    faults = [*_within(found), *_between(found), *(_shares(found) if together else ())]
+    if faults:
+        raise MismatchError(
+            f"the ranks do not agree: {'; '.join(faults)}: give all of them the same INDEX@ID,"
+            " options, state and encoder, and each its own rank"
+        )
+
+
+def _facts(dataset: PackedDataset, sampler: PackSampler) -> Facts:
+    fingerprint = getattr(dataset.encode, "fingerprint", None)
+    return {
+        **sampler.state_dict(),
+        "snapshot_id": dataset.index.id,
+        "order_of": sampler.index.id,
+        "world_size": sampler.world_size,
+        "rank": sampler.rank,
+        "encoder": fingerprint() if callable(fingerprint) else None,
+    }
+
+
+def _within(found: Sequence[Facts]) -> Iterable[str]:
+    """Processes whose sampler orders another snapshot's packs than their dataset reads."""
+    for number, facts in enumerate(found):
+        if facts["order_of"] != facts["snapshot_id"]:
+            yield (
+                f"the sampler's snapshot {facts['order_of']} on process {number}, whose dataset has"
+                f" {facts['snapshot_id']}"
+            )
+
+
+def _between(found: Sequence[Facts]) -> Iterable[str]:
+    for key, name in _SAME.items():
+        where: dict[Any, list[int]] = {}
+        for number, facts in enumerate(found):
+            where.setdefault(facts[key], []).append(number)
+        if len(where) > 1:
+            held = [f"{value} on {_processes(numbers)}" for value, numbers in where.items()]
+            yield f"{name} {_few(held)}"
+
+
+def _shares(found: Sequence[Facts]) -> Iterable[str]:
+    """Data-parallel ranks that are missing, or there more often than others."""
+    world_size = found[0]["world_size"]
+    if any(facts["world_size"] != world_size for facts in found):
+        return  # which `_between` says
+    held: dict[int, list[int]] = {}
+    for number, facts in enumerate(found):
+        held.setdefault(facts["rank"], []).append(number)
+    if len(held) == world_size and len({len(numbers) for numbers in held.values()}) == 1:
+        return
+    shares = [f"rank {rank} on {_processes(held[rank])}" for rank in sorted(held)]
+    yield f"of {world_size} ranks there are {_few(shares)}"
+
+
+def _processes(numbers: Sequence[int]) -> str:
+    return f"process{'es' * (len(numbers) > 1)} {_few([str(number) for number in numbers])}"
+
+
+def _few(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return ", ".join(words[:_SHOWN]) + more
