@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -84,17 +86,18 @@ def _order(places: Sequence[int]) -> tuple[int, ...] | None:
 
 def _moved(spans: Sequence[Span], cuts: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
     """Spans of the old text in the new one; what replaces a medium inside a span belongs to it."""
+    ends = [end for _, end, _ in cuts]
+    added = [0, *itertools.accumulate(length - (end - start) for start, end, length in cuts)]
     moved = []
     for span in spans:
         borders = []
         for is_end, border in enumerate(span):
-            shift = 0
-            for start, end, length in cuts:
-                if end <= border:
-                    shift += length - (end - start)
-                elif start < border:  # a border inside what is replaced: all of it stays outside
-                    shift += start - border if is_end else start + length - border
-                    break
+            number = bisect.bisect_right(ends, border)
+            shift = added[number]
+            if number < len(cuts) and cuts[number][0] < border:
+                # A border inside what is replaced: all of that stays outside.
+                start, _, length = cuts[number]
+                shift += start - border if is_end else start + length - border
             borders.append(border + shift)
         if borders[0] < borders[1]:
             moved.append((borders[0], borders[1]))

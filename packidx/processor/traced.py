@@ -19,23 +19,43 @@ must not pass."""
 class Traced(str):
     """A text that is being traced: pieces of a template's words and of the record's texts."""
 
-    __slots__ = ("_pieces", "_trace")
-    _pieces: tuple[Piece, ...]
+    __slots__ = ("_known", "_sum", "_trace")
+    _known: tuple[Piece, ...] | None
+    _sum: tuple[str, ...]
+    """Texts that this one is the sum of, while its pieces have not been asked for."""
     _trace: Trace
 
-    def __new__(cls, trace: Trace, pieces: tuple[Piece, ...]) -> Traced:
+    def __new__(
+        cls, trace: Trace, pieces: tuple[Piece, ...] | None, summed: tuple[str, ...] = ()
+    ) -> Traced:
         self = super().__new__(cls, LEAK)
         self._trace = trace
-        self._pieces = pieces
+        self._known = pieces
+        self._sum = summed
         return self
+
+    @property
+    def _pieces(self) -> tuple[Piece, ...]:
+        """Put together once: a template that adds to a text in a loop must not cost its square."""
+        if self._known is None:
+            pieces: list[Piece] = []
+            left: list[str] = [self]
+            while left:
+                text = left.pop()
+                if isinstance(text, Traced) and text._known is None:
+                    left += reversed(text._sum)
+                else:
+                    pieces += pieces_of(text)
+            self._known, self._sum = _merged(pieces), ()
+        return self._known
 
     # -- output ------------------------------------------------------------------------------------
 
     def __add__(self, other: str) -> str:
-        return join_pieces(self._trace, (*self._pieces, *pieces_of(other)))
+        return Traced(self._trace, None, (self, _addend(other)))
 
     def __radd__(self, other: str) -> str:
-        return join_pieces(self._trace, (*pieces_of(other), *self._pieces))
+        return Traced(self._trace, None, (_addend(other), self))
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -153,29 +173,43 @@ def join_pieces(trace: Trace, pieces: Iterable[Piece]) -> str:
     Raises:
         Untraceable: a traced text was taken for a plain one.
     """
-    merged: list[Piece] = []
-    for piece in pieces:
-        if isinstance(piece, str):
-            if LEAK in piece:
-                raise Untraceable("a text escaped")
-            if merged and isinstance(merged[-1], str):
-                merged[-1] += piece
-            elif piece:
-                merged.append(piece)
-        else:
-            merged.append(piece)
+    merged = _merged(pieces)
     if all(isinstance(piece, str) for piece in merged):
         return "".join(piece for piece in merged if isinstance(piece, str))
-    return Traced(trace, tuple(merged))
+    return Traced(trace, merged)
+
+
+def _merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """Pieces without empty ones, and with plain ones that stand side by side as one."""
+    merged: list[Piece] = []
+    plain: list[str] = []  # joined once: there may be one per image
+    for piece in pieces:
+        if isinstance(piece, str):
+            plain.append(_without_leak(piece))
+            continue
+        merged += ("".join(plain),) if any(plain) else ()
+        merged.append(piece)
+        plain.clear()
+    merged += ("".join(plain),) if any(plain) else ()
+    return tuple(merged)
+
+
+def _without_leak(text: str) -> str:
+    if LEAK in text:
+        raise Untraceable("a text escaped")
+    return text
+
+
+def _addend(text: str) -> str:
+    """What is added to a traced text: a traced one, or plain words."""
+    if not isinstance(text, str):
+        raise TypeError(f'can only concatenate str (not "{type(text).__name__}") to str')
+    return text if isinstance(text, Traced) else _without_leak(text)
 
 
 def pieces_of(text: str) -> tuple[Piece, ...]:
     """The pieces of a text, traced or not."""
-    if isinstance(text, Traced):
-        return text._pieces
-    if not isinstance(text, str):
-        raise TypeError(f'can only concatenate str (not "{type(text).__name__}") to str')
-    return (text,)
+    return text._pieces if isinstance(text, Traced) else (text,)
 
 
 def _plain(value: Any) -> str:
@@ -183,9 +217,7 @@ def _plain(value: Any) -> str:
         raise Untraceable("two texts are compared")
     if not isinstance(value, str):
         raise TypeError(f"must be str, not {type(value).__name__}")
-    if LEAK in value:
-        raise Untraceable("a text escaped")
-    return value
+    return _without_leak(value)
 
 
 def _hashable(key: tuple[Any, ...]) -> tuple[Any, ...]:
