@@ -2,10 +2,12 @@
 
 <cache>/files/<digest>-<name>    a copy; the digest is of its URL and version, so it never changes
 <cache>/files/<digest>.lock      held by the process that is downloading it
+<cache>/files/.<digest>.<boot>-<token>   what it has of it so far, locked, too
 
 A copy in use is locked (shared) and not removed. Where the bound is reached, what was used longest
-ago goes first. ``PACKIDX_CACHE`` names the folder (default: ``packidx`` in ``$XDG_CACHE_HOME`` or
-``~/.cache``), ``PACKIDX_CACHE_SIZE`` the bound (default 16GB).
+ago goes first; what a killed process had begun to download goes at once. ``PACKIDX_CACHE`` names
+the folder (default: ``packidx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``), ``PACKIDX_CACHE_SIZE`` the
+bound (default 16GB).
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator
 
 from packidx import storage
 from packidx.errors import OptionError
-from packidx.files import digest
+from packidx.files import ABANDONED, digest, is_older, this_boot
 from packidx.sizes import parse_size
 
 _DEFAULT = "16GB"
+_BEGUN = re.compile(r"\.[0-9a-f]{32}\.(?:([0-9a-f]{12})-)?[0-9a-f]{8}")  # a download's file
 
 
 def folder() -> str:
@@ -134,27 +138,54 @@ def _fetch(url: str, copy: str) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(copy):
             return
-        temporary = os.path.join(home, f".{name.partition('-')[0]}.{secrets.token_hex(4)}")
         try:
-            storage.download(url, temporary)
-            _make_room(home, os.path.getsize(temporary))
-            os.rename(temporary, copy)
+            with _begun(home, name.partition("-")[0]) as temporary:
+                storage.download(url, temporary)
+                _make_room(home)
+                os.rename(temporary, copy)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(lock)
 
 
-def _make_room(home: str, nbytes: int) -> None:
-    """Remove copies, those used longest ago first, until `nbytes` more are within the bound."""
-    copies = []
+@contextlib.contextmanager
+def _begun(home: str, name: str) -> Iterator[str]:
+    """An empty hidden file for a download, locked for as long as the block, or the process, lives.
+
+    At the end of the block it is gone, unless it has another name by then.
+    """
+    while True:
+        path = os.path.join(home, f".{name}.{this_boot()}-{secrets.token_hex(4)}")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:  # nobody took it for a dead process's before it was locked
+            break
+        os.close(handle)
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(handle)
+
+
+def _make_room(home: str) -> None:
+    """Remove copies, those used longest ago first, until all that is here is within the bound.
+
+    What is being downloaded counts, and stays; what a dead process had begun goes first.
+    """
+    copies, excess = [], -limit()
     for entry in os.scandir(home):
-        if not entry.name.startswith(".") and not entry.name.endswith(".lock"):
-            with contextlib.suppress(FileNotFoundError):
-                found = entry.stat()
+        if entry.name.endswith(".lock"):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            found = entry.stat()
+            if begun := _BEGUN.fullmatch(entry.name):
+                gone = _may_be_dead(entry.path, begun[1]) and _removed(entry.path)
+                excess += 0 if gone else found.st_size
+            elif not entry.name.startswith("."):
+                excess += found.st_size
                 copies.append((found.st_atime_ns, found.st_size, entry.path))
-    excess = sum(size for _, size, _ in copies) + nbytes - limit()
     for _, size, path in sorted(copies):
         if excess <= 0:
             return
@@ -162,8 +193,13 @@ def _make_room(home: str, nbytes: int) -> None:
             excess -= size
 
 
+def _may_be_dead(path: str, boot: str | None) -> bool:
+    """Whether a download without a lock is abandoned: locks of other machines may not be seen."""
+    return boot in (None, this_boot()) or is_older(path, ABANDONED)
+
+
 def _removed(path: str) -> bool:
-    """Whether a copy was removed: one in use is not."""
+    """Whether a file was removed: one in use is not."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

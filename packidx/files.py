@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +179,32 @@ def locked(folder: str | Path) -> Iterator[None]:
     with open(path, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+ABANDONED = 2 * 24 * 3600.0
+"""Seconds without a change after which what another machine was making is nobody's any more."""
+
+
+@functools.cache
+def this_boot() -> str:
+    """A name of this machine from its start to its end: locks taken under it are seen under it."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # no Linux
+        text = platform.node()
+    return digest(text.encode())[:12]
+
+
+def is_older(path: str | Path, seconds: float) -> bool:
+    """Whether a file, or a folder with all that is in it, has not changed for so long."""
+    paths = [os.fspath(path)]
+    for here, folders, names in os.walk(path):
+        paths += (os.path.join(here, name) for name in (*folders, *names))
+    last = 0.0
+    for each in paths:
+        with contextlib.suppress(FileNotFoundError):
+            last = max(last, os.stat(each).st_mtime)
+    return time.time() - last > seconds
 
 
 def remove_tree(path: str | Path) -> None:

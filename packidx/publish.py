@@ -28,7 +28,6 @@ LIST = ".packidx-files.json"
 
 _FORMAT = "packidx-files"
 _MD5 = re.compile("[0-9a-f]{32}")
-_PART = 50 << 20  # bytes of a part where s3fs uploads in parts
 _LOOK = 1.0  # seconds between two looks at whose folder it is
 
 # What a reader begins with, in the order in which it is written; all other files come before.
@@ -176,7 +175,8 @@ def _check_content(folder: str, url: str, names: Sequence[str], listing: _Listin
         found = storage.stat(file[0])
         if found.nbytes != os.path.getsize(file[1]):
             return False
-        expected = _etag(file[1], found.version) if by_content else None
+        part = storage.upload_part(file[0], found.nbytes)
+        expected = _etag(file[1], found.version, part) if by_content else None
         return expected is None or expected == found.version
 
     pairs = [(storage.join(url, name), os.path.join(folder, name)) for name in names]
@@ -184,20 +184,24 @@ def _check_content(folder: str, url: str, names: Sequence[str], listing: _Listin
         raise listing.lost()
 
 
-def _etag(path: str, version: str) -> str | None:
+def _etag(path: str, version: str, part: int | None) -> str | None:
     """What S3 calls a file's content: its MD5, or that of its parts' and how many they are.
 
     None where `version` is nothing of the kind, or the size of its parts is not known.
+
+    Args:
+        part: bytes of a part, where they are ours.
     """
     digest, _, parts = version.partition("-")
     nbytes = os.path.getsize(path)
-    if not _MD5.fullmatch(digest) or (parts and int(parts) != -(-nbytes // _PART)):
+    if not _MD5.fullmatch(digest) or (parts and part is None):
         return None
     hashers = []
     with open(path, "rb") as file:
-        for start in range(0, max(nbytes, 1), _PART if parts else max(nbytes, 1)):
+        size = part if parts and part else max(nbytes, 1)
+        for start in range(0, max(nbytes, 1), size):
             hasher = hashlib.md5(usedforsecurity=False)
-            left = min(_PART, nbytes - start) if parts else nbytes
+            left = min(size, nbytes - start)
             while left and (block := file.read(min(left, 1 << 20))):
                 hasher.update(block)
                 left -= len(block)
@@ -205,7 +209,7 @@ def _etag(path: str, version: str) -> str | None:
     if not parts:
         return hashers[0].hexdigest()
     joined = b"".join(hasher.digest() for hasher in hashers)
-    return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{parts}"
+    return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(hashers)}"
 
 
 class _Listing:

@@ -28,6 +28,7 @@ from typing import Any
 
 from packidx.errors import MismatchError, MissingExtraError, OptionError, PackidxError, SourceError
 from packidx.manifest import software
+from packidx.run.workers import num_workers
 
 ENGINES = ("local", "ray")
 """Who runs the tasks; the bytes are the same."""
@@ -275,7 +276,7 @@ def _connect(ray: Any, workers: int | None) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address == "local":
-        cpus = workers or len(os.sched_getaffinity(0))
+        cpus = num_workers(workers)
         options |= {"num_cpus": cpus, "include_dashboard": False}
     try:
         _knock(address)

@@ -33,6 +33,8 @@ _S3 = {"config_kwargs": {"retries": {"max_attempts": 0}}}
 _OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
 _PART = 8 << 20  # bytes of a request of a download, of which so many are under way
 _DOWNLOADS = 4
+_UPLOAD = 50 << 20  # bytes of a part of an upload to S3, where it has no more than so many of them
+_MOST_PARTS = 10_000
 BLOCK = 1 << 16
 """Bytes of a request where a little is read at a place: an image's header, a tar's."""
 
@@ -358,7 +360,19 @@ def upload(source: str, path: str) -> None:
         OSError: it cannot be read or written.
     """
     system, place = _opened(path)
-    _retried(path, lambda: system.put_file(source, place))
+    part = upload_part(path, os.path.getsize(source))
+    options = {} if part is None else {"chunksize": part}
+    _retried(path, lambda: system.put_file(source, place, **options))
+
+
+def upload_part(path: str, nbytes: int) -> int | None:
+    """Bytes of a part where `upload` puts a large file in parts; None where it is the library's.
+
+    We tell S3 how large they are, since what it calls the file's content depends on it.
+    """
+    if path.partition("://")[0].lower() not in ("s3", "s3a"):
+        return None
+    return max(_UPLOAD, -(-nbytes // _MOST_PARTS))
 
 
 def download(path: str, target: str) -> None:

@@ -92,8 +92,17 @@ def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("store")
-def test_files_in_parts_are_compared_by_their_parts(tmp_path: Path) -> None:
-    url = f"{URL}/large"
+@pytest.mark.parametrize("default", [50 << 20, 20 << 20])
+def test_files_in_parts_are_compared_by_their_parts(
+    default: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever size of a part s3fs would take by itself."""
+    import s3fs.core
+
+    monkeypatch.setattr(
+        s3fs.core, "calculate_chunksize", lambda size, chunksize=None: chunksize or default
+    )
+    url = f"{URL}/large-{default}"
     source = tmp_path / "one"
     folder(source, "one", 1)
     content = bytes(range(256)) * (110 << 12)  # 110 MiB: s3fs uploads it in three parts

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,6 +236,62 @@ def test_copies_are_made_once_and_bounded(
         assert Path(first).read_bytes() == bytes(10_000)
     assert store.read("/0.bin") == 10_000
     assert store.read("/3.bin") == 3 * 10_000  # two of them by the comparison above
+
+
+KILLED = """
+import os, signal, sys
+from packidx import cache, storage
+
+def die(url, start, end):
+    if start:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read(url, start, end)
+
+read, storage._range = storage._range, die
+storage._PART = 50_000
+with cache.local(sys.argv[1]):
+    pass
+"""
+
+
+@pytest.mark.usefixtures("store")
+def test_what_a_killed_download_leaves_is_counted_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path))
+    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "40KB")
+    storage.write(f"{URL}/killed/large.bin", bytes(120_000))
+    storage.write(f"{URL}/killed/small.bin", bytes(10_000))
+    done = subprocess.run([sys.executable, "-c", KILLED, f"{URL}/killed/large.bin"])
+    files = tmp_path / "files"
+    assert done.returncode == -signal.SIGKILL
+    assert sum(file.stat().st_size for file in files.iterdir()) >= 50_000
+    with cache.local(f"{URL}/killed/small.bin"):
+        assert [name.partition("-")[2] for name in os.listdir(files) if "lock" not in name] == [
+            "small.bin"
+        ]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_download_of_another_machine_counts_until_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock may not be seen here."""
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path))
+    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "40KB")
+    urls = [f"{URL}/others/{number}.bin" for number in range(3)]
+    for url in urls:
+        storage.write(url, bytes(10_000))
+    theirs = tmp_path / "files" / f".{'0' * 32}.{'0' * 12}-12345678"
+    theirs.parent.mkdir()
+    theirs.write_bytes(bytes(25_000))
+    for url in urls[:2]:
+        with cache.local(url):
+            pass
+    assert len(list(theirs.parent.iterdir())) == 2 and theirs.exists()
+    os.utime(theirs, (0, 0))
+    with cache.local(urls[2]):
+        assert not theirs.exists()
 
 
 def test_a_copy_in_use_does_not_look_changed(store: Store) -> None:

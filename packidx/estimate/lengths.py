@@ -29,6 +29,7 @@ from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.sources import TASK_BYTES, ShardScan, scan
 from packidx.records.video import forget_videos
+from packidx.run.workers import num_workers
 from packidx.staging import Place, remove_abandoned, replacing
 from packidx.transform import Function
 
@@ -116,7 +117,7 @@ def estimate_lengths(
             must not be among the sources then; the same holds for tags and the delimiter.
         tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character.
-        workers: processes; the number of CPUs by default.
+        workers: processes; the CPUs that this process may use by default.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
             is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
         progress: called with how far the work is.
@@ -129,7 +130,7 @@ def estimate_lengths(
     """
     begun = time.monotonic()
     progress = progress or silent
-    asked, workers = workers, check_workers(workers)
+    asked, workers = workers, num_workers(workers)
     wanted = text_engines.check_engine(text_engine)
     output = storage.local_path(os.fspath(output))
     root = check_folder(media_root)
@@ -256,16 +257,6 @@ def _summary(
         discarded_parts=discarded,
         calibrated=(manifest.get("calibration") or {}).get("num_samples", 0),
     )
-
-
-def check_workers(workers: int | None) -> int:
-    if workers is None:
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
-    if workers < 1:
-        raise OptionError(f"workers is {workers}: give at least 1")
-    return workers
 
 
 def _check_calibrate(samples: int, can_encode: bool) -> None:

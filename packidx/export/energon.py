@@ -29,6 +29,7 @@ from packidx.export.energon_parts import Part, PartWriter, write_parts
 from packidx.export.energon_sources import Sources, as_energon_names
 from packidx.export.outputs import check_output
 from packidx.index import Index, open_index
+from packidx.run.workers import num_workers
 from packidx.staging import Place, replacing
 
 FORMAT = "packidx-energon"
@@ -87,7 +88,7 @@ def export_energon(
         roots: ``{old: new}`` path prefixes of data that has moved since it was planned.
         relative: name the tars' folders relative to `output`, not absolutely.
         energon_roots: ``{old: new}`` prefixes of the tars' folders where Energon sees them.
-        workers: processes; the number of CPUs by default.
+        workers: processes; the CPUs that this process may use by default.
         progress: called with packs done and packs in all.
 
     Raises:
@@ -114,7 +115,7 @@ def export_energon(
             for number, first in enumerate(range(0, opened.num_packs, _PART_PACKS))
         ]
         resumed = len([part for part in spans if writer.is_done(part)])
-        num_media = write_parts(writer, spans, _check_workers(workers), progress)
+        num_media = write_parts(writer, spans, num_workers(workers), progress)
         manifest = _finish(place, writer, spans, opened, aux, num_media)
     return EnergonSummary(
         path=output,
@@ -180,14 +181,6 @@ def _job(index: Index, sources: Sources) -> str:
     """Digest of what decides the parts: another export's are not taken for ours."""
     facts = [FORMAT, VERSION, _PART_PACKS, index.id, sources.folders]
     return files.digest(files.canonical_json(facts))
-
-
-def _check_workers(workers: int | None) -> int:
-    if workers is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    if workers < 1:
-        raise OptionError(f"workers is {workers}: give at least 1")
-    return workers
 
 
 def _about_lengths(index: Index) -> list[str]:

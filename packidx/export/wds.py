@@ -24,6 +24,7 @@ from packidx.export.shards import Shard, ShardWriter, rows_of
 from packidx.export.wds_pool import read_packs
 from packidx.index import Index, open_index
 from packidx.manifest import software
+from packidx.run.workers import num_workers
 from packidx.sizes import parse_size
 from packidx.staging import Place, replacing
 
@@ -78,7 +79,7 @@ def export_wds(
         max_count: packs of a shard.
         max_size: bytes of a shard, or text like ``1GB``; a pack that is larger has its own.
         roots: old prefix -> new prefix of shard and media paths.
-        workers: processes that read; the number of CPUs by default.
+        workers: processes that read; the CPUs that this process may use by default.
         progress: called with how far the work is.
 
     Raises:
@@ -89,9 +90,9 @@ def export_wds(
     """
     begun = time.monotonic()
     max_bytes = _size(max_size)
-    for name, value in (("max-count", max_count), ("workers", workers)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}: give a number from 1 on")
+    if max_count < 1:
+        raise OptionError(f"max-count is {max_count}: give a number from 1 on")
+    num_processes = num_workers(workers)
     opened = open_index(index, roots)
     output = os.fspath(output)
     _check_plan(opened)
@@ -103,7 +104,7 @@ def export_wds(
     with replacing(output, job, WHAT, told) as built:
         writer = ShardWriter(built.place, max_count, max_bytes)
         taken_over = len(writer.finished)
-        _write_packs(opened, writer, workers or os.cpu_count() or 1, progress)
+        _write_packs(opened, writer, num_processes, progress)
         manifest = _finish(built.place, writer.finished, head)
     totals = {name: manifest[name] for name in _TOTALS}
     return WdsSummary(

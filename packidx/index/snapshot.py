@@ -20,13 +20,16 @@ from packidx import storage
 from packidx.copies import Part, content_digest, local_copy, overlapped
 from packidx.errors import FormatError, OptionError
 from packidx.files import (
+    ABANDONED,
     ColumnDigest,
     canonical_json,
     digest,
     file_digest,
     fsync_path,
+    is_older,
     locked,
     remove_tree,
+    this_boot,
     write_atomic,
     write_json,
 )
@@ -42,6 +45,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": ("media",), "dro
 ROW_GROUP = {"packs": 8192, "samples": 16384, "dropped": 16384}
 FILE_GROUPS = 32
 
+_OURS = ".tmp-"  # begins the names of folders in which snapshots are made
 # Columns that no other column and nothing in the manifest determines: hashed into the id.
 _ASSIGNMENT = {
     "packs": ("epoch", "num_samples"),
@@ -175,9 +179,10 @@ class SnapshotWriter:
         told: Callable[[int, int], None] | None = None,
     ) -> None:
         self._index, self._place, self._told = index, place or str(index), told
-        self._staging = index / "snapshots" / f".tmp-{os.getpid()}"
+        own = f"{_OURS}{this_boot()}-{os.getpid()}"
+        self._staging = index / "snapshots" / own
         self._staging.mkdir()
-        self._elsewhere = index / "snapshots" / f".tmp-{os.getpid()}-windows"
+        self._elsewhere = index / "snapshots" / f"{own}-windows"
         self._thread = thread
         self._pending: Future[None] | None = None
         self._files: list[dict[str, Any]] = []
@@ -398,13 +403,23 @@ def writing(
     """
     home, place = _claim(index)
     with locked(home), ThreadPoolExecutor(1) as thread:
-        for leftover in (home / "snapshots").glob(".tmp-*"):
-            remove_tree(leftover)  # we hold the lock: its writer is dead
+        _remove_leftovers(home / "snapshots")
         writer = SnapshotWriter(home, thread, place, told)
         try:
             yield writer
         finally:
             writer.discard()
+
+
+def _remove_leftovers(snapshots: Path) -> None:
+    """Delete what dead writers have left, while the folder's lock is ours.
+
+    The lock says that no other writer of this machine lives. Where a file system keeps locks to
+    the machine that took them, it says nothing of others: what they make is theirs until it is old.
+    """
+    for leftover in snapshots.glob(f"{_OURS}*"):
+        if leftover.name.startswith(f"{_OURS}{this_boot()}-") or is_older(leftover, ABANDONED):
+            remove_tree(leftover)
 
 
 def _table_of(path: str, order: list[str]) -> tuple[int, str]:

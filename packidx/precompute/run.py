@@ -17,7 +17,6 @@ from packidx.errors import SourceError
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.lengths import (
     check_folder,
-    check_workers,
     is_large,
     scan_shards,
     with_engine,
@@ -36,6 +35,7 @@ from packidx.records.expand import expand_sources
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.video import forget_videos
+from packidx.run.workers import num_workers
 from packidx.staging import replacing
 
 _COPIED = 4 << 20
@@ -90,7 +90,7 @@ def precompute(
         meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
             n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
         media_root, columns, tags, delimiter: as for `packidx.estimate_lengths`.
-        workers: processes; the number of CPUs by default.
+        workers: processes; the CPUs that this process may use by default.
         progress: called with how far the work is.
 
     Raises:
@@ -100,7 +100,7 @@ def precompute(
     """
     begun = time.monotonic()
     progress = progress or silent
-    workers = check_workers(workers)
+    workers = num_workers(workers)
     form = check_form(meta)
     output = os.fspath(output)
     root = check_folder(media_root)

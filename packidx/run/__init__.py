@@ -1,0 +1,1 @@
+"""Who does the work: how many processes, and where."""

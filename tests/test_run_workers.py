@@ -1,0 +1,77 @@
+"""How many processes work where nobody says: as many as there are CPUs for this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from packidx import plan_packs
+from packidx.errors import OptionError
+from packidx.estimate import estimate_lengths
+from packidx.run.workers import cpu_quota, num_cpus, num_workers
+
+ON_ONE_CPU = """
+import os, resource, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from packidx.export.wds import export_wds
+from packidx.run.workers import num_cpus
+export_wds(sys.argv[1], sys.argv[2])
+print(num_cpus(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def test_an_export_on_one_cpu_starts_no_processes(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
+    (tmp_path / "a.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 40)
+    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", workers=1)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=100, max_samples=1)
+    done = subprocess.run(
+        [sys.executable, "-c", ON_ONE_CPU, str(tmp_path / "index"), str(tmp_path / "packs")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1", "0"]
+
+
+def groups(root: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/\n", {"cpu.max": "max 100000"}, None),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, 4.0),
+        ("0::/a/b\n", {"a/cpu.max": "50000 100000", "a/b/cpu.max": "200000 100000"}, 0.5),
+        ("0::/somewhere/else\n", {"cpu.max": "200000 100000"}, 2.0),  # the container's own root
+        (
+            "4:cpu,cpuacct:/x\n3:memory:/y\n0::/\n",
+            {"cpu,cpuacct/x/cpu.cfs_quota_us": "300000", "cpu,cpuacct/x/cpu.cfs_period_us": "1000"},
+            300.0,
+        ),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("1:cpuset:/\n", {"cpu.max": "100000 100000"}, None),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_the_quota_of_a_control_group(
+    own: str, files: dict[str, str], expected: float | None, tmp_path: Path
+) -> None:
+    assert cpu_quota(own, groups(tmp_path, files)) == expected
+
+
+def test_what_is_asked_for_is_taken() -> None:
+    assert num_workers(7) == 7
+    assert 1 <= num_workers(None) == num_cpus() <= len(os.sched_getaffinity(0))
+    with pytest.raises(OptionError, match="workers is 0: give at least 1"):
+        num_workers(0)
