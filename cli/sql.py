@@ -162,9 +162,9 @@ def _lengths_files(index: Index) -> tuple[list[Part], str]:
     from packidx import storage
     from packidx.copies import Part
     from packidx.errors import FormatError, SourceError
+    from packidx.format.lengths import LengthsManifest
+    from packidx.format.manifest import load
     from packidx.lengths.open import find_table
-    from packidx.manifest import load_manifest
-    from packidx.schema import LENGTHS_FORMAT
 
     planned = index.manifest["lengths"]
     uri = index.resolve(planned["uri"])
@@ -172,8 +172,7 @@ def _lengths_files(index: Index) -> tuple[list[Part], str]:
         table = find_table(uri, planned.get("pattern", False))
         if table.manifest is None:
             return table.files, ""
-        keys = {"fingerprint": str, "files": list}
-        manifest = load_manifest(table.manifest, LENGTHS_FORMAT, keys, "estimate again")
+        manifest = load(table.manifest, LengthsManifest, "estimate again")
     except SourceError as error:
         return [], f"there is no view lengths: {error}, or say where it is with --root OLD=NEW"
     except FormatError as error:
@@ -181,7 +180,7 @@ def _lengths_files(index: Index) -> tuple[list[Part], str]:
     if manifest["fingerprint"] != planned["fingerprint"]:
         return [], f"there is no view lengths: {uri} is not the table that was planned"
     parts = manifest["files"]
-    return [Part(storage.join(uri, p["path"]), p["bytes"], p.get("sha256")) for p in parts], ""
+    return [Part(storage.join(uri, p["path"]), p["bytes"], p["sha256"]) for p in parts], ""
 
 
 def _hand_out(text: str, output: str | None) -> None:

@@ -1,8 +1,8 @@
 """Files that a manifest names, wherever they are: local copies, checked against it, and digests.
 
-A file of this machine is its own copy. One of an object store is copied into the cache
-(`packidx.cache`) when it is first needed, named by the digest that the manifest states, so that
-the store is not asked again; several are fetched side by side.
+A file of this machine is its own copy, compared with its digest once per process. One of an object
+store is copied into the cache (`packidx.cache`) when it is first needed, named by the digest that
+the manifest states, so that the store is not asked again; several are fetched side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
 _REMEMBERED = 1 << 14
 
-_checked: set[tuple[str, int, int]] = set()  # copies that were as their manifest says
+_digests: dict[tuple[str, int, int], str] = {}  # by path, inode and time of change
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,10 +42,14 @@ def local_copy(part: Part) -> Iterator[str]:
     What was opened in the block stays readable after it.
 
     Raises:
-        FormatError: the store does not have the file, or another one in its place.
+        FormatError: the file is not there, or another one is in its place.
         OSError: it cannot be read, or the cache cannot be written.
     """
     if not storage.is_url(part.path):
+        if wrong := _damage(part):
+            raise FormatError(
+                f"{part.path} {wrong}: it is damaged or being replaced; write it again"
+            )
         yield os.path.abspath(part.path)  # of which Arrow takes no part for a home folder or a URL
         return
     from packidx import cache
@@ -72,10 +76,8 @@ def local_copy(part: Part) -> Iterator[str]:
 @contextlib.contextmanager
 def local_copies(parts: Sequence[Part]) -> Iterator[list[str]]:
     """`local_copy` of several files."""
-    if not any(storage.is_url(part.path) for part in parts):
-        yield [os.path.abspath(part.path) for part in parts]
-        return
-    _allow_open_files(len(parts) + _SPARE)  # each copy is held by a handle
+    if any(storage.is_url(part.path) for part in parts):
+        _allow_open_files(len(parts) + _SPARE)  # each copy is held by a handle
     with contextlib.ExitStack() as stack:
         yield overlapped(lambda part: stack.enter_context(local_copy(part)), parts)
 
@@ -104,7 +106,9 @@ def content_digest(path: str) -> str:
         OSError: it cannot be read.
     """
     if not storage.is_url(path):
-        return file_digest(path)
+        found = os.stat(path)
+        _digests.pop((path, found.st_ino, found.st_mtime_ns), None)
+        return _known_digest(path, found)
     hasher, at = hashlib.sha256(), 0
     while True:
         block = storage.read_range(path, at, _BLOCK)
@@ -132,20 +136,34 @@ def _size(path: str) -> int | None:
         return None
 
 
+def _damage(part: Part) -> str | None:
+    """What is wrong with a file of this machine."""
+    try:
+        return _wrong(part, part.path)
+    except FileNotFoundError:
+        return "is missing"
+
+
 def _wrong(part: Part, copy: str) -> str | None:
-    """What is wrong with a copy, looked at once per process."""
-    found = os.stat(copy)
-    known = copy, found.st_ino, found.st_mtime_ns
-    if known in _checked:
+    """What is wrong with a copy; its content is looked at once per process."""
+    if part.nbytes is None and part.sha256 is None:
         return None
+    found = os.stat(copy)
     if part.nbytes is not None and found.st_size != part.nbytes:
         return f"has {found.st_size} bytes, its manifest says {part.nbytes}"
-    if part.sha256 is not None and file_digest(copy) != part.sha256:
+    if part.sha256 is not None and _known_digest(copy, found) != part.sha256:
         return "has other content than its manifest's sha256"
-    if len(_checked) >= _REMEMBERED:
-        _checked.clear()
-    _checked.add(known)
     return None
+
+
+def _known_digest(path: str, found: os.stat_result) -> str:
+    """SHA-256 of a file of this machine, remembered for as long as it is not written."""
+    version = path, found.st_ino, found.st_mtime_ns
+    if version not in _digests:
+        if len(_digests) >= _REMEMBERED:
+            _digests.clear()
+        _digests[version] = file_digest(path)
+    return _digests[version]
 
 
 def _allow_open_files(number: int) -> None:

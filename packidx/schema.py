@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 LENGTHS_FORMAT = "packidx-lengths"
 INDEX_FORMAT = "packidx-index"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MEDIA = pa.list_(
     pa.struct(

@@ -11,15 +11,15 @@ from packidx import storage
 from packidx.copies import content_digest, overlapped, sizes
 from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.fetch import Fetcher
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import load
 from packidx.index import Index, Sample
 from packidx.index.verify import Check, verify_snapshot
-from packidx.manifest import load_manifest
 from packidx.mix import derive_key, permutation
 from packidx.named import fingerprint_of
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers.tar import TAR
 from packidx.records.sources import scan
-from packidx.schema import LENGTHS_FORMAT
 from packidx.transform import Function, Transform, planned_transform
 
 
@@ -69,7 +69,7 @@ def _check_lengths(index: Index) -> Iterator[Check]:
     if not storage.is_file(path):
         return
     try:
-        manifest = load_manifest(path, LENGTHS_FORMAT, {"fingerprint": str}, "estimate again")
+        manifest = load(path, LengthsManifest, "estimate again")
     except FormatError as error:
         yield Check("lengths table", False, str(error))
         return

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from manifests import edit, fingerprinted
 from numpy.typing import NDArray
 from packidx_cli.main import main
 
@@ -318,10 +319,12 @@ def table(shards: list[str], tmp_path: Path) -> Path:
 
 def reshape(table: Path, **source: Any) -> None:
     """The table's calibration with other numbers."""
-    path = table / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["calibration"]["sources"][0].update(source)
-    path.write_text(json.dumps(manifest))
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["calibration"]["sources"][0].update(source)
+        manifest |= fingerprinted(manifest)
+
+    edit(table, change)
 
 
 def test_plan_takes_it_and_says_so(table: Path, tmp_path: Path) -> None:
@@ -346,11 +349,13 @@ def test_guesses_that_were_too_high_need_none(table: Path, tmp_path: Path) -> No
 
 
 def test_a_source_nobody_has_looked_at_keeps_the_default(table: Path, tmp_path: Path) -> None:
-    path = table / "manifest.json"
-    manifest = json.loads(path.read_text())
     unknown = {"name": "other", "num_usable": 9, "num_samples": 0, "estimated": [], "actual": []}
-    manifest["calibration"]["sources"].append(unknown)
-    path.write_text(json.dumps(manifest))
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["calibration"]["sources"].append(unknown)
+        manifest |= fingerprinted(manifest)
+
+    edit(table, change)
     summary = plan_packs(table, tmp_path / "index", capacity=500)
     assert summary.manifest["options"]["planned_capacity"] == 450
     assert summary.manifest["lengths"]["calibration"]["source"] == "other"

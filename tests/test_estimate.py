@@ -104,7 +104,7 @@ def test_manifest(data: Path, tmp_path: Path, processors: Path) -> None:
     name = str(processors / "qwen2.5-vl")
     estimate_lengths(str(data), tmp_path / "out", processor=name, workers=1)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
-    assert (manifest["format"], manifest["version"]) == ("packidx-lengths", 1)
+    assert (manifest["format"], manifest["version"]) == ("packidx-lengths", 2)
     assert len(manifest["encoder"]["fingerprint"]) == 64
     assert [shard["rows"] for shard in manifest["shards"]] == [10, 30]
     assert [shard["uri"] for shard in manifest["shards"]] == [

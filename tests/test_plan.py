@@ -9,16 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import manifests
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from manifests import write_lengths_manifest
 
 import packidx.index.snapshot
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
+from packidx.files import write_json
 from packidx.index.verify import verify_snapshot
 from packidx.plan import PlanOptions
 from packidx.schema import DROPPED, LENGTHS, PACKS, SAMPLES_WITHOUT_MEDIA, conform
@@ -467,18 +470,21 @@ def test_manifest_of_lengths_is_held_against_its_parts(tmp_path: Path) -> None:
     folder = tmp_path / "lengths"
     folder.mkdir()
     bare(folder / "part-00000.parquet", [5])
-    manifest = (
-        '{"format": "packidx-lengths", "version": %d, "fingerprint": "f", "num_samples": 1, '
-        '"files": [%s]}'
-    )
-    cases = {
-        manifest % (1, '{"path": "part-00000.parquet", "bytes": 3}'): (MismatchError, "3"),
-        manifest % (1, '{"path": "part-00001.parquet", "bytes": 3}'): (MismatchError, "missing"),
-        manifest % (99, ""): (FormatError, "version 99"),
-        '{"format": "other", "version": 1, "files": []}': (FormatError, "'other'"),
-        "{": (FormatError, "no lengths manifest"),
-    }
-    for text, (kind, says) in cases.items():
-        (folder / "manifest.json").write_text(text)
+    write_lengths_manifest(folder, 1, "0" * 64)
+    good = manifests.read(folder)
+    (file,) = good["files"]
+    cases: list[tuple[dict[str, Any], type[PackidxError], str]] = [
+        ({"files": [{**file, "bytes": 3}]}, MismatchError, "its manifest says 3"),
+        ({"files": [{**file, "path": "part-00001.parquet"}]}, MismatchError, "missing"),
+        ({"files": [{**file, "sha256": "0" * 64}]}, FormatError, "other content"),
+        ({"version": 99}, FormatError, "version 99; this packidx knows 2: upgrade"),
+        ({"version": 1}, FormatError, "version 1, of before packidx's first release: make one"),
+        ({"format": "other"}, FormatError, "'other'"),
+    ]
+    for change, kind, says in cases:
+        write_json(folder / "manifest.json", manifests.sign(good | change))
         with pytest.raises(kind, match=says):
             plan_packs(folder, tmp_path / "i", capacity=10)
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(FormatError, match="no lengths manifest"):
+        plan_packs(folder, tmp_path / "i", capacity=10)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from manifests import edit, reidentify, sign
 from packidx_cli.main import main
 from torch_packs import record, write_lengths
 
@@ -131,22 +132,21 @@ def test_a_part_without_length_and_a_column_that_is_there_twice(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"files": ["a"]}, "'a' where an object should be"),
+        ({"files": ["a"]}, r"files\[0\] = 'a', no dict"),
         ({"shards": "x"}, "shards = 'x', no list"),
-        ({"shards": [1]}, "1 where an object should be"),
-        ({"shards": [{"rows": 3}]}, "lacks uri"),
-        ({"sources": [{}]}, "lacks name"),
-        ({"encoder": "x"}, "'x' where an object should be"),
-        ({"methods": {"exact": "many"}}, "exact = 'many', no int"),
-        ({"num_samples": 99}, "has 3 rows, its manifest says 99"),
+        ({"shards": [1]}, r"shards\[0\] = 1, no dict"),
+        ({"shards": [{"rows": 3}]}, r"lacks shards\[0\].uri"),
+        ({"sources": [{}]}, r"lacks sources\[0\].name"),
+        ({"encoder": "x"}, "encoder = 'x', no dict"),
+        ({"methods": {"exact": "many"}}, "methods.'exact' = 'many', no int"),
+        ({"num_samples": 99}, "has 3 rows of files by its parts, and 99 in all"),
     ],
 )
 def test_lengths_manifests_that_were_edited(
     tmp_path: Path, change: dict[str, Any], says: str
 ) -> None:
     lengths = write_lengths(tmp_path, {"all": [record(n, [9]) for n in range(3)]})
-    manifest = json.loads((lengths / "manifest.json").read_text())
-    write_json(lengths / "manifest.json", {**manifest, **change})
+    edit(lengths, change)
     with pytest.raises(PackidxError, match=says):
         plan_packs(lengths, tmp_path / "i", capacity=64)
 
@@ -173,24 +173,27 @@ def test_planning_again_mends_a_damaged_snapshot(tmp_path: Path, index: Index) -
 @pytest.mark.parametrize(
     ("part", "name", "value", "check"),
     [
-        (None, "snapshot_id", "zz", "id"),
         ("result", "fill", 0.5, "result"),
         ("result", "gap", 7, "result"),
         ("result", "gap_percent", 7.0, "result"),
-        ("result", "dropped", {"mix": 3}, "result"),
-        ("result", "schedule_block", 7, "result"),
-        ("windows", "digest", "zz", "id"),
+        ("result", "num_tokens", 7, "result"),
+        ("result", "schedule_block", 16, "result"),
+        ("windows", "digest", "0" * 64, "id"),
     ],
 )
 def test_verify_finds_manifests_that_were_edited(
-    tmp_path: Path, index: Index, part: str | None, name: str, value: Any, check: str
+    tmp_path: Path, index: Index, part: str, name: str, value: Any, check: str
 ) -> None:
+    """By someone who signs them, and names the snapshot anew."""
     plan_packs(tmp_path / "l.parquet", index.path, capacity=512, global_batch=8)
     index = open_index(index.path)
-    manifest = json.loads((index.folder / "manifest.json").read_text())
-    whole = {None: manifest, "result": manifest["result"]}
-    (whole.get(part) or manifest["result"]["windows"][0])[name] = value
-    write_json(index.folder / "manifest.json", manifest)
+
+    def change(manifest: dict[str, Any]) -> None:
+        result = manifest["result"]
+        (result if part == "result" else result["windows"][0])[name] = value
+
+    edit(index.folder, change)
+    reidentify(index.folder)
     failed = {one.name for one in verify_snapshot(open_index(index.path)) if not one.ok}
     assert failed == {check}
 
@@ -201,7 +204,7 @@ def test_manifests_that_cannot_be_read_say_so(index: Index) -> None:
         ({"files": []}, "names no file of packs"),
         ({"created": 5}, "created = 5, no str"),
     ):
-        write_json(index.folder / "manifest.json", manifest | change)
+        write_json(index.folder / "manifest.json", sign(manifest | change))
         with pytest.raises(FormatError, match=says):
             open_index(index.path)
 

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from manifests import write_lengths_manifest
 from packidx_cli.preview import show
 
 from packidx.errors import OptionError, SourceError
@@ -164,15 +165,13 @@ def calibrated(folder: Path, columns: dict[str, Any], source: dict[str, Any]) ->
     folder.mkdir()
     path = folder / "part-00000.parquet"
     pq.write_table(pa.table(columns), path)
-    manifest = {
-        "format": "packidx-lengths",
-        "version": 1,
-        "fingerprint": "0",
-        "num_samples": len(columns["length"]),
-        "files": [{"path": path.name, "bytes": path.stat().st_size}],
-        "calibration": {"num_samples": source["num_samples"], "sources": [source]},
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    calibration = {"num_samples": source["num_samples"], "sources": [source]}
+    size = len(columns["length"])
+    methods = {"heuristic": size}
+    named = [{"name": source["name"], "num_samples": size}]
+    write_lengths_manifest(
+        folder, size, "0" * 64, calibration=calibration, sources=named, methods=methods
+    )
     return str(folder)
 
 

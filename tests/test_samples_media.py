@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from manifests import refresh
 from torch_packs import SyntheticEncode, make_index, media_spans, record, shapes
 
 from packidx.errors import MismatchError
-from packidx.files import file_digest, write_json
 from packidx.index import open_index
-from packidx.index.reader import read_manifest
 from packidx.index.verify import verify_snapshot
 from packidx.plan import plan_packs
 from packidx.plan.tables import media_of_pieces
@@ -92,9 +90,7 @@ def test_lengths_without_media_leave_the_column_out(tmp_path: Path) -> None:
     folder = tmp_path / "lengths"
     part = folder / "part-00000.parquet"
     pq.write_table(pq.read_table(part).drop_columns(["media"]), part)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][0]["bytes"] = part.stat().st_size
-    write_json(folder / "manifest.json", manifest)
+    refresh(folder)
     plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
     index = open_index(tmp_path / "other")
     assert "media" not in pq.read_schema(index.files("samples")[0]).names
@@ -116,11 +112,7 @@ def test_verify_sees_media_that_are_missing(tmp_path: Path) -> None:
     media = [one[:-1] if one else one for one in table["media"].to_pylist()]
     column = table.schema.get_field_index("media")
     pq.write_table(table.set_column(column, "media", pa.array(media, PIECE_MEDIA)), file)
-    manifest = read_manifest(index.folder)
-    for part in manifest["files"]:
-        path = index.folder / part["path"]
-        part |= {"bytes": path.stat().st_size, "sha256": file_digest(path)}
-    write_json(index.folder / "manifest.json", manifest)
+    refresh(index.folder)
     checks = verify_snapshot(open_index(index.path))
     failed = {check.name: check.detail for check in checks if not check.ok}
     assert "num_images is not the sum over its samples" in failed["sums"]
@@ -194,6 +186,8 @@ def test_one_sample_of_unknown_grid_does_not_spoil_the_holes_of_others(tmp_path:
     media[0][0]["h"] = None  # of the sample that is read first
     column = table.schema.get_field_index("media")
     pq.write_table(table.set_column(column, "media", pa.array(media, PIECE_MEDIA)), file)
+    refresh(index.folder)
+    index = open_index(index.path)
 
     class Failing(SyntheticEncode):
         def __call__(self, record: dict[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from manifests import write_lengths_manifest
 
 from packidx.files import digest
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
-from packidx.schema import LENGTHS, LENGTHS_FORMAT, conform
+from packidx.schema import LENGTHS, conform
 
 VISION_START, VISION_END, IMAGE, VIDEO = 90, 91, 92, 93
 VOCABULARY = 96
@@ -178,20 +179,14 @@ def write_lengths(
     part = lengths / "part-00000.parquet"
     pq.write_table(conform(pa.table(columns), LENGTHS), part)
     encoder = {"fingerprint": fingerprint, "name": "synthetic"} if fingerprint else None
-    manifest = {
-        "format": LENGTHS_FORMAT,
-        "version": 1,
-        "fingerprint": digest(json.dumps(rows).encode()),
-        "num_samples": len(rows),
-        "encoder": encoder,
-        "sources": [
-            {"name": name, "media_root": media_root, "num_samples": len(rs)}
-            for name, rs in sources.items()
-        ],
-        "shards": shards,
-        "files": [{"path": part.name, "rows": len(rows), "bytes": part.stat().st_size}],
-    }
-    (lengths / "manifest.json").write_text(json.dumps(manifest))
+    described = [
+        {"name": name, "media_root": media_root, "num_samples": len(rs)}
+        for name, rs in sources.items()
+    ]
+    columns_digest = digest(json.dumps(rows).encode())
+    write_lengths_manifest(
+        lengths, len(rows), columns_digest, encoder=encoder, sources=described, shards=shards
+    )
     return lengths
 
 

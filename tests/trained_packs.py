@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -16,6 +15,7 @@ import torch
 import torch.multiprocessing
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
+from manifests import refresh
 from torch_packs import VOCABULARY, SyntheticEncode, record, write_lengths
 
 from packidx.index import Index, open_index
@@ -55,9 +55,7 @@ def trained_index(folder: Path, num_packs: int = 16, **options: Any) -> Index:
     counts = pa.array([one["trained"] for one in few + many], pa.int32())
     number = table.column_names.index("label_tokens")
     pq.write_table(table.set_column(number, table.schema.field(number), counts), part)
-    manifest = json.loads((lengths / "manifest.json").read_text())
-    manifest["files"][0]["bytes"] = part.stat().st_size
-    (lengths / "manifest.json").write_text(json.dumps(manifest))
+    refresh(lengths)
     options = {"capacity": CAPACITY, "group_by": "source"} | options
     plan_packs(lengths, folder / "index", **options)
     return open_index(folder / "index")

@@ -13,6 +13,8 @@ from packidx import files, schema, storage
 from packidx.estimate.parts import ROW_GROUP, Part
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
+from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
+from packidx.format.manifest import sealed
 from packidx.manifest import software
 from packidx.records.expand import Shard, short_names
 from packidx.records.sources import TASK_BYTES, ShardScan
@@ -112,10 +114,10 @@ def job_digest(job: Job) -> str:
 
 def is_same(job: Job, manifest: dict[str, Any]) -> bool:
     """Whether the table of `manifest` is certainly the one that `job` would make."""
-    if any(manifest.get(name) != value for name, value in _inputs(job).items()):
+    if not manifest or any(manifest.get(name) != value for name, value in _inputs(job).items()):
         return False
     layouts = {one["name"]: one["layout"] for one in manifest["sources"] if "layout" in one}
-    if manifest.get("version") != schema.FORMAT_VERSION or layouts != _layouts(job):
+    if layouts != _layouts(job):
         return False
     given = job.recipe.processor is not None or job.counter.encoder is not None
     if given and job.counter.fingerprint() is None:
@@ -138,9 +140,10 @@ def make_manifest(
     """The manifest of a finished table."""
     rejected = _total(part.rejected for part in parts)
     manifest = {
-        "format": schema.LENGTHS_FORMAT,
-        "version": schema.FORMAT_VERSION,
-        "fingerprint": _fingerprint(job, parts, calibration),
+        "digests": {
+            "columns": _columns_digest(parts),
+            "calibration": calibration_digest(calibration),
+        },
         "num_samples": sum(part.rows for part in parts),
         "num_rejected": sum(rejected.values()),
         **_inputs(job),
@@ -157,7 +160,7 @@ def make_manifest(
     }
     if calibration is not None:
         manifest["calibration"] = calibration
-    return manifest
+    return sealed({"fingerprint": fingerprint(manifest), **manifest}, LengthsManifest)
 
 
 def _inputs(job: Job) -> dict[str, Any]:
@@ -184,35 +187,10 @@ def _shard_json(shard: Shard, result: ShardScan) -> dict[str, Any]:
     return entry
 
 
-def _fingerprint(job: Job, parts: Sequence[Part], calibration: dict[str, Any] | None) -> str:
-    """Digest of the table's logical content: not of where things are, nor of any library."""
-    head: dict[str, Any] = {
-        "format": schema.LENGTHS_FORMAT,
-        "version": schema.FORMAT_VERSION,
-        "shards": [
-            {"fingerprint": result.sha256, "source": shard.source}
-            for shard, result in zip(job.shards, job.scans, strict=True)
-        ],
-        "encoder": None if job.encoder is None else job.encoder["fingerprint"],
-        "options": {"confined": job.media_root is not None},
-        "columns": schema.LENGTHS.names,
-    }
-    # What is there only sometimes is named only then: tables without it keep their fingerprint.
-    if job.transform is not None:
-        head["transform"] = [job.transform["fingerprint"], job.transform["seed"]]
-    layouts = {source: _hashed(layout) for source, layout in _layouts(job).items()}
-    if any(layouts.values()):
-        head["layouts"] = {source: layout for source, layout in layouts.items() if layout}
-    if calibration is not None:
-        head["calibration"] = calibration["sources"]
+def _columns_digest(parts: Sequence[Part]) -> str:
+    """Digest of the values of all columns."""
     digests = [digest.encode() for part in parts for digest in part.digests]
-    return files.digest(files.canonical_json(head), *digests)
-
-
-def _hashed(layout: dict[str, Any]) -> dict[str, Any]:
-    """What of a layout is no place, and nothing that only a plan makes use of."""
-    kept = {k: v for k, v in layout.items() if k not in ("media_root", "sample_ratio")}
-    return {**kept, "confined": True} if "media_root" in layout else kept
+    return files.digest(files.canonical_json(schema.LENGTHS.names), *digests)
 
 
 def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 
 from packidx import schema, storage
 from packidx.copies import Part, local_copy
-from packidx.errors import OptionError
+from packidx.errors import FormatError, OptionError
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import load
 from packidx.manifest import unsound_file
 
 MANIFEST = "manifest.json"
@@ -23,7 +25,8 @@ _OWN_FILES = re.compile(r"manifest\.json|part-\d{5,}\.parquet|\.packidx-files\.j
 
 
 def check_place(path: str) -> dict[str, Any] | None:
-    """The manifest of the lengths table at `path`, None where there is nothing.
+    """The manifest of the lengths table at `path`, None where there is nothing; empty where it says
+    nothing that can be relied on.
 
     Raises:
         OptionError: `path` is a file, or a folder with something in it that is no lengths table.
@@ -84,13 +87,20 @@ def is_complete(path: str, manifest: dict[str, Any]) -> bool:
 
 
 def _manifest(path: str) -> dict[str, Any] | None:
+    """A lengths table's manifest, empty if damaged or of another version; None: no table."""
+    place = storage.join(path, MANIFEST)
     try:
-        manifest = json.loads(storage.read(storage.join(path, MANIFEST)))
+        return load(place, LengthsManifest, "estimate again")
+    except (FormatError, OSError):
+        return {} if _is_lengths(place) else None
+
+
+def _is_lengths(place: str) -> bool:
+    try:
+        found = json.loads(storage.read(place))
     except (OSError, ValueError, RecursionError):
-        return None
-    if isinstance(manifest, dict) and manifest.get("format") == schema.LENGTHS_FORMAT:
-        return manifest
-    return None
+        return False
+    return isinstance(found, dict) and found.get("format") == schema.LENGTHS_FORMAT
 
 
 def first_rejected(path: str, reasons: Sequence[str]) -> dict[str, tuple[str, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from packidx import storage
 from packidx.copies import overlapped
 from packidx.errors import FormatError, NotFoundInIndex
+from packidx.format.index import is_snapshot_id
 from packidx.index.reader import Index
 from packidx.index.snapshot import read_head
 from packidx.schema import LENGTHS_FORMAT
@@ -50,7 +51,7 @@ def _open_stored(folder: str, wanted: str | None, roots: Mapping[str, str] | Non
             raise _no_index(folder)
         return Index(folder, _the_one(folder, known, wanted), roots)
     head = read_head(folder)
-    if head is None:
+    if head is None or not is_snapshot_id(head):
         there = storage.names(storage.join(folder, "snapshots"))
         raise _without_head(folder, head) if there else _no_index(folder)
     try:
@@ -80,7 +81,7 @@ def _is_lengths(folder: str) -> bool:
 
 
 def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
-    state = "has no HEAD yet" if head is None else f"has HEAD at {head}, which is not there"
+    state = "has no HEAD yet" if head is None else f"has HEAD at {head!r:.50}, which is not there"
     return NotFoundInIndex(f"{folder} {state}: run `packidx plan LENGTHS -o {folder}` again")
 
 
@@ -109,7 +110,8 @@ def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
         OSError: a store cannot be asked.
     """
     home = storage.join(str(folder), "snapshots")
-    names = [name for name in storage.names(home) if name.startswith(beginning) and name[0] != "."]
+    names = [name for name in storage.names(home) if name.startswith(beginning)]
+    names = [name for name in names if is_snapshot_id(name)]
     manifests = [storage.join(home, f"{name}/manifest.json") for name in names]
     there = overlapped(storage.is_file, manifests)
     return [name for name, is_there in zip(names, there, strict=True) if is_there]

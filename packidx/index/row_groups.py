@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packidx.errors import FormatError
+from packidx.index.checksums import CheckedFile
 
 # Of the footers a process keeps of one table, counted as they are in the files: parsed, they take
 # ten times as much, 6 MB for 512 row groups of 16 columns, and 8 µs per KB (pyarrow 26).
@@ -46,6 +46,8 @@ class RowGroups:
         optional: of the names, those that a file may lack: null then.
         copy: ``copy(number)`` has, for a block, where on this machine that file is; by default
             where its path says.
+        crc32: of each file, what the manifest says: a row group is compared with it before it is
+            decoded for the first time. Without it nothing is checked.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class RowGroups:
         footer_bytes: int = FOOTER_BYTES,
         optional: Sequence[str] = (),
         copy: Callable[[int], AbstractContextManager[str]] | None = None,
+        crc32: Sequence[str] | None = None,
     ) -> None:
         self._paths, self._rows, self._names = paths, rows, list(names)
         self._copy = copy or (lambda number: nullcontext(str(paths[number])))
@@ -64,7 +67,9 @@ class RowGroups:
         self._starts = list(accumulate(rows, initial=0))
         self.num_rows = self._starts.pop()
         self._bounds: dict[int, list[int]] = {}  # of row groups, kept when a footer is not
-        self._files: Recent[int, pq.ParquetFile] = Recent(footer_bytes)
+        self._crc32 = crc32
+        self._sound: set[tuple[int, int]] = set()  # row groups that are as the manifest says
+        self._files: Recent[int, CheckedFile] = Recent(footer_bytes)
         self._groups: Recent[tuple[int, int], list[Column]] = Recent(decoded_bytes)
 
     def read(self, first: int, count: int) -> list[list[Any]]:
@@ -111,7 +116,10 @@ class RowGroups:
         file = self._file(number)
 
         def columns(_: str) -> tuple[list[Column], int]:
-            table = file.read_row_group(at, columns=self._names, use_threads=False)
+            if (number, at) not in self._sound:
+                file.check(at)
+                self._sound.add((number, at))
+            table = file.parquet.read_row_group(at, columns=self._names, use_threads=False)
             absent = set(self._optional) - set(table.column_names)
             found = [
                 _nulls if name in absent else _column(table.column(name)) for name in self._names
@@ -123,15 +131,16 @@ class RowGroups:
         self._groups.put((number, at), group, size)
         return group
 
-    def _file(self, number: int) -> pq.ParquetFile:
+    def _file(self, number: int) -> CheckedFile:
         file = self._files.get(number)
         if file is None:
-            path, rows = self._paths[number], self._rows[number]
+            path, rows = str(self._paths[number]), self._rows[number]
             repeated = [name for name in self._names if name in _REPEATED]
+            crc32 = None if self._crc32 is None else self._crc32[number]
             with self._copy(number) as copy:
-                options = {"read_dictionary": repeated, "pre_buffer": False}
-                file = readable(path, copy, pq.ParquetFile, **options)
-            metadata = file.metadata
+                options = {"name": path, "crc32": crc32, "repeated": repeated}
+                file = readable(path, copy, CheckedFile, **options)
+            metadata = file.parquet.metadata
             if metadata.num_rows != rows:
                 raise FormatError(
                     f"{path} has {metadata.num_rows} rows, its manifest says {rows}: `packidx"
@@ -189,7 +198,7 @@ def readable(path: str | Path, copy: str, read: Callable[..., Any], **options: A
         return read(copy, **options)
     except KeyError as error:
         raise FormatError(f"{path} lacks a column ({error.args[0]}); plan again") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         words = " ".join(str(error).split())[:200]
         raise FormatError(
             f"{path} is damaged or missing ({words}): `packidx verify` tells more; plan again"

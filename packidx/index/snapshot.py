@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from packidx.files import (
     ColumnDigest,
     canonical_json,
     digest,
-    file_digest,
     fsync_path,
     is_older,
     locked,
@@ -33,8 +32,11 @@ from packidx.files import (
     write_atomic,
     write_json,
 )
+from packidx.format.index import IndexManifest, file_name, is_snapshot_id, snapshot_id
+from packidx.format.manifest import sealed
+from packidx.index.checksums import file_checksums
 from packidx.manifest import software, unsound_file
-from packidx.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES, open_writer
+from packidx.schema import DROPPED, PACKS, SAMPLES, open_writer
 
 TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 # Columns that a file may lack; they read as null.
@@ -52,11 +54,6 @@ _ASSIGNMENT = {
     "samples": ("sample_id", "copy", "piece", "token_start", "length"),
     "dropped": ("sample_id", "reason"),
 }
-
-
-def file_name(table: str, number: int) -> str:
-    """Of a table's file `number`."""
-    return f"{table}-{number:05d}.parquet"
 
 
 class WindowDigest:
@@ -77,22 +74,6 @@ class WindowDigest:
 
     def hexdigest(self) -> str:
         return digest(canonical_json([one.hexdigest() for one in self._columns.values()]))
-
-
-def snapshot_id(body: dict[str, Any], windows: Iterable[str]) -> str:
-    """Hex digest of a plan's logical content: lengths, options, assignment; no paths or dates.
-
-    Args:
-        body: the manifest, or the part of it that is known before the id is.
-        windows: digest of each window (`WindowDigest`).
-    """
-    head = {
-        "format": INDEX_FORMAT,
-        "version": FORMAT_VERSION,
-        "lengths": body["lengths"]["fingerprint"],
-        "options": body["options"],
-    }
-    return digest(canonical_json(head), canonical_json(list(windows)))[:32]
 
 
 def read_head(index: str | Path) -> str | None:
@@ -243,22 +224,20 @@ class SnapshotWriter:
             the manifest, and whether this very plan was there already.
         """
         self._wait()
-        ident = snapshot_id(body, self.windows)
+        ident = snapshot_id(body)
         final = storage.join(self._place, f"snapshots/{ident}")
         existed = _is_whole(final, ident, self._files)
         if not existed:
-            order = list(TABLES)
+            order, head = list(TABLES), read_head(self._place)
             manifest = {
-                "format": INDEX_FORMAT,
-                "version": FORMAT_VERSION,
                 "snapshot_id": ident,
-                "parent": read_head(self._place),
+                "parent": head if head is not None and is_snapshot_id(head) else None,
                 **body,
                 "files": sorted(self._files, key=lambda part: _table_of(part["path"], order)),
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "software": software(),
             }
-            write_json(self._staging / "manifest.json", manifest)
+            write_json(self._staging / "manifest.json", sealed(manifest, IndexManifest))
             self._put(final)
         if read_head(self._place) != ident:
             head, text = storage.join(self._place, "HEAD"), f"{ident}\n".encode()
@@ -362,11 +341,13 @@ class _Part:
         with _naming(self._path):
             self._writer.close()
         fsync_path(self._path)
+        sha256, crc32 = file_checksums(self._path)
         entry = {
             "path": self._path.name,
             "rows": self._rows,
             "bytes": self._path.stat().st_size,
-            "sha256": file_digest(self._path),
+            "sha256": sha256,
+            "crc32": crc32,
             "window": self._window,
         }
         self._done.append(entry)

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from packidx import storage
 from packidx.copies import Part, content_digest, local_copy, overlapped, sizes
+from packidx.format.index import snapshot_id
 from packidx.index.reader import Index
-from packidx.index.snapshot import WindowDigest, snapshot_id
+from packidx.index.snapshot import WindowDigest
 
 Int64s = NDArray[np.int64]
 
@@ -158,11 +159,12 @@ class _Ids(_Looker):
         self.unless(stated, f"the manifest has another digest of window {window.number}")
 
     def verdict(self) -> Check:
-        found = snapshot_id(self.index.manifest, self._digests)
+        pairs = zip(self.result["windows"], self._digests, strict=True)
+        windows = [{**stated, "digest": found} for stated, found in pairs]
+        result = {**self.result, "windows": windows}
+        found = snapshot_id({**self.index.manifest, "result": result})
         same = f"the content gives id {found}, the folder says {self.index.id}"
         self.unless(found == self.index.id, same)
-        named = self.index.manifest["snapshot_id"]
-        self.unless(named == self.index.id, f"the manifest says id {named}, the folder another")
         return super().verdict()
 
     def done(self) -> str:
@@ -392,11 +394,9 @@ class _Result(_Looker):
         for name, value in wanted.items():
             said = self.result.get(name)
             self.unless(said == value, f"{name} is {value}, the manifest says {said}")
-        block, chunk = (self.result.get(f"schedule_{name}") or 1 for name in ("block", "chunk"))
-        self.unless(block % chunk == 0, f"schedule_block {block} is no multiple of {chunk}")
-        asked = self.options.get("global_batch")
+        block, asked = self.result["schedule_block"], self.options["global_batch"]
         self.unless(
-            asked is None or self.options.get("schedule") == "random" or block == asked,
+            asked is None or self.options["schedule"] == "random" or block == asked,
             f"schedule_block is {block}, planned for was a global batch of {asked}",
         )
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.format.index import MAX_CAPACITY
 from packidx.plan.option_values import TYPES, typed
-from packidx.plan.options import MAX_CAPACITY, PlanOptions
+from packidx.plan.options import PlanOptions
 from packidx.plan.recipe import RECIPE_SECTIONS, TRANSLATIONS, translate
 from packidx.unique_keys import load_yaml
 

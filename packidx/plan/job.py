@@ -229,6 +229,7 @@ def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
     lengths = {
         "uri": table.uri,
         "fingerprint": table.fingerprint(),
+        "digests": manifest.get("digests"),
         "num_samples": table.num_samples,
         "encoder": manifest.get("encoder"),
         "methods": table.methods,

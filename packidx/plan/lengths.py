@@ -21,20 +21,13 @@ from packidx import storage
 from packidx.copies import Part, local_copies, overlapped
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.files import ColumnDigest, canonical_json, digest
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import load
 from packidx.lengths.open import HELP as _HELP
 from packidx.lengths.open import find_table
-from packidx.manifest import check_keys, load_manifest, unsound_file
+from packidx.manifest import unsound_file
 from packidx.plan.rows import METHODS, Rows, typed
-from packidx.schema import LENGTHS, LENGTHS_FORMAT
-
-_KEYS = {"fingerprint": str, "files": list, "num_samples": int}
-_COUNTED = {"name": str, "num_usable": int, "num_samples": int}  # of a calibration's sources
-_CALIBRATED = {**_COUNTED, "estimated": list, "actual": list}
-_PARTS: dict[str, dict[str, type]] = {
-    "files": {"path": str, "bytes": int},
-    "shards": {"uri": str, "rows": int},
-    "sources": {"name": str},
-}
+from packidx.schema import LENGTHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +172,6 @@ class Lengths:
     def calibration(self) -> dict[str, Any] | None:
         """How far the lengths are off, where samples were encoded to see it (FORMAT.md)."""
         found: dict[str, Any] | None = (self.manifest or {}).get("calibration")
-        if found is not None:
-            path = storage.join(self.uri, "manifest.json")
-            check_keys(path, found, {"num_samples": int, "sources": list}, _HELP)
-            for source in found["sources"]:
-                check_keys(path, source, _CALIBRATED, _HELP)
-                pairs = [*source["estimated"], *source["actual"]]
-                if len(source["estimated"]) != len(source["actual"]) or not all(
-                    type(one) is int and one >= 0 for one in pairs
-                ):
-                    raise FormatError(
-                        f"{path}: the calibration of {source['name']!r} is no pairs of counts; "
-                        f"{_HELP}"
-                    )
         return found
 
     @property
@@ -276,21 +256,11 @@ def read_lengths(uri: str) -> Lengths:
 
 def _read_manifest(folder: str) -> tuple[dict[str, Any], list[Part]]:
     path = storage.join(folder, "manifest.json")
-    manifest = load_manifest(path, LENGTHS_FORMAT, _KEYS, _HELP)
-    for name, keys in _PARTS.items():
-        found = manifest.get(name, [])
-        if not isinstance(found, list):
-            raise FormatError(f"{path} has {name} = {found!r:.40}, no list; {_HELP}")
-        for part in found:
-            check_keys(path, part, keys, _HELP)
-    for name in ("encoder", "methods"):
-        check_keys(path, manifest.get(name) or {}, {}, _HELP)
-    methods = manifest.get("methods") or {}
-    check_keys(path, methods, dict.fromkeys(methods, int), _HELP)
+    manifest = load(path, LengthsManifest, _HELP)
     if wrong := unsound_file(folder, manifest):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
     return manifest, [
-        Part(storage.join(folder, part["path"]), part["bytes"], part.get("sha256"))
+        Part(storage.join(folder, part["path"]), part["bytes"], part["sha256"])
         for part in manifest["files"]
     ]
 
@@ -320,7 +290,7 @@ def _readable(uri: str) -> Iterator[None]:
     """What Arrow says of a file that is damaged, as a SourceError."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {_HELP}") from None
 

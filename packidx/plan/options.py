@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 from packidx.errors import OptionError
+from packidx.format.index import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.plan.engines import ENGINES
 from packidx.plan.holdout import parse_share
 from packidx.plan.margin import DEFAULT_CHANCE, Margin
@@ -17,11 +18,10 @@ from packidx.plan.mixture import UNITS
 from packidx.sizes import parse_size
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
-ON_LONG = ("drop", "split", "truncate", "error")
-GROUP_BY = ("media_type", "source")
-SCHEDULES = ("stratified", "cost", "random")
-SIDES = ("train", "holdout")
-MAX_CAPACITY = 1 << 30
+ON_LONG = get_args(OnLong)
+GROUP_BY = get_args(GroupBy)
+SCHEDULES = get_args(Schedule)
+SIDES = get_args(Side)
 DEFAULT_MEMORY = "4GB"
 
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of

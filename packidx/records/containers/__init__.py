@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from typing import get_args
 
 import orjson
 
 from packidx.errors import OptionError, SourceError
+from packidx.format.manifest import Container as Kind
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.arrow import Arrow
 from packidx.records.containers.base import (
@@ -45,11 +47,7 @@ _TEXTS: dict[str, Callable[[], Text]] = {
 }
 _BINARY: dict[str, Callable[[], Container]] = {"parquet": Parquet, "arrow": Arrow, "tar": Tar}
 _CODECS = (GZIP, ZSTD)
-KINDS = (
-    *_TEXTS,
-    *(f"{text}.{codec}" for text in _TEXTS for codec in _CODECS),
-    *_BINARY,
-)
+KINDS: tuple[str, ...] = get_args(Kind)
 """Every kind of container."""
 
 _ENDINGS = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "json", "csv": "csv", "tsv": "tsv"}

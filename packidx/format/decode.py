@@ -1,0 +1,230 @@
+"""JSON as frozen dataclasses: every type, range and form is checked, unknown members are kept.
+
+A dataclass is its own schema: a field's type says what the member of that name must be, a field
+without default must be there, and one called `more` takes the members that nobody knows; where
+there is no such field, there must be none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+LARGEST = (1 << 63) - 1
+
+Decoder = Callable[[Any], Any]
+
+
+class Unfit(ValueError):
+    """What is wrong with a value, and where in its manifest it stands.
+
+    Args:
+        before, after: what is said before and behind the place.
+        place: such as ``files[3].rows``.
+    """
+
+    def __init__(self, before: str, after: str = "", place: str = "") -> None:
+        super().__init__(before, after, place)
+        self.before, self.after, self.place = before, after, place
+
+    def __str__(self) -> str:
+        return f"{self.before}{self.place.lstrip('.')}{self.after}"
+
+    def within(self, part: str) -> Unfit:
+        """The same, seen from one level further out."""
+        return Unfit(self.before, self.after, part + self.place)
+
+
+def unfit(value: Any, what: str) -> Unfit:
+    """`value` is not what it must be."""
+    return Unfit("has ", f" = {value!r:.40}, {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number from `low` to `high`."""
+
+    low: float
+    high: float = LARGEST
+
+    def fault(self, value: float) -> str | None:
+        if self.low <= value <= self.high:
+            return None
+        upper = "" if self.high in (LARGEST, math.inf) else f" to {self.high}"
+        return f"no number from {self.low}{upper}"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Text that is all of it what `matches` takes; `what` says it in words."""
+
+    matches: Callable[[str], Any]
+    what: str
+
+    def fault(self, value: str) -> str | None:
+        return None if self.matches(value) else self.what
+
+
+def decoded(kind: Any, value: Any) -> Any:
+    """`value`, as `json` has it, as an object of `kind`.
+
+    Raises:
+        Unfit: it is none.
+    """
+    return decoder(kind)(value)
+
+
+@functools.cache
+def decoder(kind: Any) -> Decoder:
+    """What makes an object of `kind`: a dataclass, or a type such as its fields have."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value: value
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if origin is Annotated:
+        return _checked(decoder(arguments[0]), arguments[1:])
+    if origin is Literal:
+        return _one_of(arguments)
+    if origin in (Union, types.UnionType):
+        return _or_null(decoder(next(one for one in arguments if one is not type(None))))
+    if origin is tuple:
+        if arguments[-1] is ...:
+            return _list(decoder(arguments[0]))
+        return _pair([decoder(one) for one in arguments])
+    if origin is Mapping:
+        return _mapping(decoder(arguments[1]))
+    assert dataclasses.is_dataclass(kind), kind
+    return _object(kind)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise unfit(value, "no int")
+    if not -LARGEST - 1 <= value <= LARGEST:
+        raise unfit(value, "beyond 64 bits")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) is int:
+        value = _whole(value)
+    elif type(value) is not float or not math.isfinite(value):
+        raise unfit(value, "no float")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise unfit(value, "no str")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise unfit(value, "no bool")
+    return value
+
+
+_PLAIN: dict[Any, Decoder] = {int: _whole, float: _number, str: _text, bool: _truth}
+
+
+def _checked(base: Decoder, checks: tuple[Any, ...]) -> Decoder:
+    def decode(value: Any) -> Any:
+        found = base(value)
+        for check in checks:
+            fault = check.fault(found)
+            if fault is not None:
+                raise unfit(value, fault)
+        return found
+
+    return decode
+
+
+def _one_of(words: tuple[Any, ...]) -> Decoder:
+    def decode(value: Any) -> Any:
+        if type(value) is not str or value not in words:
+            raise unfit(value, f"none of {', '.join(words)}")
+        return value
+
+    return decode
+
+
+def _or_null(base: Decoder) -> Decoder:
+    return lambda value: None if value is None else base(value)
+
+
+def _list(base: Decoder) -> Decoder:
+    def decode(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise unfit(value, "no list")
+        found = []
+        for one in value:
+            try:
+                found.append(base(one))
+            except Unfit as error:
+                raise error.within(f"[{len(found)}]") from None
+        return tuple(found)
+
+    return decode
+
+
+def _pair(bases: list[Decoder]) -> Decoder:
+    def decode(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) != len(bases):
+            raise unfit(value, f"no list of {len(bases)}")
+        return tuple(base(one) for base, one in zip(bases, value, strict=True))
+
+    return decode
+
+
+def _mapping(base: Decoder) -> Decoder:
+    def decode(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise unfit(value, "no dict")
+        found = {}
+        for name, one in value.items():
+            try:
+                found[name] = base(one)
+            except Unfit as error:
+                raise error.within(f".{name!r:.40}") from None
+        return found
+
+    return decode
+
+
+def _object(kind: Any) -> Decoder:
+    hints = get_type_hints(kind, include_extras=True)
+    known = [
+        (field.name, decoder(hints[field.name]), field.default is dataclasses.MISSING)
+        for field in dataclasses.fields(kind)
+        if field.name != "more"
+    ]
+    names = {name for name, *_ in known}
+    keeps = "more" in hints
+
+    def decode(value: Any) -> Any:
+        if type(value) is not dict:
+            raise unfit(value, "no dict")
+        members = {}
+        for name, base, is_needed in known:
+            if name in value:
+                try:
+                    members[name] = base(value[name])
+                except Unfit as error:
+                    raise error.within(f".{name}") from None
+            elif is_needed:
+                raise Unfit("lacks ", place=f".{name}")
+        if len(members) < len(value):
+            more = {name: one for name, one in value.items() if name not in names}
+            if not keeps:
+                raise Unfit("has ", f" with the unknown member {next(iter(more))!r:.40}")
+            members["more"] = more
+        return kind(**members)
+
+    return decode

@@ -1,0 +1,316 @@
+"""The manifest of a snapshot: its options, its result, its files, and the id that they give."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from packidx.files import canonical_json, digest
+from packidx.format.decode import Form, Range, Unfit
+from packidx.format.lengths import check_shards, fingerprint
+from packidx.format.manifest import (
+    Count,
+    Digests,
+    Encoder,
+    File,
+    Layout,
+    Manifest,
+    Place,
+    Positive,
+    Sha256,
+    Shard,
+    Share,
+    SnapshotId,
+    Transform,
+    equal,
+    unique,
+)
+from packidx.schema import FORMAT_VERSION, INDEX_FORMAT
+
+TABLE_NAMES = ("packs", "samples", "dropped")
+OnLong = Literal["drop", "split", "truncate", "error"]
+GroupBy = Literal["media_type", "source"]
+Schedule = Literal["stratified", "cost", "random"]
+Side = Literal["train", "holdout"]
+MAX_CAPACITY = 1 << 30
+
+_Tokens = Annotated[int, Range(1, MAX_CAPACITY)]
+_Weight = Annotated[float, Range(0)]
+_ID = re.compile("[0-9a-f]{32}")
+
+
+def is_snapshot_id(text: str) -> bool:
+    """Whether `text` may be a snapshot's id: it then leads to no other folder."""
+    return _ID.fullmatch(text) is not None
+
+
+def file_name(table: str, number: int) -> str:
+    """Of a table's file `number`."""
+    return f"{table}-{number:05d}.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile(File):
+    """A file of one of the tables: the rows of one window, or some of them."""
+
+    window: Count = 0
+    crc32: Annotated[str, Form(re.compile("([0-9a-f]{8})+").fullmatch, "no CRCs")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsOf:
+    """The lengths that were planned. `digests` is null of a bare table, which has no manifest."""
+
+    uri: Place
+    pattern: bool = False
+    fingerprint: Sha256
+    digests: Digests | None
+    num_samples: Count
+    encoder: Encoder | None
+    methods: Mapping[str, Count]
+    transform: Transform | None = None
+    calibration: Mapping[str, Any] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A named data set of the mix, and what became of its samples."""
+
+    name: str
+    media_root: Place | None
+    layout: Layout | None = None
+    num_samples: Count
+    num_dropped: Count
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """Weights of what a pack costs."""
+
+    llm_linear: _Weight
+    llm_attention: _Weight
+    llm_windowed: _Weight
+    llm_window: _Weight
+    vit_linear: _Weight
+    vit_attention: _Weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumed:
+    """How far training on a snapshot was."""
+
+    snapshot_id: SnapshotId
+    seed: Count
+    epoch: Count
+    global_batch: Positive
+    position: Count
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """A plan's options, resolved (`packidx.plan.options`)."""
+
+    capacity: _Tokens
+    planned_capacity: _Tokens
+    strategy: str
+    seed: int
+    on_long: OnLong
+    margin: Share
+    packing_ratio: Share
+    shift: bool
+    overflow_chance: Share | None
+    max_images: _Tokens | None
+    max_vision_patches: _Tokens | None
+    max_samples: _Tokens | None
+    group_by: GroupBy | None
+    align: _Tokens
+    pad_pack_to: _Tokens
+    reserve: Annotated[int, Range(0, MAX_CAPACITY)]
+    max_packs: _Tokens | None
+    holdout: str | None
+    side: Side
+    epochs: _Tokens
+    schedule: Schedule
+    global_batch: _Tokens | None
+    micro_steps: _Tokens
+    window_shards: _Tokens | None
+    window_samples: _Tokens | None
+    weights: Mapping[str, str]
+    cost_model: CostModel
+    excluded: str | None
+    continues: tuple[Consumed, ...]
+    appends_to: SnapshotId | None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.planned_capacity > self.capacity:
+            raise Unfit("has ", f".planned_capacity above its capacity {self.capacity}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Rows of the lengths table that were planned as one, and their packs."""
+
+    first_row: Count
+    num_rows: Count
+    first_pack: Count
+    num_packs: Count
+    digest: Sha256
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a plan came to."""
+
+    num_packs: Count
+    num_samples: Count
+    num_pieces: Count
+    num_tokens: Count
+    num_tokens_cut: Count
+    num_dropped: Count
+    num_tokens_dropped: Count
+    dropped: Mapping[str, Count]
+    fill: float
+    strategies: Mapping[str, Count]
+    lower_bound: Count
+    bound: str
+    gap: int
+    gap_percent: float
+    schedule: Schedule
+    schedule_block: Positive
+    schedule_chunk: Positive
+    windows: tuple[Window, ...]
+    epochs: tuple[tuple[tuple[Count, Count], ...], ...] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.schedule_block % self.schedule_chunk:
+            block, chunk = self.schedule_block, self.schedule_chunk
+            raise Unfit("has ", f".schedule_block {block}, no multiple of schedule_chunk {chunk}")
+        row = pack = 0
+        for number, one in enumerate(self.windows):
+            if (one.first_row, one.first_pack) != (row, pack):
+                raise Unfit("has ", f".windows[{number}], which does not follow the one before")
+            row, pack = row + one.num_rows, pack + one.num_packs
+        if pack != self.num_packs:
+            raise Unfit("has ", f".num_packs {self.num_packs}, its windows have {pack}")
+        if sum(self.dropped.values()) != self.num_dropped:
+            raise Unfit("has ", f".num_dropped {self.num_dropped}, which is not the sum of dropped")
+        if self.epochs is not None:
+            self._check_epochs(self.epochs)
+
+    def _check_epochs(self, epochs: tuple[tuple[tuple[int, int], ...], ...]) -> None:
+        """The ranges of all variants are all packs, each once."""
+        end = 0
+        for first, count in sorted(one for ranges in epochs for one in ranges):
+            if first != end:
+                raise Unfit("has ", f".epochs with [{first}, {count}] where pack {end} is next")
+            end += count
+        if end != self.num_packs:
+            raise Unfit("has ", f".epochs of {end} packs, and {self.num_packs} num_packs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexManifest(Manifest):
+    """Of a snapshot (FORMAT.md)."""
+
+    FORMAT: ClassVar[str] = INDEX_FORMAT
+    VERSION: ClassVar[int] = FORMAT_VERSION
+
+    snapshot_id: SnapshotId
+    parent: SnapshotId | None
+    lengths: LengthsOf
+    options: Options
+    result: Result
+    sources: tuple[Source, ...]
+    shards: tuple[Shard, ...]
+    files: tuple[TableFile, ...]
+    created: str
+    software: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unique([one.path for one in self.files], "file")
+        unique([one.name for one in self.sources], "source")
+        check_shards(self.shards, [one.name for one in self.sources])
+        equal(
+            sum(one.num_rows for one in self.result.windows),
+            self.lengths.num_samples,
+            "samples of lengths",
+        )
+        if self.result.epochs is None:
+            equal(1, self.options.epochs, "epochs")
+        else:
+            equal(len(self.result.epochs), self.options.epochs, "epochs")
+        if self.lengths.digests is None and self.shards:
+            raise Unfit("has shards, and lengths of a bare table, which has none")
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        """Files are numbered table by table, in the order of their windows, and have all rows."""
+        rows: Counter[str] = Counter()
+        last: dict[str, tuple[int, int]] = {}
+        packs: Counter[int] = Counter()
+        for file in self.files:
+            table = file.path.partition("-")[0]
+            if table not in TABLE_NAMES:
+                continue  # a later version's
+            number, window = last.get(table, (-1, 0))
+            if file.path != file_name(table, number + 1):
+                raise Unfit(f"has file {file.path!r:.80}, not {file_name(table, number + 1)}")
+            if not window <= file.window < max(1, len(self.result.windows)):
+                raise Unfit(f"has file {file.path} of window {file.window}")
+            last[table] = number + 1, file.window
+            rows[table] += file.rows
+            if table == "packs":
+                packs[file.window] += file.rows
+        missing = [table for table in TABLE_NAMES if table not in last]
+        if missing:
+            raise Unfit(f"names no file of {missing[0]}")
+        for number, one in enumerate(self.result.windows):
+            equal(packs[number], one.num_packs, f"packs of window {number}")
+        equal(rows["samples"], self.result.num_pieces, "pieces")
+        equal(rows["dropped"], self.result.num_dropped, "dropped samples")
+
+    @classmethod
+    def prove(cls, stated: Mapping[str, Any]) -> None:
+        """The id follows from the plan, and the lengths' fingerprint from what was counted."""
+        own = snapshot_id(stated)
+        if own != stated["snapshot_id"]:
+            raise Unfit(f"has snapshot_id {stated['snapshot_id']}, what it holds gives {own}")
+        lengths = stated["lengths"]
+        if lengths["digests"] is None:
+            return
+        counted = {**lengths, "shards": stated["shards"], "sources": stated["sources"]}
+        if fingerprint(counted) != lengths["fingerprint"]:
+            raise Unfit(
+                f"has lengths.fingerprint {lengths['fingerprint']}, its shards, sources, encoder"
+                f" and transform give {fingerprint(counted)}"
+            )
+
+
+def snapshot_id(stated: Mapping[str, Any]) -> str:
+    """Hex digest of a plan's logical content: lengths, options, assignment; no paths or dates.
+
+    Args:
+        stated: the manifest, or the part of it that is known before the id is.
+    """
+    result = stated["result"]
+    names = ("first_row", "num_rows", "first_pack", "num_packs", "digest")
+    head = {
+        "format": INDEX_FORMAT,
+        "version": FORMAT_VERSION,
+        "lengths": stated["lengths"]["fingerprint"],
+        "options": stated["options"],
+        "schedule": [result["schedule_block"], result["schedule_chunk"]],
+        "epochs": result.get("epochs"),
+    }
+    windows = [[one[name] for name in names] for one in result["windows"]]
+    return digest(canonical_json(head), canonical_json(windows))[:32]

@@ -1,0 +1,159 @@
+"""The lengths manifest, calibration included, and the fingerprint of a lengths table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from packidx.files import canonical_json, digest
+from packidx.format.decode import Unfit
+from packidx.format.manifest import (
+    Count,
+    Digests,
+    Encoder,
+    File,
+    Layout,
+    Manifest,
+    Place,
+    Sha256,
+    Shard,
+    Transform,
+    equal,
+    unique,
+)
+from packidx.schema import FORMAT_VERSION, LENGTHS_FORMAT
+
+# Of a layout, what says where media are, and what only a plan makes use of.
+_NOT_HASHED = ("media_root", "sample_ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A named data set of a lengths table."""
+
+    name: str
+    media_root: Place | None
+    layout: Layout | None = None
+    num_samples: Count
+    num_rejected: Count
+    num_tokens: Count
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedSource:
+    """Samples of a source that were encoded: their lengths, pair by pair."""
+
+    name: str
+    num_usable: Count
+    num_samples: Count
+    estimated: tuple[Count, ...]
+    actual: tuple[Count, ...]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.estimated) != len(self.actual):
+            raise Unfit("has ", f": {len(self.estimated)} estimated, {len(self.actual)} actual")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How far a table's lengths are off."""
+
+    num_samples: Count
+    sources: tuple[CalibratedSource, ...]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsManifest(Manifest):
+    """Of a lengths table (FORMAT.md)."""
+
+    FORMAT: ClassVar[str] = LENGTHS_FORMAT
+    VERSION: ClassVar[int] = FORMAT_VERSION
+
+    fingerprint: Sha256
+    digests: Digests
+    num_samples: Count
+    num_rejected: Count
+    encoder: Encoder | None
+    options: Mapping[str, Any]
+    methods: Mapping[str, Count]
+    rejected: Mapping[str, Count]
+    num_media: Count
+    sources: tuple[Source, ...]
+    shards: tuple[Shard, ...]
+    files: tuple[File, ...]
+    text_engine: Mapping[str, Any] | None = None
+    transform: Transform | None = None
+    calibration: Calibration | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unique([one.path for one in self.files], "file")
+        unique([one.name for one in self.sources], "source")
+        check_shards(self.shards, [one.name for one in self.sources])
+        equal(sum(one.rows for one in self.files), self.num_samples, "rows of files")
+        equal(sum(one.rows for one in self.shards), self.num_samples, "rows of shards")
+        equal(sum(one.num_samples for one in self.sources), self.num_samples, "samples of sources")
+        equal(sum(self.rejected.values()), self.num_rejected, "rejected rows")
+
+    @classmethod
+    def prove(cls, stated: Mapping[str, Any]) -> None:
+        """The fingerprint follows from what decides the table."""
+        own = fingerprint(stated)
+        if own != stated["fingerprint"]:
+            raise Unfit(f"has fingerprint {stated['fingerprint']}, what it is made of has {own}")
+        calibration = calibration_digest(stated.get("calibration"))
+        if calibration != stated["digests"]["calibration"]:
+            raise Unfit("has a calibration that is not the one of digests.calibration")
+
+
+def check_shards(shards: tuple[Shard, ...], sources: list[str]) -> None:
+    """
+    Raises:
+        Unfit: a shard is of a source that is not there.
+    """
+    known = set(sources)
+    for number, shard in enumerate(shards):
+        if shard.source not in known:
+            raise Unfit(f"has shards[{number}] of source {shard.source!r:.40}, which it lacks")
+
+
+def calibration_digest(calibration: Mapping[str, Any] | None) -> str | None:
+    """Of the pairs that a margin is computed from."""
+    return None if calibration is None else digest(canonical_json(calibration["sources"]))
+
+
+def fingerprint(stated: Mapping[str, Any]) -> str:
+    """Digest of a table's logical content: not of where things are, nor of any library.
+
+    Args:
+        stated: a lengths manifest, or what a snapshot's has of it: `digests`, `methods`, `encoder`,
+            `transform`, `shards` and `sources`.
+    """
+    encoder, transform = stated["encoder"], stated.get("transform")
+    head = {
+        "format": LENGTHS_FORMAT,
+        "version": FORMAT_VERSION,
+        "columns": stated["digests"]["columns"],
+        "calibration": stated["digests"]["calibration"],
+        "methods": {name: number for name, number in stated["methods"].items() if number},
+        "encoder": None if encoder is None else encoder["fingerprint"],
+        "transform": transform and [transform["fingerprint"], transform["seed"]],
+        "shards": [
+            [one["fingerprint"], one["rows"], one["source"], one.get("container", "jsonl")]
+            for one in stated["shards"]
+        ],
+        "sources": [_source(one) for one in stated["sources"]],
+    }
+    return digest(canonical_json(head))
+
+
+def _source(source: Mapping[str, Any]) -> list[Any]:
+    """What of a source is no place: its name, whether nothing outside its media root is read, and
+    its own names for things."""
+    layout = source.get("layout") or {}
+    names = {name: one for name, one in layout.items() if name not in _NOT_HASHED}
+    return [source["name"], source["media_root"] is not None, names]

@@ -1,0 +1,255 @@
+"""What all manifests have in common: how one is read, checked, and signed before it is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from packidx import storage
+from packidx.errors import FormatError
+from packidx.files import canonical_json, digest
+from packidx.format.decode import LARGEST, Form, Range, Unfit, decoded
+
+Container = Literal[
+    "jsonl",
+    "json",
+    "csv",
+    "tsv",
+    "jsonl.gz",
+    "jsonl.zst",
+    "json.gz",
+    "json.zst",
+    "csv.gz",
+    "csv.zst",
+    "tsv.gz",
+    "tsv.zst",
+    "parquet",
+    "arrow",
+    "tar",
+]
+
+Count = Annotated[int, Range(0)]
+Positive = Annotated[int, Range(1)]
+Share = Annotated[float, Range(0, 1)]
+Sha256 = Annotated[str, Form(re.compile("[0-9a-f]{64}").fullmatch, "not 64 hex digits")]
+SnapshotId = Annotated[str, Form(re.compile("[0-9a-f]{32}").fullmatch, "not 32 hex digits")]
+Place = Annotated[str, Form(lambda path: path and "\0" not in path, "no path")]
+"""A path or URL, as a user gave it."""
+Name = Annotated[str, Form(re.compile(r"(?!\.\.?$)[^/\\\0]+").fullmatch, "no bare file name")]
+"""Of a file in the manifest's own folder: nothing that leads out of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file beside the manifest."""
+
+    path: Name
+    rows: Count
+    bytes: Count
+    sha256: Sha256
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """An input file."""
+
+    uri: Place
+    bytes: Count
+    rows: Count
+    fingerprint: Sha256
+    source: str
+    container: Container = "jsonl"
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A data set's own names; a member that nobody knows may change lengths, so there is none."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    media_root: Place | None = None
+    sample_ratio: Annotated[float, Range(0)] = 1.0
+    delimiter: Annotated[str, Form(bool, "no text")] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """What builds the samples."""
+
+    name: str | None
+    fingerprint: str | None
+    labels: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """A function that changes records before they are counted."""
+
+    name: str
+    seed: int
+    fingerprint: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digests:
+    """Of what decides a lengths table beside its shards: values of all columns, and calibration."""
+
+    columns: Sha256
+    calibration: Sha256 | None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Manifest:
+    """A manifest; each kind says what its `format` is, and what it must hold."""
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+
+    @classmethod
+    def prove(cls, stated: Mapping[str, Any]) -> None:
+        """Raise an `Unfit` unless what identifies it follows from what it holds."""
+
+
+M = TypeVar("M", bound=Manifest)
+
+
+def load(path: str | Path, kind: type[M], remedy: str) -> dict[str, Any]:
+    """The manifest at `path`, which is what FORMAT.md says: what reads it need not look again.
+
+    Args:
+        path: a file or a URL.
+        kind: the one it must be.
+        remedy: what the user should do where it is not one; ends the sentence.
+
+    Raises:
+        FormatError: not JSON, of another format or version, changed since it was written, or with
+            a member that is missing or cannot be.
+        OSError: a store cannot be asked.
+    """
+    try:
+        stated = parse(storage.read(str(path)))
+        form, version = stated["format"], stated["version"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        lasting = (FileNotFoundError, IsADirectoryError)
+        if isinstance(error, OSError) and storage.is_url(str(path)) and type(error) not in lasting:
+            raise  # the store's state says nothing of the manifest
+        short = kind.FORMAT.removeprefix("packidx-")
+        raise FormatError(f"{path} is no {short} manifest ({error!r:.200}); {remedy}") from None
+    if form != kind.FORMAT:
+        raise FormatError(f"{path} has format {form!r:.40}, not {kind.FORMAT!r}; {remedy}")
+    if type(version) is not int or version < 1:
+        raise FormatError(f"{path} has version {version!r:.40}, which is none; {remedy}")
+    if version > kind.VERSION:
+        known = f"this packidx knows {kind.VERSION}"
+        raise FormatError(f"{path} has version {version:.6g}; {known}: upgrade packidx")
+    if version < kind.VERSION:
+        raise FormatError(
+            f"{path} has version {version}, of before packidx's first release: {remedy}"
+        )
+    try:
+        _check(stated, kind)
+    except Unfit as error:
+        raise FormatError(f"{path} {error}; {remedy}") from None
+    return stated
+
+
+def sealed(manifest: Mapping[str, Any], kind: type[M]) -> dict[str, Any]:
+    """A manifest to be written: with its digest, and proven to be one that `load` takes.
+
+    Raises:
+        FormatError: it is not.
+    """
+    head = {"format": kind.FORMAT, "version": kind.VERSION}
+    try:
+        stated = parse(json.dumps({**head, "digest": "", **manifest, **head}).encode())
+        stated["digest"] = content_digest(stated)
+        _check(stated, kind)
+    except ValueError as error:
+        raise FormatError(
+            f"the {kind.FORMAT} manifest {error}, which no reader would take: tell packidx's"
+            " developers"
+        ) from None
+    return stated
+
+
+def content_digest(stated: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a manifest says: its `digest`.
+
+    Raises:
+        ValueError: it cannot be written as JSON in UTF-8.
+    """
+    return digest(canonical_json({k: v for k, v in stated.items() if k != "digest"}))
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """A JSON object whose members mean one thing to every reader.
+
+    Raises:
+        ValueError, RecursionError: it is none, a member is there twice, or a number is none.
+    """
+    found = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_no_number)
+    if not isinstance(found, dict):
+        raise ValueError(f"a {type(found).__name__} and no object")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r:.40} is there twice")
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
+
+
+def _check(stated: dict[str, Any], kind: type[M]) -> None:
+    try:
+        own = content_digest(stated)
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"holds what is no JSON ({error!r:.80})") from None
+    if stated.get("digest") != own:
+        raise Unfit(
+            f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
+            " was written"
+        )
+    members = {k: v for k, v in stated.items() if k not in ("format", "version", "digest")}
+    decoded(kind, members)
+    kind.prove(stated)
+
+
+def unique(names: list[str], what: str) -> None:
+    """
+    Raises:
+        Unfit: a name is there twice.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise Unfit(f"names the {what} {name!r:.80} twice")
+        seen.add(name)
+
+
+def equal(total: int, stated: int, what: str) -> None:
+    """
+    Raises:
+        Unfit: a number is not the sum that it must be.
+    """
+    if total != stated:
+        raise Unfit(f"has {total} {what} by its parts, and {stated} in all")
+
+
+__all__ = ["LARGEST", "Container", "Count", "Digests", "Encoder", "File", "Layout", "Manifest"]
+__all__ += ["Name", "Place", "Positive", "Sha256", "Shard", "Share", "SnapshotId", "Transform"]
+__all__ += ["content_digest", "equal", "load", "parse", "sealed", "unique"]
