@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,9 @@ from bench_tools import (
     ratio,
     write_lengths,
 )
+from packidx.files import digest, file_digest, write_json
+from packidx.format.lengths import LengthsManifest, fingerprint
+from packidx.format.manifest import sealed
 from packidx.index import open_index
 from packidx.plan import plan_packs
 
@@ -258,11 +261,9 @@ def write_shards(folder: Path, count: int, drift: float) -> None:
         }
         for number in range(NUM_SHARDS)
     ]
-    part = {"path": path.name, "rows": count, "bytes": path.stat().st_size, "sha256": "0" * 64}
-    manifest = {
-        "format": "packidx-lengths",
-        "version": 1,
-        "fingerprint": f"bench, drift {drift}",
+    part = {"path": path.name, "rows": count, "bytes": path.stat().st_size}
+    manifest: dict[str, Any] = {
+        "digests": {"columns": digest(f"bench, drift {drift}".encode()), "calibration": None},
         "num_samples": count,
         "num_rejected": 0,
         "encoder": None,
@@ -272,6 +273,7 @@ def write_shards(folder: Path, count: int, drift: float) -> None:
         "num_media": 0,
         "sources": [source | {"num_tokens": int(lengths.sum())}],
         "shards": shards,
-        "files": [part],
+        "files": [part | {"sha256": file_digest(path)}],
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    manifest["fingerprint"] = fingerprint(manifest)
+    write_json(folder / "manifest.json", sealed(manifest, LengthsManifest))
