@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import count, not_read, print_facts, print_json, with_parts
+from .rejected import print_sources, warn_of_rejected
 from .sources import pairs_of, progress_bar, source_options
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def estimate(
     columns: tuple[str, ...],
     tags: tuple[str, ...],
     workers: int | None,
+    max_rejected: str | None,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -90,7 +92,9 @@ def estimate(
     state the same.
     """
     from packidx.estimate import estimate_lengths
+    from packidx.estimate.rejected import read_limit, rejection_warnings
 
+    read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet or not sys.stderr.isatty()) as progress:
         summary = estimate_lengths(
             list(sources),
@@ -101,11 +105,16 @@ def estimate(
             progress=progress,
             **options,
         )
+    untrained = _untrained(summary)
     if as_json:
-        print_json(dataclasses.asdict(summary))
+        told = [*summary.warnings, *untrained, *rejection_warnings(summary.sources)]
+        print_json(dataclasses.asdict(summary) | {"warnings": told})
     else:
         _print(summary)
     _warn(summary, options)
+    for text in untrained:
+        click.echo(f"warning: {text}", err=True)
+    warn_of_rejected(summary.sources, max_rejected, summary.path)
 
 
 def _print(summary: LengthsSummary) -> None:
@@ -115,7 +124,6 @@ def _print(summary: LengthsSummary) -> None:
     facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
-        facts |= {f"  {reason}": text for reason, text in _examples(summary).items()}
     facts |= not_read(summary.not_read)
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:
@@ -123,15 +131,22 @@ def _print(summary: LengthsSummary) -> None:
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
-
-
-def _examples(summary: LengthsSummary) -> dict[str, str]:
-    """The first record of each of the commonest reasons."""
     from packidx.estimate.output import first_rejected
 
-    commonest = sorted(summary.rejected, key=lambda reason: -summary.rejected[reason])[:5]
-    found = first_rejected(summary.path, commonest)
-    return {reason: "{}: {}".format(*found[reason]) for reason in commonest if reason in found}
+    kinds = [(one["name"], reason) for one in summary.sources for reason in one["rejected"]]
+    print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
+
+
+def _untrained(summary: LengthsSummary) -> list[str]:
+    """A sentence for every source without a label token."""
+    from packidx.index.untrained import without_labels
+
+    usable = {
+        one["name"]: one["num_samples"] - one["num_rejected"]
+        for one in summary.sources
+        if one["num_label_tokens"] == 0
+    }
+    return [without_labels(name, number) for name, number in usable.items() if number]
 
 
 def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
@@ -142,9 +157,7 @@ def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
         click.echo(f"warning: {warning}", err=True)
     guessed = sum(number for name, number in summary.methods.items() if name != "exact")
     text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
-    if summary.num_rejected and summary.num_rejected == summary.num_samples:
-        text = "no record can be used: there is nothing to plan"
-    elif not guessed or summary.calibrated:
+    if not guessed or summary.calibrated:
         return
     elif options["processor"] is None and options["encode"] is None:
         text += ": no --processor was given, so packs will need a margin"

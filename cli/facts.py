@@ -26,6 +26,8 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
         "steps": _steps(result, epochs),
         "dropped": _lost(result) + (f" ({reasons})" if reasons else ""),
     }
+    if without := _without_labels(manifest):
+        facts["no labels"] = without
     if asked := asked_for(options):
         facts["options"] = asked
     if options["continues"]:
@@ -69,6 +71,16 @@ def _lost(result: dict[str, Any]) -> str:
     tokens = result["num_tokens_dropped"]
     share = 100 * tokens / max(tokens + result["num_tokens"], 1)
     return f"{count(result['num_dropped'])} samples, {count(tokens)} tokens, {share:.1f} %"
+
+
+def _without_labels(manifest: dict[str, Any]) -> str:
+    """The sources and the number of packs that train on nothing."""
+    from packidx.index.untrained import untrained_packs, untrained_sources
+
+    said = [f"source {name}" for name in untrained_sources(manifest)]
+    if packs := untrained_packs(manifest):
+        said.append(f"{count(packs)} packs")
+    return ", ".join(said)
 
 
 def _why_placed(options: dict[str, Any]) -> str:

@@ -185,6 +185,7 @@ def plan(
         return
     if capacity is not None:
         given["capacity"] = _capacities(capacity, several=False)[0]
+    from packidx.index.untrained import untrained
     from packidx.plan import PlanOptions, plan_packs
 
     from .console import print_json, status
@@ -197,10 +198,14 @@ def plan(
         given = {"options": PlanOptions(**given)}
     with status(quiet) as doing:
         summary = plan_packs(lengths, output, **earlier, **given, engine=engine, progress=doing)
+    warnings = untrained(summary.manifest)
     if as_json:
-        print_json({**summary.manifest, "existed": summary.existed, "seconds": summary.seconds})
+        facts = {"existed": summary.existed, "seconds": summary.seconds, "warnings": warnings}
+        print_json({**summary.manifest, **facts})
     else:
         _show(summary.manifest, output, summary.existed, summary.seconds)
+    for text in warnings:
+        click.echo(f"warning: {text}", err=True)
     manifest = summary.manifest
     if manifest["options"]["excluded"] and "excluded" not in manifest["result"]["dropped"]:
         click.echo(f"note: none of the samples that are to be excluded is in {lengths}", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import count, print_facts, print_json, with_parts
+from .rejected import print_sources, warn_of_rejected
 from .sources import pairs_of, progress_bar, source_options
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def precompute(
     output: str,
     columns: tuple[str, ...],
     tags: tuple[str, ...],
+    max_rejected: str | None,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -55,8 +57,10 @@ def precompute(
     other bytes stay; a record that cannot be counted is left as it is. Parquet and CSV files get
     two columns. DIR/.packidx.json says what the counts were made with.
     """
+    from packidx.estimate.rejected import read_limit, rejection_warnings
     from packidx.precompute import precompute as run
 
+    read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet or not sys.stderr.isatty()) as progress:
         summary = run(
             list(sources),
@@ -67,9 +71,12 @@ def precompute(
             **options,
         )
     if as_json:
-        print_json(dataclasses.asdict(summary))
+        told = rejection_warnings(summary.sources)
+        print_json(dataclasses.asdict(summary) | {"warnings": told})
     else:
         _print(summary)
+        print_sources(summary.sources, {})
+    warn_of_rejected(summary.sources, max_rejected, summary.path)
 
 
 def _print(summary: PrecomputeSummary) -> None:

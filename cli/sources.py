@@ -46,6 +46,12 @@ _OPTIONS = (
         metavar="N",
         help="Processes to count with.  [default: one per CPU]",
     ),
+    click.option(
+        "--max-rejected",
+        metavar="SHARE",
+        help="Exit with 1 where more than SHARE of a source's records is rejected, 0.05 or 5%; "
+        "what is counted is written all the same.  [default: where nothing of a source is left]",
+    ),
     click.option("--quiet", is_flag=True, help="Show no progress."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )

@@ -25,6 +25,7 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     from packidx.index import open_index
     from packidx.index.idle import RANKS
     from packidx.index.stats import pack_stats, sample_stats
+    from packidx.index.untrained import untrained
 
     from .console import print_facts, print_json, print_table, status
     from .facts import result_facts
@@ -36,7 +37,8 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
         found = sample_stats(opened, doing, ranks or RANKS)
     if as_json:
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
-        print_json({key: manifest.get(key) for key in keys} | {"packs": packs} | found)
+        told = {"packs": packs, "warnings": untrained(manifest)}
+        print_json({key: manifest.get(key) for key in keys} | told | found)
         return
     facts = result_facts(manifest) | _composition_facts(found)
     print_facts(f"{opened.path}@{opened.id[:12]}", facts)
@@ -45,6 +47,8 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     _print_schedule(manifest["result"], found["schedule"])
     if manifest["sources"]:
         _print_sources(manifest["sources"])
+    for text in untrained(manifest):
+        click.echo(f"warning: {text}", err=True)
 
 
 _QUANTILES = ("min", "p50", "p95", "max", "mean")

@@ -152,7 +152,7 @@ def _choose(job: Job, parts: Sequence[Part], place: Place) -> list[_Chosen]:
 
 def _usable(part: Part) -> dict[str, int]:
     """Rows of a part that are not rejected, by source."""
-    return {source: samples - bad for source, (samples, bad, _) in part.sources.items()}
+    return {name: sums.num_samples - sums.num_rejected for name, sums in part.sources.items()}
 
 
 def _totals(job: Job, parts: Sequence[Part]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import packidx
 from packidx import files, schema, storage
-from packidx.estimate.parts import ROW_GROUP, Part
+from packidx.estimate.parts import ROW_GROUP, Part, SourceSums
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
@@ -194,21 +194,19 @@ def _columns_digest(parts: Sequence[Part]) -> str:
 
 
 def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:
-    totals: dict[str, list[int]] = {shard.source: [0, 0, 0] for shard in job.shards}
+    totals = {shard.source: SourceSums() for shard in job.shards}
     for part in parts:
         for name, sums in part.sources.items():
-            totals[name] = [a + b for a, b in zip(totals[name], sums, strict=True)]
+            totals[name] = totals[name].plus(sums)
     layouts = _layouts(job)
     return [
         {
             "name": name,
             "media_root": job.media_root or layouts.get(name, {}).get("media_root"),
             **({"layout": layouts[name]} if name in layouts else {}),
-            "num_samples": samples,
-            "num_rejected": rejected,
-            "num_tokens": tokens,
+            **sums.to_json(),
         }
-        for name, (samples, rejected, tokens) in totals.items()
+        for name, sums in totals.items()
     ]
 
 

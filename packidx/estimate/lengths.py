@@ -18,11 +18,12 @@ from packidx.estimate import work
 from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.foreign import Encode
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
-from packidx.estimate.parts import Part, take_over, tidy
+from packidx.estimate.parts import Part, SourceSums, take_over, tidy
 from packidx.estimate.pool import Workers
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.recipe import Recipe
+from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.records.containers.base import file_version, unreadable
 from packidx.records.expand import Shard, expand_sources, not_read
 from packidx.records.layout import layout_from_options
@@ -49,6 +50,9 @@ class LengthsSummary:
     """Rows that are not rejected, by how they were counted."""
     rejected: dict[str, int]
     """Rejected rows by reason."""
+    sources: list[dict[str, Any]]
+    """Per source: ``name``, ``num_samples``, ``num_rejected``, ``rejected`` (rows by reason),
+    ``num_tokens`` and ``num_label_tokens`` (None where some row's are unknown)."""
     existed: bool
     """The same table was there already and was left as it is."""
     seconds: float
@@ -82,6 +86,7 @@ def estimate_lengths(
     delimiter: str | None = None,
     workers: int | None = None,
     engine: str = "local",
+    max_rejected: str | float | None = None,
     progress: Progress | None = None,
 ) -> LengthsSummary:
     """Count the tokens of every record of `sources` into the lengths table `output`.
@@ -120,16 +125,21 @@ def estimate_lengths(
         workers: processes; the CPUs that this process may use by default.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
             is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
+        max_rejected: share of a source's records that may be rejected: a number from 0 to 1, or
+            text such as ``'5%'``. The table is written all the same. None: nothing is raised, and
+            the summary's `sources` have the numbers.
         progress: called with how far the work is.
 
     Raises:
-        SourceError: a source or the processor cannot be used, or a worker process died.
+        SourceError: a source or the processor cannot be used, a worker process died, or more of a
+            source than `max_rejected` is rejected.
         OptionError: an option or `output` cannot be used.
         MissingExtraError: Ray is asked for and not installed.
         MismatchError: the text engine that is asked for gives other tokens than `tokenizers`.
     """
     begun = time.monotonic()
     progress = progress or silent
+    limit = read_limit(max_rejected)
     asked, workers = workers, num_workers(workers)
     wanted = text_engines.check_engine(text_engine)
     output = storage.local_path(os.fspath(output))
@@ -157,9 +167,12 @@ def estimate_lengths(
         job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
         if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
             discarded = remove_abandoned(output)
-            return told(_summary(output, existing, begun, existed=True, discarded=discarded))
-        job = with_engine(job)
-        return told(_make(job, output, pool, begun, progress))
+            summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
+        else:
+            summary = told(_make(with_engine(job), output, pool, begun, progress))
+    if limit is not None:
+        check_rejected(summary.sources, limit, output)
+    return summary
 
 
 def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress) -> LengthsSummary:
@@ -233,6 +246,9 @@ def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> li
     return scans
 
 
+_OF_SOURCES = ("name", *SourceSums().to_json())
+
+
 def _summary(
     path: str,
     manifest: dict[str, Any],
@@ -250,6 +266,7 @@ def _summary(
         num_tokens=sum(source["num_tokens"] for source in manifest["sources"]),
         methods=manifest["methods"],
         rejected=manifest["rejected"],
+        sources=[{name: one[name] for name in _OF_SOURCES} for one in manifest["sources"]],
         existed=existed,
         seconds=time.monotonic() - begun,
         num_parts=len(manifest["files"]),

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packidx import schema, storage
@@ -18,6 +16,7 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.manifest import unsound_file
+from packidx.records.expand import short_names
 
 MANIFEST = "manifest.json"
 # The last is the list that publishing to an object store leaves (`packidx.publish`).
@@ -103,22 +102,34 @@ def _is_lengths(place: str) -> bool:
     return isinstance(found, dict) and found.get("format") == schema.LENGTHS_FORMAT
 
 
-def first_rejected(path: str, reasons: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """(key, detail) of the first row of a table that each of `reasons` has rejected."""
-    found: dict[str, tuple[str, str]] = {}
-    for part in json.loads(storage.read(storage.join(path, MANIFEST)))["files"]:
-        wanted = [reason for reason in reasons if reason not in found]
+Rejected = tuple[str, str]
+"""A source and a reason."""
+
+
+def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
+    """Record (``shard#row``) and detail of the first row that a table has of each kind."""
+    found: dict[Rejected, tuple[str, str]] = {}
+    manifest = json.loads(storage.read(storage.join(path, MANIFEST)))
+    names = short_names([shard["uri"] for shard in manifest["shards"]])
+    for part in manifest["files"]:
+        wanted = [kind for kind in rejected if kind not in found]
         if not wanted:
             break
         file = Part(storage.join(path, part["path"]), part["bytes"], part["sha256"])
         with local_copy(file) as copy:
-            rows = pq.read_table(
-                copy,
-                columns=["reason", "key", "detail"],
-                filters=[("reason", "in", wanted)],
-            )
-        firsts = pc.index_in(pa.array(wanted), rows["reason"]).to_pylist()
-        for reason, at in zip(wanted, firsts, strict=True):
-            if at is not None:
-                found[reason] = (rows["key"][at].as_py(), rows["detail"][at].as_py())
+            rows = pq.read_table(copy, columns=_EXAMPLE, filters=[_any_of(wanted)])
+        firsts = rows.group_by(["source", "reason"], use_threads=False).aggregate(
+            [(name, "first") for name in _EXAMPLE[2:]]
+        )
+        for row in firsts.to_pylist():
+            if (kind := (row["source"], row["reason"])) in wanted:
+                record = f"{names[row['shard_first']]}#{row['row_first']}"
+                found[kind] = record, row["detail_first"]
     return found
+
+
+_EXAMPLE = ["source", "reason", "shard", "row", "detail"]
+
+
+def _any_of(wanted: Collection[Rejected]) -> tuple[str, str, list[str]]:
+    return "reason", "in", sorted({reason for _, reason in wanted})

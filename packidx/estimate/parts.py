@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,46 @@ from packidx.staging import Place
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSums:
+    """Sums over one source's rows."""
+
+    num_samples: int = 0
+    """Rows, rejected ones too."""
+    num_tokens: int = 0
+    num_label_tokens: int = 0
+    """Of the usable rows that know theirs."""
+    num_unknown: int = 0
+    """Usable rows that do not know their label tokens."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Rejected rows by reason."""
+
+    @property
+    def num_rejected(self) -> int:
+        return sum(self.rejected.values())
+
+    def plus(self, other: SourceSums) -> SourceSums:
+        """The rows of both."""
+        return SourceSums(
+            self.num_samples + other.num_samples,
+            self.num_tokens + other.num_tokens,
+            self.num_label_tokens + other.num_label_tokens,
+            self.num_unknown + other.num_unknown,
+            dict(sorted((Counter(self.rejected) + Counter(other.rejected)).items())),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums as a manifest's source has them."""
+        labels = None if self.num_unknown else self.num_label_tokens
+        return {
+            "num_samples": self.num_samples,
+            "num_rejected": self.num_rejected,
+            "rejected": self.rejected,
+            "num_tokens": self.num_tokens,
+            "num_label_tokens": labels,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +77,7 @@ class Part:
     methods: dict[str, int]
     rejected: dict[str, int]
     num_media: int
-    sources: dict[str, tuple[int, int, int]]
-    """Per source: samples, rejected samples, tokens."""
+    sources: dict[str, SourceSums]
 
 
 def file_name(number: int) -> str:
@@ -127,7 +167,7 @@ def _note(place: Place, number: int) -> str:
 
 
 def _from_json(note: dict[str, Any]) -> Part:
-    sources = {name: (int(a), int(b), int(c)) for name, (a, b, c) in note.pop("sources").items()}
+    sources = {name: SourceSums(**sums) for name, sums in note.pop("sources").items()}
     return Part(**{**note, "digests": tuple(note["digests"]), "sources": sources})
 
 
@@ -136,14 +176,22 @@ def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
     return {entry["values"]: entry["counts"] for entry in sorted(counts, key=lambda e: e["values"])}
 
 
-def _source_sums(table: pa.Table) -> dict[str, tuple[int, int, int]]:
-    flat = table.select(["source", "length"]).append_column(
-        "bad", pc.equal(table.column("status"), "rejected").cast(pa.int64())
-    )
-    sums = flat.group_by("source").aggregate(
-        [("length", "count"), ("bad", "sum"), ("length", "sum")]
-    )
-    return {
-        row["source"]: (row["length_count"], row["bad_sum"], row["length_sum"])
-        for row in sums.to_pylist()
-    }
+def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
+    columns = table.select(["source", "reason", "length", "label_tokens"])
+    sums = [
+        ("length", "sum"),
+        ("label_tokens", "sum"),
+        ("label_tokens", "count"),
+        ([], "count_all"),
+    ]
+    found: dict[str, SourceSums] = {}
+    for row in columns.group_by(["source", "reason"]).aggregate(sums).to_pylist():
+        number = row["count_all"]
+        if row["reason"] is None:
+            unknown = number - row["label_tokens_count"]
+            labels = row["label_tokens_sum"] or 0
+            one = SourceSums(number, row["length_sum"], labels, unknown)
+        else:
+            one = SourceSums(number, rejected={row["reason"]: number})
+        found[row["source"]] = found.get(row["source"], SourceSums()).plus(one)
+    return found

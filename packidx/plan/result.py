@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from packidx.plan.options import ResolvedOptions
@@ -32,6 +34,7 @@ class Tally:
         self._samples = int(result.get("num_samples", 0))
         self._tokens = int(result.get("num_tokens", 0))
         self._tokens_cut = int(result.get("num_tokens_cut", 0))
+        self._without_labels = int(result.get("num_packs_without_labels", 0))
         self._tokens_dropped = int(result.get("num_tokens_dropped", 0))
         self._dropped = Counter(result.get("dropped", {}))
         self._strategies = Counter(result.get("strategies", {}))
@@ -47,6 +50,10 @@ class Tally:
         sources = [] if before is None else before["sources"]
         self._seen = Counter({one["name"]: one["num_samples"] for one in sources})
         self._lost = Counter({one["name"]: one["num_dropped"] for one in sources})
+        self._labels = Counter({one["name"]: one.get("num_label_tokens") or 0 for one in sources})
+        self._unlabelled = Counter(
+            {one["name"]: int(one.get("num_label_tokens") is None) for one in sources}
+        )
 
     def going_on(self) -> Tally:
         """An empty one, whose windows' packs and rows are numbered on from here."""
@@ -60,6 +67,7 @@ class Tally:
         self._samples += other._samples
         self._tokens += other._tokens
         self._tokens_cut += other._tokens_cut
+        self._without_labels += other._without_labels
         self._tokens_dropped += other._tokens_dropped
         self._bound += other._bound
         self._proofs |= other._proofs
@@ -70,6 +78,8 @@ class Tally:
             (self._strategies, other._strategies),
             (self._seen, other._seen),
             (self._lost, other._lost),
+            (self._labels, other._labels),
+            (self._unlabelled, other._unlabelled),
         ):
             mine.update(more)
         for ranges, further in zip(self._ranges, other._ranges, strict=True):
@@ -87,11 +97,12 @@ class Tally:
         self._tokens_dropped += int(dropped["length"].fill_null(0).to_numpy().clip(0).sum())
         for one in dropped["reason"].value_counts().to_pylist():
             self._dropped[one["values"]] += one["counts"]
-        for name, counted in ((self._seen, plan.items.rows), (self._lost, None)):
-            column = dropped["source"] if counted is None else _source(counted)
-            if column is not None:
-                for one in column.value_counts().to_pylist():
-                    name[one["values"]] += one["counts"]
+        for name, samples, labels, unlabelled in _by_source(plan.items.rows.frame):
+            self._seen[name] += samples
+            self._labels[name] += labels
+            self._unlabelled[name] += unlabelled
+        for one in dropped["source"].value_counts().to_pylist():
+            self._lost[one["values"]] += one["counts"]
 
     def add(self, epoch: int, plan: WindowPlan, variant: Variant) -> None:
         """Take the packs of one epoch."""
@@ -100,6 +111,10 @@ class Tally:
         self.num_packs += size
         self.num_pieces += len(variant.placed)
         self._tokens += int(variant.packs.sums["length"][0].sum())
+        if "label_tokens" in variant.packs.sums:
+            labels, unknown = variant.packs.sums["label_tokens"]
+            without = labels == 0 if unknown is None else (labels == 0) & ~unknown
+            self._without_labels += int(np.count_nonzero(without))
         for bound, name in plan.bounds():
             self._bound += bound
             self._proofs[name] = None
@@ -121,6 +136,7 @@ class Tally:
         block, chunk = self._block
         result = {
             "num_packs": self.num_packs,
+            "num_packs_without_labels": self._without_labels,
             "num_samples": self._samples,
             "num_pieces": self.num_pieces,
             "num_tokens": self._tokens,
@@ -152,8 +168,22 @@ class Tally:
         for source in found:
             source["num_samples"] = self._seen.get(source["name"], 0)
             source["num_dropped"] = self._lost.get(source["name"], 0)
+            labels = None if self._unlabelled[source["name"]] else self._labels[source["name"]]
+            source["num_label_tokens"] = labels
         return found
 
 
-def _source(rows: Any) -> pa.Array | None:
-    return rows.arrow("source") if "source" in rows.frame.columns else None
+def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
+    """Of every source: rows, Σ label_tokens, and usable rows that do not know theirs."""
+    if "source" not in frame.columns:
+        return []
+    labels = pl.lit(None, pl.Int64)
+    if "label_tokens" in frame.columns:
+        labels = pl.col("label_tokens").cast(pl.Int64)
+    unknown = (labels.is_null() & (pl.col("length") > 0)).sum()
+    grouped = (
+        frame.lazy()
+        .group_by("source")
+        .agg(pl.len(), labels.sum().alias("sum"), unknown.alias("unknown"))
+    )
+    return grouped.collect().rows()

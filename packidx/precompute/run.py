@@ -24,6 +24,7 @@ from packidx.estimate.lengths import (
 from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.rows import ShardInfo
 from packidx.manifest import software
 from packidx.precompute import place
@@ -57,6 +58,8 @@ class PrecomputeSummary:
     """Records that are not rejected, by how they were counted."""
     rejected: dict[str, int]
     """Rejected records by reason."""
+    sources: list[dict[str, Any]]
+    """Per source: ``name``, ``num_samples``, ``num_rejected``, ``rejected`` (records by reason)."""
     encoder: dict[str, Any]
     """Fingerprint and name of the processor."""
     seconds: float
@@ -73,6 +76,7 @@ def precompute(
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
     workers: int | None = None,
+    max_rejected: str | float | None = None,
     progress: Progress | None = None,
 ) -> PrecomputeSummary:
     """Write every shard of `sources` to `output` with ``_text_tokens`` and ``mm_inputs_meta``.
@@ -91,17 +95,19 @@ def precompute(
             n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
         media_root, columns, tags, delimiter: as for `packidx.estimate_lengths`.
         workers: processes; the CPUs that this process may use by default.
+        max_rejected: as for `packidx.estimate_lengths`.
         progress: called with how far the work is.
 
     Raises:
-        SourceError: a source or the processor cannot be used, two sources would be one file, or no
-            record could be counted.
+        SourceError: a source or the processor cannot be used, two sources would be one file, no
+            record could be counted, or, when all is written, more of a source than `max_rejected`.
         OptionError: an option or `output` cannot be used.
     """
     begun = time.monotonic()
     progress = progress or silent
     workers = num_workers(workers)
     form = check_form(meta)
+    limit = read_limit(max_rejected)
     output = os.fspath(output)
     root = check_folder(media_root)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
@@ -125,7 +131,10 @@ def precompute(
             files.write_json(os.path.join(folder, place.MANIFEST), manifest)
             for inner, _, _ in os.walk(folder):
                 files.fsync_path(inner)
-    return _summary(output, job, tallies, time.monotonic() - begun)
+    summary = _summary(output, job, tallies, time.monotonic() - begun)
+    if limit is not None:
+        check_rejected(summary.sources, limit, output)
+    return summary
 
 
 def _refuse_nothing(tallies: Sequence[Tally]) -> None:
@@ -263,6 +272,21 @@ def _shard_heads(job: Job, names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
+def _sources(job: Job, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+    sums: dict[str, Tally] = {}
+    for shard, tally in zip(job.shards, tallies, strict=True):
+        sums.setdefault(shard.source, Tally()).merge(tally)
+    return [
+        {
+            "name": name,
+            "num_samples": one.num_samples,
+            "num_rejected": one.num_rejected,
+            "rejected": dict(sorted(one.rejected.items())),
+        }
+        for name, one in sums.items()
+    ]
+
+
 def _summary(output: str, job: Job, tallies: Sequence[Tally], seconds: float) -> PrecomputeSummary:
     total = Tally()
     for tally in tallies:
@@ -275,6 +299,7 @@ def _summary(output: str, job: Job, tallies: Sequence[Tally], seconds: float) ->
         num_tokens=total.num_tokens,
         methods=dict(sorted(total.methods.items())),
         rejected=dict(sorted(total.rejected.items())),
+        sources=_sources(job, tallies),
         encoder=job.encoder or {},
         seconds=seconds,
     )

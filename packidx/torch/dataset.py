@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
+from packidx.index.untrained import untrained
 from packidx.torch.dummy import check_reserve, encode_dummy
 from packidx.torch.events import Events
 from packidx.torch.media import join_media
@@ -25,6 +27,9 @@ from packidx.torch.reading import Encode, Happened, SampleReader
 
 if TYPE_CHECKING:
     from packidx.transform import Function
+
+
+_log = logging.getLogger("packidx.torch")
 
 
 class PackedDataset(Dataset[dict[str, Any]]):
@@ -46,6 +51,9 @@ class PackedDataset(Dataset[dict[str, Any]]):
       list of sources
     - ``shifted`` True, only for plans made with ``--shift``: position t predicts ``labels[t]``
     - ``events``, only where something went otherwise than planned: a list of dicts, as in `events`
+
+    What the plan knows to train on nothing, sources and packs without a label token, is told once
+    by the log ``packidx.torch``.
 
     It pickles small, and what it holds open serves forked and spawned workers alike.
 
@@ -99,6 +107,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
         self.index = open_index(index, roots)
         self.encode = encode
         self.events = Events()
+        for text in untrained(self.index.manifest):
+            _log.warning("%s: %s", self.index.path, text)
         sources = self.index.manifest["sources"]
         self._sources = {source["name"]: number for number, source in enumerate(sources)}
         self._options = self.index.manifest["options"]
