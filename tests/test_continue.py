@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,11 @@ from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
 from packidx.index import Index
 from packidx.index.verify import verify_snapshot
+from packidx.plan import PlanOptions
+from packidx.plan.continuation import continued_rules
+from packidx.plan.eligible import Rules
+from packidx.plan.items import make_items
+from packidx.plan.lengths import read_lengths
 from packidx.torch import PackSampler
 
 Copy = tuple[int, int]
@@ -251,3 +258,60 @@ def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:
     rest = tokens_of(sound(open_index(tmp_path / "i")))
     assert not had.keys() & rest.keys()
     assert len(had) + len(rest) == 800
+
+
+def begun(folder: Path, n: int) -> tuple[Path, Index, dict[str, Any]]:
+    """A plan of `n` samples in two pieces each, and a state in which nearly all are begun."""
+    folder.mkdir()
+    table = pa.table({"length": np.full(n, 20), "source": np.array(["a", "b"])[np.arange(n) % 2]})
+    pq.write_table(table, folder / "l.parquet")
+    plan_packs(
+        folder / "l.parquet",
+        folder / "i",
+        capacity=15,
+        on_long="split",
+        mix=("b=2",),
+        schedule="random",
+        global_batch=8,
+    )
+    index = open_index(folder / "i")
+    sampler = PackSampler(index, global_batch=8)
+    return folder / "l.parquet", index, sampler.state_at(sampler.num_steps // 2)
+
+
+def test_going_on_takes_time_in_proportion_to_what_was_begun(tmp_path: Path) -> None:
+    seconds = []
+    for n in (3_000, 30_000):
+        path, index, state = begun(tmp_path / str(n), n)
+        table = read_lengths(str(path))
+        options = PlanOptions(15, on_long="split", schedule="random").resolve("exact")
+        options = replace(options, weights={"b": "2"})
+        each = []
+        for _ in range(3):
+            begin = time.process_time()
+            rules = continued_rules(table, index, state, Rules())
+            items, _ = make_items(table.read(0, n), options, rules)
+            each.append(time.process_time() - begin)
+        assert items.num_items > n  # about half of the copies are begun, a quarter not yet
+        seconds.append(min(each))
+    assert seconds[1] < 40 * seconds[0], "ten times the samples took over forty times as long"
+
+
+def test_going_on_reads_one_window_of_samples_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = write(tmp_path / "l.parquet", 900)
+    plan_packs(lengths, tmp_path / "i", capacity=512, window_samples=100, epochs=2)
+    index = open_index(tmp_path / "i")
+    state = PackSampler(index, global_batch=4).state_at(9)
+    sizes: list[int] = []
+    real = Index._table
+
+    def seen(self: Index, *args: Any) -> pa.Table:
+        table = real(self, *args)
+        sizes.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(Index, "_table", seen)
+    plan_packs(lengths, tmp_path / "i", resume=(index, state))
+    assert sizes and max(sizes) <= 2 * 100

@@ -24,7 +24,7 @@ from packidx.errors import FormatError, MismatchError, OptionError, PackidxError
 from packidx.files import write_json
 from packidx.index.verify import verify_snapshot
 from packidx.plan import PlanOptions
-from packidx.schema import DROPPED, LENGTHS, PACKS, SAMPLES_WITHOUT_MEDIA, conform
+from packidx.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOUT_MEDIA, conform
 
 ARBITRARY = settings(
     deadline=None,
@@ -488,3 +488,39 @@ def test_manifest_of_lengths_is_held_against_its_parts(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text("{")
     with pytest.raises(FormatError, match="no lengths manifest"):
         plan_packs(folder, tmp_path / "i", capacity=10)
+
+
+NO_MEDIA: list[tuple[dict[str, list[int | None]], bool]] = [
+    ({"num_images": [0], "num_videos": [0]}, True),
+    ({"image_tokens": [0], "video_tokens": [0], "audio_tokens": [0]}, True),
+    ({"num_images": [0], "video_tokens": [0], "audio_tokens": [None]}, True),
+    ({"num_images": [0], "num_videos": [0], "audio_tokens": [3]}, False),
+    ({"num_images": [0], "num_videos": [1]}, False),
+    ({"num_images": [0], "image_tokens": [3], "num_videos": [0]}, False),
+    ({"num_images": [0], "num_videos": [None]}, False),
+    ({}, False),
+]
+
+
+@pytest.mark.parametrize(("counters", "is_split"), NO_MEDIA)
+def test_a_long_sample_without_media_is_split_though_its_media_are_not_listed(
+    tmp_path: Path, counters: dict[str, list[int | None]], is_split: bool
+) -> None:
+    """Of a row without its list of media the counters say whether there are any."""
+    columns = {name: pa.array(values, pa.int32()) for name, values in counters.items()}
+    table = pa.table({"length": [50], "media": pa.array([None], MEDIA), **columns})
+    # Another sample, so that there is something to pack, and the column is not of nulls alone.
+    more = {"length": pa.array([5]), "media": pa.array([[]], MEDIA)}
+    table = pa.concat_tables([table, pa.table(more)], promote_options="default")
+    pq.write_table(table, tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=20, on_long="split")
+    index = open_index(tmp_path / "i")
+    assert [check for check in verify_snapshot(index) if not check.ok] == []
+    assert index.manifest["result"]["dropped"] == ({} if is_split else {"too_long": 1})
+    assert index.manifest["result"]["num_tokens"] == (55 if is_split else 5)
+    pq.write_table(table.drop_columns(["media"]), tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "j", capacity=20, on_long="split")
+    holds_some = any((values[0] or 0) > 0 for values in counters.values())
+    # A table that lists no media at all and counts none is taken to have none.
+    dropped = open_index(tmp_path / "j").manifest["result"]["dropped"]
+    assert dropped == ({"too_long": 1} if holds_some else {})

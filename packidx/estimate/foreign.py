@@ -109,6 +109,8 @@ def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measu
     trained = int(np.count_nonzero(labels[1:] != _IGNORED))  # nothing predicts the first token
     kinds, grids = _grids(encoded, kinds)
     types = encoded.get("mm_token_type_ids")
+    if kinds is None and _holds_tokens_alone(encoded, len(ids)) and not _has_media_tokens(types):
+        kinds = ()
     if types is None:
         of_kind = None if kinds is None or kinds else (0,) * len(KINDS)
         return Measured(len(ids), trained, kinds, of_kind, grids=grids)
@@ -120,6 +122,20 @@ def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measu
         at = tuple(first for _, first, _ in spans)
         tokens = tuple(size for _, _, size in spans)
     return Measured(len(ids), trained, kinds, tuple(sums), tokens, at, grids)
+
+
+def _has_media_tokens(types: Any) -> bool:
+    return types is not None and bool(np.any(np.asarray(types)))
+
+
+def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
+    """Whether no value can be of media: each has an entry per token, or is null."""
+    shapes = [
+        np.shape(value)
+        for key, value in encoded.items()
+        if key != "position_ids" and value is not None
+    ]
+    return all(shape in ((length,), (1, length)) for shape in shapes)
 
 
 def _vector(name: str, value: Any, length: int | None) -> Ints:

@@ -12,22 +12,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import polars as pl
 from numpy.typing import NDArray
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
-from packidx.plan.eligible import Consumed, Rules
+from packidx.plan.eligible import Begun, Consumed, Rules
 from packidx.plan.lengths import Lengths
+from packidx.plan.pairs import changes, pairs_in
 
 Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 
 _STATE = ("seed", "epoch", "global_batch", "position")
 _BY_CHOICE = ("excluded", "max_packs")
 _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
-_Left = dict[tuple[int, int], list[tuple[int, int, int]]]
 
 
 def lineage(index: Index, state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -53,21 +54,23 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
             f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned}, "
             f"{table.uri} has {found}: continue with the lengths that were planned"
         )
-    had: list[tuple[Int64s, Int64s]] = []
-    left: _Left = {}
+    runs: list[tuple[Int64s, Int32s]] = []
+    begun = Begun.none()
     for one in lineage(index, state):
         ancestor = (
             index
             if one["snapshot_id"] == index.id
             else open_index(f"{index.path}@{one['snapshot_id']}")
         )
-        samples, copies = _consumed(ancestor, {"version": 1, **one}, left)
-        had.append((samples, copies))
-    samples = np.concatenate([one for one, _ in had])
-    copies = np.concatenate([one for _, one in had])
-    order = np.lexsort((copies, samples))
-    consumed = Consumed(samples[order], copies[order], left)
-    return replace(rules, consumed=consumed, before=_left_out(index))
+        whole, left = _consumed(ancestor, {"version": 1, **one})
+        begun = _gone_on(begun, whole, left)
+        runs.append(whole)
+    samples = np.concatenate([one for one, _ in runs])
+    copies = np.concatenate([one for _, one in runs])
+    if len(runs) > 1:
+        order = np.lexsort((copies, samples))
+        samples, copies = samples[order], copies[order]
+    return replace(rules, consumed=Consumed(samples, copies, begun), before=_left_out(index))
 
 
 def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
@@ -94,56 +97,81 @@ def _left_out(index: Index) -> dict[str, Int64s]:
 
     A plan that continues another one has these among its own dropped ones, and so on.
     """
-    dropped = index.dropped(["sample_id", "reason"])
-    reasons = np.array(dropped["reason"].to_pylist(), object)
-    ids = dropped["sample_id"].to_numpy()
-    return {reason: ids[reasons == reason] for reason in _BY_CHOICE if (reasons == reason).any()}
+    found: dict[str, list[Int64s]] = {}
+    for number in range(len(index.manifest["result"]["windows"])):
+        dropped = index.window("dropped", number, ["sample_id", "reason"])
+        reasons = pl.Series(pl.from_arrow(dropped["reason"]))
+        ids = dropped["sample_id"].to_numpy()
+        for reason in _BY_CHOICE:
+            mine = ids[(reasons == reason).to_numpy()]
+            if len(mine):
+                found.setdefault(reason, []).append(mine)
+    return {reason: np.sort(np.concatenate(ids)) for reason, ids in found.items()}
 
 
-def _consumed(index: Index, state: Mapping[str, Any], left: _Left) -> tuple[Int64s, Int64s]:
-    """Sample ids and copies that one snapshot's training had whole; `left` is kept up to date."""
-    packs = index.packs(["epoch", "first_row", "num_samples"])
-    sizes = packs["num_samples"].to_numpy()
-    done = np.zeros(packs.num_rows, bool)
+def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[tuple[Int64s, Int32s], Begun]:
+    """The samples and copies that one snapshot's training had whole, in order, and what it left of
+    others; read window by window."""
+    done = np.zeros(index.num_packs, bool)
     done[consumed_packs(index.manifest, state)] = True
-    variants = int(index.manifest["options"].get("epochs") or 1)
-    mine = np.repeat(packs["epoch"].to_numpy() == state["epoch"] % variants, sizes)
-    table = index.samples(list(_COLUMNS)).filter(pa.array(mine))
-    columns = {name: table[name].to_numpy().astype(np.int64) for name in _COLUMNS}
-    consumed = np.repeat(done, sizes)[mine]
-    order = np.lexsort((columns["piece"], columns["copy"], columns["sample_id"]))
-    columns = {name: values[order] for name, values in columns.items()}
+    variant = state["epoch"] % int(index.manifest["options"].get("epochs") or 1)
+    wholes = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+    lefts = [Begun.none()]
+    for number, window in enumerate(index.manifest["result"]["windows"]):
+        first = window["first_pack"]
+        of_window = done[first : first + window["num_packs"]]
+        if not of_window.any():
+            continue
+        packs = index.window("packs", number, ["epoch", "num_samples"])
+        sizes = packs["num_samples"].to_numpy()
+        mine = np.repeat(packs["epoch"].to_numpy() == variant, sizes)
+        samples = index.window("samples", number, _COLUMNS)
+        pieces = {name: samples[name].to_numpy()[mine] for name in _COLUMNS}
+        whole, left = _of_window(pieces, np.repeat(of_window, sizes)[mine])
+        wholes.append(whole)
+        lefts.append(left)
+    samples, copies = (np.concatenate(values) for values in zip(*wholes, strict=True))
+    return (samples, copies), Begun(*(np.concatenate(v) for v in zip(*lefts, strict=True)))
+
+
+def _of_window(
+    pieces: dict[str, NDArray[Any]], consumed: NDArray[np.bool_]
+) -> tuple[tuple[Int64s, Int32s], Begun]:
+    """What of a window's pieces was consumed: copies that were whole, and what is left of others.
+
+    Args:
+        pieces: columns of the samples table, [n] each.
+        consumed: bool [n].
+    """
+    order = np.lexsort((pieces["piece"], pieces["copy"], pieces["sample_id"]))
+    sample, copy = pieces["sample_id"][order], pieces["copy"][order]
     consumed = consumed[order]
-    sample, copy = columns["sample_id"], columns["copy"]
-    first = np.flatnonzero(np.r_[True, (sample[1:] != sample[:-1]) | (copy[1:] != copy[:-1])])
-    if not len(sample):
-        return sample, copy
-    pieces = np.diff(np.append(first, len(sample)))
+    first = np.flatnonzero(changes(sample, copy))
+    number = np.diff(np.append(first, len(sample)))
     taken = np.add.reduceat(consumed.astype(np.int64), first)
-    whole = taken == pieces
-    for at, number in zip(first[whole], pieces[whole], strict=True):
-        if number > 1 or left:
-            left.pop((int(sample[at]), int(copy[at])), None)
-    for at in np.flatnonzero((taken > 0) & ~whole).tolist():
-        rows = slice(first[at], first[at] + pieces[at])
-        name = int(sample[first[at]]), int(copy[first[at]])
-        left[name] = _stretches(
-            {key: values[rows] for key, values in columns.items()}, consumed[rows]
-        )
-    return sample[first[whole]], copy[first[whole]]
+    whole = first[taken == number]
+    of_begun = np.repeat((taken > 0) & (taken < number), number)
+    rows = order[of_begun & ~consumed]
+    if not len(rows):
+        return (sample[whole], copy[whole]), Begun.none()
+    highest = np.maximum.reduceat(pieces["piece"][order], first)
+    free = np.repeat(highest, number)[of_begun & ~consumed].astype(np.int64) + 1
+    own, of_copy, start = (
+        pieces[name][rows].astype(np.int64) for name in ("sample_id", "copy", "token_start")
+    )
+    stop = start + pieces["length"][rows]
+    begins = changes(own, of_copy)
+    begins[1:] |= start[1:] != stop[:-1]  # pieces that follow each other are one stretch again
+    ends = np.append(np.flatnonzero(begins)[1:], len(rows)) - 1
+    left = Begun(own[begins], of_copy[begins], start[begins], stop[ends], free[begins])
+    return (sample[whole], copy[whole]), left
 
 
-def _stretches(
-    pieces: dict[str, Int64s], consumed: NDArray[np.bool_]
-) -> list[tuple[int, int, int]]:
-    """Runs of tokens that are not consumed: (start, stop, first piece number that is free)."""
-    free = int(pieces["piece"].max()) + 1
-    found: list[tuple[int, int, int]] = []
-    for start, length in zip(
-        pieces["token_start"][~consumed].tolist(), pieces["length"][~consumed].tolist(), strict=True
-    ):
-        if found and found[-1][1] == start:
-            found[-1] = found[-1][0], start + length, free
-        else:
-            found.append((start, start + length, free))
-    return found
+def _gone_on(begun: Begun, whole: tuple[Int64s, Int32s], left: Begun) -> Begun:
+    """`begun` after more training: copies that it has had whole since are gone, what is left of
+    others is `left`."""
+    gone = pairs_in(begun.sample_id, begun.copy, *whole)
+    gone |= pairs_in(begun.sample_id, begun.copy, left.sample_id, left.copy)
+    both = Begun(*(np.r_[old[~gone], new] for old, new in zip(begun, left, strict=True)))
+    order = np.lexsort((both.start, both.copy, both.sample_id))
+    return Begun(*(values[order] for values in both))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,8 @@ from packidx.plan.exclusion import Exclusion
 from packidx.plan.holdout import holdout, parse_share
 from packidx.plan.mixture import copies as copies_of
 from packidx.plan.options import ResolvedOptions
-from packidx.plan.pieces import Stretch
+from packidx.plan.pairs import SIDES, distinct_pairs, expand_ranges, in_order, pairs_in
+from packidx.plan.pieces import Stretches
 from packidx.plan.rows import Rows
 
 Int64s = NDArray[np.int64]
@@ -42,19 +44,35 @@ REASONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """Pieces that training has had already, in order of sample_id.
-
-    Attributes:
-        sample_id, copy: int64 [n].
-        stretches: what is left of a copy of which only some pieces were consumed:
-            (sample_id, copy) -> (start, stop, first free piece number), in tokens.
+class Begun(NamedTuple):
+    """What is left of copies of which training has had some pieces, int64 ``[n]``: tokens ``start
+    .. stop - 1``, and the lowest piece number that is free; in order of (sample_id, copy, start).
     """
 
     sample_id: Int64s
     copy: Int64s
-    stretches: Mapping[tuple[int, int], list[tuple[int, int, int]]]
+    start: Int64s
+    stop: Int64s
+    first_piece: Int64s
+
+    @classmethod
+    def none(cls) -> Begun:
+        return cls(*[np.empty(0, np.int64)] * len(cls._fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """What training has had already.
+
+    Attributes:
+        sample_id: int64 [n], of the copies that it has had whole, ascending.
+        copy: int32 [n], their numbers, ascending for each sample.
+        begun: what is left of the others that it has begun.
+    """
+
+    sample_id: Int64s
+    copy: Int32s
+    begun: Begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,41 +126,63 @@ class Copies:
     Attributes:
         number: int64 [n], or None where each is packed once.
         is_partial: bool [n]: training has had a part of one of its copies.
-        had: row -> numbers of the copies that training has had.
-        left: (row, copy) -> what is left of it.
+        had: int64 [m] each, rows and copies that training has had whole, in that order.
+        left: what is left of those that it has begun.
     """
 
     number: Int64s | None
     is_partial: Bools
-    had: dict[int, set[int]] = field(default_factory=dict)
-    left: dict[tuple[int, int], list[tuple[int, int, int]]] = field(default_factory=dict)
+    had: tuple[Int64s, Int64s]
+    left: Stretches
 
     def of(self, rows: Int32s) -> tuple[Int32s, Int64s]:
-        """Each of `rows` as often as it is packed, and the copies' numbers."""
+        """Each of `rows`, ascending ones of which nothing is begun, as often as it is packed, and
+        the copies' numbers."""
         if self.number is None:
             return rows, np.zeros(len(rows), np.int64)
         times = self.number[rows]
-        repeated = np.repeat(rows, times)
-        numbers = np.arange(len(repeated)) - np.repeat(np.cumsum(times) - times, times)
-        for row in self.had.keys() & set(rows.tolist()):
-            at = np.flatnonzero(repeated == row)
-            numbers[at] = self._free(row, len(at))
-        return repeated, numbers
+        return np.repeat(rows, times), _lowest_free(*self.had, rows.astype(np.int64), times)
 
-    def stretches(self, row: int, length: int) -> Iterator[Stretch]:
-        """What is to be cut of a row of `length` tokens, copy by copy."""
-        times = 1 if self.number is None else int(self.number[row])
-        for copy in self._free(row, times):
-            left = self.left.get((row, copy), [(0, length, 0)])
-            for start, stop, piece in left:
-                yield Stretch(row, copy, start, stop, piece)
+    def stretches(self, rows: Int64s, weight: Int32s) -> Stretches:
+        """What is to be cut of `rows`, ascending ones of `weight` tokens: the lowest copies that
+        training has not had, begun ones first."""
+        times = np.ones(len(rows), np.int64) if self.number is None else self.number[rows]
+        row, copy = distinct_pairs(self.left.row, self.left.copy)
+        first, last = (np.searchsorted(row, rows, side) for side in SIDES)
+        chosen, _ = expand_ranges(first, np.minimum(last, first + times))
+        begun = self.left.select(pairs_in(self.left.row, self.left.copy, row[chosen], copy[chosen]))
+        taken = in_order(np.r_[self.had[0], row], np.r_[self.had[1], copy])
+        times = np.maximum(times - (last - first), 0)
+        fresh = np.repeat(rows, times)
+        zeros = np.zeros(len(fresh), np.int64)
+        whole = Stretches(
+            fresh,
+            _lowest_free(*taken, rows, times),
+            zeros,
+            weight[fresh].astype(np.int64),
+            zeros,
+        )
+        both = Stretches(*(np.concatenate(pair) for pair in zip(begun, whole, strict=True)))
+        return both.select(np.lexsort((both.start, both.copy, both.row)))
 
-    def _free(self, row: int, times: int) -> list[int]:
-        """The lowest `times` copy numbers that training has not had, begun ones first."""
-        had = self.had.get(row, set())
-        begun = [copy for (at, copy) in self.left if at == row] if self.is_partial[row] else []
-        fresh = (copy for copy in range(times + len(had)) if copy not in had and copy not in begun)
-        return sorted([*begun, *fresh][:times])
+
+def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int64s:
+    """For each of `rows` the lowest `times` copy numbers that are not taken, one after the other.
+
+    The i-th taken number c of a row has c - i free ones below it: the j-th free number is j and as
+    many more as there are taken ones with c - i <= j.
+
+    Args:
+        row, copy: int64 [n], what is taken, in order.
+    """
+    owner = np.repeat(np.arange(len(rows)), times)
+    nth = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
+    if not len(row):
+        return nth
+    free = copy - np.arange(len(row)) + np.searchsorted(row, row)
+    upto = np.searchsorted(row << 32 | free, rows[owner] << 32 | nth, "right")
+    found: Int64s = nth + upto - np.searchsorted(row, rows)[owner]
+    return found
 
 
 def judge(
@@ -164,9 +204,11 @@ def judge(
     if rules.exclude is not None:
         verdicts.set(rules.exclude.of(rows), "excluded")
     for reason, ids in rules.before.items():
-        verdicts.set(np.isin(rows.sample_id, ids), reason)
+        verdicts.set(_rows_of(ids, rows)[0], reason)
     number = _copies(rows, options)
-    copies = Copies(number, np.zeros(rows.num_rows, bool))
+    empty = np.empty(0, np.int64)
+    untouched = np.zeros(rows.num_rows, bool)
+    copies = Copies(number, untouched, (empty, empty), Stretches(*[empty] * 5))
     if rules.consumed is not None:
         _take_off(rows, rules.consumed, copies, verdicts)
     if options.holdout is not None:
@@ -197,23 +239,26 @@ def _copies(rows: Rows, options: ResolvedOptions) -> Int64s | None:
 
 def _take_off(rows: Rows, consumed: Consumed, copies: Copies, verdicts: Verdicts) -> None:
     """Take what training has had off the copies."""
-    ids = rows.sample_id
-    first, last = np.searchsorted(consumed.sample_id, [ids[0], ids[-1] + 1]) if len(ids) else (0, 0)
-    had = consumed.sample_id[first:last]
-    at = np.searchsorted(ids, had)
-    found = at < len(ids)
-    found[found] = ids[at[found]] == had[found]
-    at = at[found]
-    numbers = np.ones(rows.num_rows, np.int64) if copies.number is None else copies.number.copy()
-    planned = numbers.copy()
-    numbers = np.maximum(numbers - np.bincount(at, minlength=rows.num_rows), 0)
-    verdicts.set((numbers == 0) & (planned > 0), "consumed")
-    copies.number = numbers
-    for row, copy in zip(at.tolist(), consumed.copy[first:last][found].tolist(), strict=True):
-        if numbers[row]:
-            copies.had.setdefault(row, set()).add(copy)
-    for (ident, copy), left in consumed.stretches.items():
-        row = int(np.searchsorted(ids, ident))
-        if row < len(ids) and ids[row] == ident and numbers[row]:
-            copies.is_partial[row] = True
-            copies.left[row, copy] = left
+    at, mine = _rows_of(consumed.sample_id, rows)
+    numbers = np.ones(rows.num_rows, np.int64) if copies.number is None else copies.number
+    left = np.maximum(numbers - np.bincount(at, minlength=rows.num_rows), 0)
+    verdicts.set((left == 0) & (numbers > 0), "consumed")
+    copies.number = left
+    going_on = left[at] > 0
+    copies.had = at[going_on], consumed.copy[mine][going_on].astype(np.int64)
+    at, mine = _rows_of(consumed.begun.sample_id, rows)
+    going_on = left[at] > 0
+    begun = (values[mine][going_on] for values in consumed.begun[1:])
+    copies.left = Stretches(at[going_on], *begun)
+    copies.is_partial[copies.left.row] = True
+
+
+def _rows_of(ids: Int64s, rows: Rows) -> tuple[Int64s, Int64s]:
+    """The rows that have one of `ids`, ascending sample ids, and which of `ids` each has."""
+    own = rows.sample_id
+    if not len(own):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first, last = np.searchsorted(ids, own[0]), np.searchsorted(ids, own[-1], "right")
+    at = np.searchsorted(own, ids[first:last])
+    same = own[at] == ids[first:last]
+    return at[same], first + np.flatnonzero(same)

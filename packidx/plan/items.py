@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packidx.errors import FormatError, OptionError
 from packidx.plan.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.options import ResolvedOptions
-from packidx.plan.pieces import SUMMED, Pieces, Stretch, cut
+from packidx.plan.pieces import SUMMED, Pieces, cut
 from packidx.plan.rows import Rows
 from packidx.schema import DROPPED, conform
 
@@ -157,33 +157,19 @@ def _with_pieces(
     items: Items, chosen: Int64s, weight: Int32s, options: ResolvedOptions, copies: Copies
 ) -> tuple[Items, Int64s]:
     """`items` and the pieces of the chosen rows; returns the rows that cannot be cut, too."""
-    stretches: list[Stretch] = []
-    drop_long = options.on_long not in ("split", "truncate")
-    too_long: list[int] = []
-    for row in chosen.tolist():
-        for stretch in copies.stretches(row, int(weight[row])):
-            if drop_long and options.padded(stretch.stop - stretch.start) > options.longest:
-                too_long.append(row)
-                break
-            stretches.append(stretch)
-    lost = set(too_long)
-    stretches = [one for one in stretches if one.row not in lost]
+    stretches = copies.stretches(chosen, weight)
+    too_long = np.empty(0, np.int64)
+    if options.on_long not in ("split", "truncate"):
+        over = options.padded(stretches.stop - stretches.start) > options.longest
+        too_long = np.unique(stretches.row[over])
+        stretches = stretches.select(~np.isin(stretches.row, too_long))
     truncate = options.on_long == "truncate"
-    pieces, failed = cut(items.rows, stretches, options.longest, only_first=truncate, totals=weight)
-    kept = ~np.isin(pieces.row, failed)
-    pieces = Pieces(
-        pieces.row[kept],
-        pieces.copy[kept],
-        pieces.piece[kept],
-        pieces.token_start[kept],
-        pieces.length[kept],
-        {name: (values[kept], null[kept]) for name, (values, null) in pieces.sums.items()},
-    )
-    unplaced = np.unique(np.concatenate([failed, np.array(too_long, np.int64)])).astype(np.int64)
+    pieces, failed = cut(items.rows, stretches, options.longest, only_first=truncate)
+    unplaced = np.union1d(failed, too_long)
     if not len(pieces.row):
         return items, unplaced
-    asked = sum(one.stop - one.start for one in stretches if one.row not in set(failed.tolist()))
-    return _joined(items, pieces, options, asked - int(pieces.length.sum())), unplaced
+    asked = (stretches.stop - stretches.start)[~np.isin(stretches.row, failed)]
+    return _joined(items, pieces, options, int(asked.sum() - pieces.length.sum())), unplaced
 
 
 def _joined(items: Items, pieces: Pieces, options: ResolvedOptions, tokens_cut: int) -> Items:

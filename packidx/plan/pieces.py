@@ -7,13 +7,14 @@ like any other sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.plan.pairs import SIDES, changes, expand_ranges
 from packidx.plan.rows import Rows
 
 Int64s = NDArray[np.int64]
@@ -31,20 +32,25 @@ SUMMED = (
 )
 """Counters of a sample that its pieces share out among them."""
 
-Span = dict[str, int]
+_KINDS = ("image", "video", "audio")
 
 
-class Stretch(NamedTuple):
-    """Tokens ``start .. stop - 1`` of one copy of a sample, to be cut into pieces.
+class Stretches(NamedTuple):
+    """Tokens ``start .. stop - 1`` of copies of samples, to be cut into pieces: int64 ``[n]``.
 
-    `first_piece` is the lowest piece number of that copy that is free.
+    They are in order of (row, copy, start). `first_piece` is the lowest piece number of that copy
+    that is free.
     """
 
-    row: int
-    copy: int
-    start: int
-    stop: int
-    first_piece: int
+    row: Int64s
+    copy: Int64s
+    start: Int64s
+    stop: Int64s
+    first_piece: Int64s
+
+    def select(self, chosen: Bools | Int64s) -> Stretches:
+        """Some of them."""
+        return Stretches(*(values[chosen] for values in self))
 
 
 class Pieces(NamedTuple):
@@ -58,98 +64,165 @@ class Pieces(NamedTuple):
     sums: dict[str, tuple[Int64s, Bools]]
 
 
+class _Media(NamedTuple):
+    """Media of some rows whose places are known, int64 ``[n]``, in order of `row`.
+
+    `row` is a number in those rows, `kind` one in `_KINDS` or beyond.
+    """
+
+    row: Int64s
+    kind: Int64s
+    at: Int64s
+    tokens: Int64s
+    patches: Int64s
+    t: Int64s
+
+
 def cut(
-    rows: Rows,
-    stretches: list[Stretch],
-    longest: int,
-    *,
-    only_first: bool,
-    totals: NDArray[np.integer],
+    rows: Rows, stretches: Stretches, longest: int, *, only_first: bool
 ) -> tuple[Pieces, Int64s]:
     """Cut every stretch into pieces of at most `longest` tokens.
 
     Args:
         rows: of the lengths table.
-        stretches: in order of (row, copy, start).
+        stretches: of rows with media that lie within their samples.
         only_first: keep the first piece alone: truncation.
-        totals: int [rows], tokens of each whole sample.
 
     Returns:
         the pieces, and the rows that cannot be cut: a cut would fall inside a medium or may, as
         nobody says where it stands.
     """
-    ids = np.array([one.row for one in stretches], np.int64)
-    spans = dict(zip(ids.tolist(), _media_of(rows, ids), strict=True))
-    found: list[tuple[int, int, int, int, int]] = []
-    sums: list[dict[str, int | None]] = []
-    failed: list[int] = []
-    numbers: dict[tuple[int, int], int] = {}  # of the next piece of each copy
-    for one in stretches:
-        ends = list(range(one.start + longest, one.stop, longest)) + [one.stop]
-        ends = ends[:1] if only_first else ends
-        cuts = {one.start, *ends} - {0, int(totals[one.row])}
-        media = spans[one.row]
-        if media is None or any(_inside(at, span) for at in cuts for span in media):
-            failed.append(one.row)
-            continue
-        begin = one.start
-        name = one.row, one.copy
-        first = numbers.get(name, one.first_piece)
-        numbers[name] = first + len(ends)
-        for number, end in enumerate(ends, first):
-            found.append((one.row, one.copy, number, begin, end - begin))
-            sums.append(_sums_between(media, begin, end))
-            begin = end
-    columns = np.array(found, np.int64).reshape(-1, 5).T
-    shared = {name: _column(rows, sums, name) for name in SUMMED}
-    row, copy, piece, start, length = columns
-    return Pieces(row, copy, piece, start, length, shared), np.unique(np.array(failed, np.int64))
+    chosen = np.unique(stretches.row)
+    media, unknown = _media_of(rows, chosen)
+    pieces = _chunks(stretches, longest, only_first)
+    owner = np.searchsorted(chosen, pieces.row)
+    cuts = np.sort(_keys(np.r_[owner, owner], np.r_[pieces.token_start, _ends(pieces)]))
+    first = _keys(media.row, media.at)
+    following = np.searchsorted(cuts, first, "right")
+    inside = following < len(cuts)
+    inside[inside] = cuts[following[inside]] < (first + media.tokens)[inside]
+    failed = chosen[np.unique(np.r_[unknown, media.row[inside]])]
+    kept = ~np.isin(pieces.row, failed)
+    row, copy, piece, start, length = (values[kept] for values in pieces[:5])
+    pieces = Pieces(row, copy, piece, start, length, {})
+    counted = _sums(pieces, np.searchsorted(chosen, pieces.row), media)
+    present = set(rows.frame.columns)
+    sums = {}
+    for name in SUMMED:
+        # Label tokens of a piece are known only once it is encoded.
+        is_known = name in present and name != "label_tokens"
+        sums[name] = counted[name], np.full(len(pieces.row), not is_known)
+    return pieces._replace(sums=sums), failed
 
 
-def _column(rows: Rows, sums: list[dict[str, int | None]], name: str) -> tuple[Int64s, Bools]:
-    known = name in rows.frame.columns
-    values = [one[name] if known else None for one in sums]
-    null = np.array([value is None for value in values], bool)
-    return np.array([value or 0 for value in values], np.int64), null
+def _chunks(stretches: Stretches, longest: int, only_first: bool) -> Pieces:
+    """The pieces of all stretches, numbered on in each copy; nothing is summed up yet."""
+    tokens = stretches.stop - stretches.start
+    counts = np.ones_like(tokens) if only_first else np.maximum(-(-tokens // longest), 1)
+    owner = np.repeat(np.arange(len(tokens)), counts)
+    firsts = np.cumsum(counts) - counts
+    start = stretches.start[owner] + (np.arange(len(owner)) - firsts[owner]) * longest
+    begins_copy = changes(stretches.row, stretches.copy)
+    lead = np.flatnonzero(begins_copy)[np.cumsum(begins_copy) - 1]  # first stretch of the copy
+    piece = (stretches.first_piece - firsts)[lead][owner] + np.arange(len(owner))
+    length = np.minimum(start + longest, stretches.stop[owner]) - start
+    return Pieces(stretches.row[owner], stretches.copy[owner], piece, start, length, {})
 
 
-def _media_of(rows: Rows, numbers: Int64s) -> list[list[Span] | None]:
-    """Media spans of each row; None where the table does not say where they stand."""
-    if "media" in rows.frame.columns:
-        column = rows.frame.get_column("media")
-        lists = column.gather(pl.Series(numbers.astype(np.uint32))).to_list()
-        return [
-            None if spans is None or not all(map(_is_placed, spans)) else spans for spans in lists
-        ]
-    if any(name in rows.frame.columns for name in ("num_images", "num_videos")):
-        images, _ = rows.ints("num_images", numbers)
-        videos, _ = rows.ints("num_videos", numbers)
-        return [None if count else [] for count in (images + videos).tolist()]
-    return [[] for _ in numbers]  # a bare table knows of no media
+def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
+    """The counters of every piece: what begins in it.
+
+    Args:
+        pieces: in order of (row, copy, token_start).
+        owner: int64 [n], number of each piece's row as `media` has it.
+        media: of the rows.
+    """
+    begins_copy = changes(pieces.row, pieces.copy)
+    copy = np.cumsum(begins_copy) - 1
+    first, last = (np.searchsorted(media.row, owner[begins_copy], side) for side in SIDES)
+    medium, of_copy = expand_ranges(first, last)
+    at = media.at[medium]
+    piece = np.searchsorted(_keys(copy, pieces.token_start), _keys(of_copy, at), "right") - 1
+    inside = piece >= 0
+    inside[inside] = (copy[piece] == of_copy)[inside]
+    inside[inside] = (at < _ends(pieces)[piece])[inside]
+    piece, medium = piece[inside], medium[inside]
+    kind, patches = media.kind[medium], media.patches[medium]
+
+    def total(amounts: Int64s, mine: Bools | None = None) -> Int64s:
+        sums = np.zeros(len(pieces.row), np.int64)
+        np.add.at(sums, piece if mine is None else piece[mine], amounts)
+        return sums
+
+    found = {name: np.zeros(len(pieces.row), np.int64) for name in SUMMED}
+    for number, name in enumerate(_KINDS):
+        mine = kind == number
+        found[f"{name}_tokens"] = total(media.tokens[medium][mine], mine)
+        if f"num_{name}s" in found:
+            found[f"num_{name}s"] = total(np.ones(int(mine.sum()), np.int64), mine)
+    found["vision_patches"] = total(patches)
+    found["vision_cost"] = total(patches * patches // np.maximum(media.t[medium], 1))
+    return found
 
 
-def _is_placed(span: Mapping[str, int | None] | None) -> bool:
-    return span is not None and None not in (span["kind"], span["at"], span["tokens"])
+def _media_of(rows: Rows, numbers: Int64s) -> tuple[_Media, Int64s]:
+    """Media of the rows `numbers`, and which of these hold some whose place nobody says."""
+    lists = rows.media_lists(numbers)
+    if lists is None:
+        empty = np.empty(0, np.int64)
+        return _Media(*[empty] * len(_Media._fields)), np.flatnonzero(_may_hold(rows, numbers))
+    sizes = lists.value_lengths().fill_null(0).to_numpy()
+    owner = np.repeat(np.arange(len(numbers)), sizes)
+    values = lists.flatten()  # of null lists, none
+    stated = [values.field(name) for name in ("kind", "at", "tokens")]
+    unplaced = np.zeros(len(owner), bool)
+    for column in stated:
+        unplaced |= column.is_null().to_numpy(zero_copy_only=False)
+    names = pl.Series(pl.from_arrow(stated[0]))
+    kind = np.full(len(owner), len(_KINDS))
+    for number, name in enumerate(_KINDS):
+        kind[(names == name).fill_null(False).to_numpy()] = number
+    at, tokens, patches, t = (
+        values.field(name).cast(pa.int64()).fill_null(0).to_numpy()
+        for name in ("at", "tokens", "patches", "t")
+    )
+    unknown = np.unique(owner[unplaced])
+    null = lists.is_null().to_numpy(zero_copy_only=False)
+    if null.any():
+        missing = np.flatnonzero(null)
+        unknown = np.union1d(unknown, missing[~_holds_none(rows, numbers[missing])])
+    return _Media(owner, kind, at, tokens, patches, t), unknown
 
 
-def _inside(at: int, span: Span) -> bool:
-    return span["at"] < at < span["at"] + span["tokens"]
+_COUNTERS: dict[str, tuple[str, ...]] = {
+    "image": ("num_images", "image_tokens"),
+    "video": ("num_videos", "video_tokens"),
+    "audio": ("audio_tokens",),
+}
 
 
-def _sums_between(spans: list[Span], start: int, end: int) -> dict[str, int | None]:
-    """The counters of one piece; label tokens are known only once it is encoded."""
-    sums: dict[str, int | None] = dict.fromkeys(SUMMED, 0)
-    sums["label_tokens"] = None
-    for span in spans:
-        if not start <= span["at"] < end:
-            continue
-        kind, patches = span["kind"], span["patches"] or 0
-        for name, amount in {
-            f"{kind}_tokens": span["tokens"],
-            f"num_{kind}s": 1,
-            "vision_patches": patches,
-            "vision_cost": patches * patches // max(span["t"] or 1, 1),
-        }.items():
-            if name in sums:
-                sums[name] = (sums[name] or 0) + amount
-    return sums
+def _may_hold(rows: Rows, numbers: Int64s) -> Bools:
+    """bool [n]: a counter of a row's media is above 0."""
+    counters = [rows.ints(name, numbers)[0] for names in _COUNTERS.values() for name in names]
+    return np.asarray(np.any([values > 0 for values in counters], axis=0))
+
+
+def _holds_none(rows: Rows, numbers: Int64s) -> Bools:
+    """bool [n]: a row whose media are not listed says that it has no image and no video."""
+    known = ~_may_hold(rows, numbers)
+    for kind in ("image", "video"):
+        stated = np.zeros(len(numbers), bool)
+        for name in _COUNTERS[kind]:
+            _, null = rows.ints(name, numbers)
+            stated |= np.ones(len(numbers), bool) if null is None else ~null
+        known &= stated
+    return known
+
+
+def _keys(owner: Int64s, token: Int64s) -> Int64s:
+    """Places in samples as one number each, in order of (owner, token)."""
+    return owner << 32 | token
+
+
+def _ends(pieces: Pieces) -> Int64s:
+    return pieces.token_start + pieces.length

@@ -88,14 +88,22 @@ class Rows:
         row, at, tokens = media
         return np.unique(row[at + np.maximum(tokens, 1) == self.length[row]])
 
-    def _placed_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
-        """Of all media whose place is known: row, first token, and tokens (0 where unknown)."""
+    def media_lists(self, rows: Ints | None = None) -> pa.LargeListArray | None:
+        """Column `media`, all of it or at `rows`; None where the table has none."""
         if "media" not in self.frame.columns:
             return None
         column = self.frame.get_column("media")
         if column.dtype == pl.Null:
             return None
-        lists = column.to_arrow(compat_level=pl.CompatLevel.newest())
+        if rows is not None:
+            column = column.gather(pl.Series(rows.astype(np.uint32, copy=False)))
+        return column.to_arrow(compat_level=pl.CompatLevel.newest())
+
+    def _placed_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
+        """Of all media whose place is known: row, first token, and tokens (0 where unknown)."""
+        lists = self.media_lists()
+        if lists is None:
+            return None
         values = lists.flatten()  # of null lists, none
         place = values.field("at")
         sizes = lists.value_lengths().fill_null(0).to_numpy()
