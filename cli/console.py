@@ -5,52 +5,94 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
+# What does something to a terminal instead of being seen: controls (C0, DEL, C1), marks that turn
+# the order of text around, other ends of lines; and halves of names that are not UTF-8.
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_KEPT_LINES = re.compile(rf"(?!\n){_UNSEEN.pattern}")
+
+
+def visible(text: str, lines: bool = False) -> str:
+    """`text` with its control characters as escapes that are seen, such as ``\\x1b``.
+
+    Args:
+        lines: leave the ends of its lines.
+    """
+    return (_KEPT_LINES if lines else _UNSEEN).sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """`value` as JSON that does nothing to a terminal."""
+    text = json.dumps(value, ensure_ascii=False, **options)
+    return _KEPT_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def say(text: str, err: bool = False, lines: bool = False) -> None:
+    """A line, or several, on stdout or stderr. All that commands print goes through this module, so
+    that no name in the data reaches the terminal as a command to it."""
+    click.echo(visible(text, lines), err=err)
+
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json_text(value, indent=2))
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
     """Two aligned columns, a name and what it is, under a heading; lines are never broken."""
-    click.secho(title, bold=True)
+    click.secho(visible(title), bold=True)
+    facts = {visible(name): visible(value) for name, value in facts.items()}
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         click.echo(click.style(name.ljust(width), dim=True) + f"  {value}")
 
 
+def print_text(text: str) -> None:
+    """A result on stdout, as it is: made of what has been escaped, or meant for programs."""
+    click.echo(text, nl=False)
+
+
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: int = 0) -> None:
     """A table with a header; columns from number `right` on are right-aligned."""
     header = list(columns)
-    click.echo(
-        format_table(header, rows, [number >= right for number in range(len(header))]), nl=False
-    )
+    print_text(format_table(header, rows, [number >= right for number in range(len(header))]))
 
 
 def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Iterable[bool]) -> str:
     """The text of a table, as wide as it needs where stdout is no terminal."""
     from rich import box
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, is_right in zip(columns, right, strict=True):
-        table.add_column(escape(name), justify="right" if is_right else "left", overflow="fold")
+        table.add_column(_cell(name), justify="right" if is_right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*map(_cell, row))
     buffer = io.StringIO()
     terminal = sys.stdout.isatty()
     width = None if terminal else 10_000
     Console(file=buffer, width=width, force_terminal=terminal, highlight=False).print(table)
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     return "".join(f"{line}\n" for line in lines if line)
+
+
+def _cell(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(visible(text, lines=True))
 
 
 @contextlib.contextmanager
@@ -62,7 +104,7 @@ def status(quiet: bool) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     with Console(stderr=True).status("starting") as line:
-        yield line.update
+        yield lambda doing: line.update(_cell(doing))
 
 
 def count(value: int | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, not_read, print_facts, print_json, with_parts
+from .console import count, not_read, print_facts, print_json, say, with_parts
 from .rejected import print_sources, warn_of_rejected
 from .sources import pairs_of, progress_bar, source_options
 
@@ -113,7 +113,7 @@ def estimate(
         _print(summary)
     _warn(summary, options)
     for text in untrained:
-        click.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
 
 
@@ -152,13 +152,13 @@ def _untrained(summary: LengthsSummary) -> list[str]:
 def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
     if summary.discarded_parts:
         text = f"{summary.discarded_parts} finished parts of a run with other settings were removed"
-        click.echo(f"note: {text}", err=True)
+        say(f"note: {text}", err=True)
     for warning in summary.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     guessed = sum(number for name, number in summary.methods.items() if name != "exact")
     text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
     if not guessed or summary.calibrated:
         return
     elif options["processor"] is None and options["encode"] is None:
         text += ": no --processor was given, so packs will need a margin"
-    click.echo(f"warning: {text}", err=True)
+    say(f"warning: {text}", err=True)

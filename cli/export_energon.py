@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .console import say
+
 if TYPE_CHECKING:
     from packidx.export.energon import EnergonSummary
 
@@ -80,7 +82,7 @@ def energon(
     else:
         _print(summary)
     for text in summary.warnings:
-        click.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
 
 
 def _print(summary: EnergonSummary) -> None:

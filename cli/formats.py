@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import decimal
 import io
-import json
 import math
 from typing import Any
 
 from packidx.errors import OptionError
 
-from .console import format_table
+from .console import format_table, json_text
 
 
 def as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
@@ -21,7 +20,7 @@ def as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
     objects = [
         {name: _plain(value) for name, value in zip(columns, row, strict=True)} for row in rows
     ]
-    return json.dumps(objects, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(objects, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from .console import say
+
 
 @click.command()
 @click.argument("index")
@@ -23,7 +25,7 @@ def log(index: str, quiet: bool, as_json: bool) -> None:
         try:
             manifest = Index(newest.path, ident).manifest
         except FormatError as error:
-            click.echo(f"warning: left out: {error}", err=True)
+            say(f"warning: left out: {error}", err=True)
             continue
         rows.append({key: manifest.get(key) for key in _KEYS} | {"head": ident == head})
     rows.sort(key=lambda row: (row["created"] or "", row["head"]), reverse=True)

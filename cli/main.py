@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -10,6 +11,8 @@ from typing import Any
 import click
 
 from packidx.errors import PackidxError
+
+from .console import say
 
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
@@ -60,29 +63,31 @@ def main(args: list[str] | None = None) -> Any:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().rstrip("\n"), err=True, lines=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("packidx: stopped", err=True)
+        say("packidx: stopped", err=True)
         return 130
     except BrokenPipeError:  # `packidx sql … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except PackidxError as error:
-        click.echo(f"packidx: {error}", err=True)
+        say(f"packidx: {error}", err=True)
         return error.exit_code
     except MemoryError:
-        click.echo("packidx: not enough memory: plan fewer samples at a time", err=True)
+        say("packidx: not enough memory: plan fewer samples at a time", err=True)
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"packidx: {where}{error.strerror or error}", err=True)
+        say(f"packidx: {where}{error.strerror or error}", err=True)
         return 1
     except Exception as error:
         if os.environ.get("PACKIDX_TRACEBACK"):
             raise
         words = " ".join(str(error).split())[:300]
-        click.echo(
+        say(
             f"packidx: unexpected {type(error).__name__}: {words}; this is a defect of packidx,"
             " please report it with what PACKIDX_TRACEBACK=1 shows",
             err=True,

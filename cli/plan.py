@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .console import say
+
 if TYPE_CHECKING:
     from packidx.index import Index
 
@@ -205,13 +207,13 @@ def plan(
     else:
         _show(summary.manifest, output, summary.existed, summary.seconds)
     for text in warnings:
-        click.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
     manifest = summary.manifest
     if manifest["options"]["excluded"] and "excluded" not in manifest["result"]["dropped"]:
-        click.echo(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
+        say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
     if summary.moved:
         old, new = next(iter(summary.moved.items()))
-        click.echo(
+        say(
             f"note: this very plan was made earlier, when {old} stood for {new}; its paths stay as "
             f"they were: read it with --root OLD=NEW or roots={{old: new}}",
             err=True,
@@ -226,7 +228,7 @@ def _configured(
 
     config = read_config(path)
     for note in config.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     options = config.with_changes(given)
     planned = options.pop("capacity", None)
     return options, capacity if planned is None else capacity or str(planned)

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
-from .console import count, print_json, print_table
+from .console import count, print_json, print_table, say
 
 if TYPE_CHECKING:
     from packidx.plan.preview import PreviewRow
@@ -26,9 +24,9 @@ def show(rows: Sequence[PreviewRow], as_json: bool, unseen: Sequence[str] = ()) 
         cells = [_cells(row) for row in rows]
         print_table(cells[0], [list(one.values()) for one in cells])
         for line in _legend(rows):
-            click.echo(line)
+            say(line)
     if unseen:
-        click.echo(f"note: a dry run does not look at {', '.join(unseen)}", err=True)
+        say(f"note: a dry run does not look at {', '.join(unseen)}", err=True)
 
 
 def _cells(row: PreviewRow) -> dict[str, str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
-from .console import count, format_table
+from .console import count, format_table, print_text, say
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
 
@@ -30,7 +28,7 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
     width = len(header) if examples else len(header) - 1
     cells = [row[:width] for row in rows]
     right = [False, True, True, False, False][:width]
-    click.echo(format_table(header[:width], cells, right), nl=False)
+    print_text(format_table(header[:width], cells, right))
 
 
 def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:
@@ -44,5 +42,5 @@ def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, pa
     share = read_limit(limit)
     over = over_limit(sources, share)
     for text in rejection_warnings([one for one in sources if one not in over]):
-        click.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
     check_rejected(sources, share, path)

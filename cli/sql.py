@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
+import json
+import signal
+import subprocess
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    import duckdb
-
-    from packidx.copies import Part
-    from packidx.index import Index
+    from multiprocessing.connection import Connection
 
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
+_TIMEOUT, _MEMORY = 60.0, "4GB"  # of a locked query
 
 
-@click.command()
+class _Query(click.Command):
+    """A query that begins with a comment is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = {name for param in self.params for name in param.opts}
+        for at, arg in enumerate(args):
+            words = arg.split()
+            is_option = not words or words[0].partition("=")[0] in options
+            if arg.startswith("--") and not is_option and words != [arg]:
+                args[at] = "\n" + arg
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Query)
 @click.argument("index")
 @click.argument("query", required=False)
 @click.option(
@@ -30,6 +45,22 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout.")
 @click.option(
+    "--unlocked",
+    is_flag=True,
+    help="Let QUERY do all that DuckDB can: read and write files, attach, set, install.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop QUERY after so long.  [default: 60; none with --unlocked]",
+)
+@click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    help="Memory that QUERY may take, as 500MB.  [default: 4GB; none with --unlocked]",
+)
+@click.option(
     "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
 )
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -38,32 +69,38 @@ def sql(
     query: str | None,
     kind: str | None,
     output: str | None,
+    unlocked: bool,
+    timeout: float | None,
+    memory_limit: str | None,
     roots: tuple[str, ...],
     quiet: bool,
 ) -> None:
-    """Run QUERY over INDEX or INDEX@ID; "-" reads it from stdin, without QUERY list the columns.
+    """Run QUERY over INDEX, INDEX@ID or LENGTHS; "-" reads it from stdin, without it list columns.
 
-    The views are packs, samples and dropped, and lengths where that table is still there. Of what
-    is in an object store, only the tables that QUERY names are fetched.
+    The views are packs, samples and dropped, and lengths where that table is still there. QUERY is
+    a SELECT, which sees nothing but them. Of what is in an object store, only the tables that QUERY
+    names are fetched.
     """
-    from packidx.index import open_index
-
     from .console import status
     from .roots import parse_roots
 
     kind = kind or _kind_of(output)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
-    opened = open_index(index, parse_roots(roots))
     if query is None or not query.strip():
         query = "SELECT table_name AS view, column_name, data_type FROM information_schema.columns"
     elif query == "-":
         query = sys.stdin.read()
-    with status(quiet) as doing:
-        doing("running the query")
-        text = _run(opened, query, kind, output)
-    if text is not None:
-        _hand_out(text, output)
+    request = {"query": query, "kind": kind, "unlocked": unlocked}
+    request["memory_limit"] = _bytes(memory_limit or (None if unlocked else _MEMORY))
+    timeout = timeout or (None if unlocked else _TIMEOUT)
+    with status(quiet) as doing, _process() as socket:  # it starts while the index is opened
+        from packidx.inspect.sql import views_of
+
+        with views_of(index, parse_roots(roots), query) as views:
+            doing("running the query")
+            answer = _answer(socket, request | vars(views), timeout)
+            _hand_out(answer, output, kind)
 
 
 def _kind_of(output: str | None) -> str:
@@ -78,125 +115,91 @@ def _kind_of(output: str | None) -> str:
     return _SUFFIXES[suffix]
 
 
-def _run(index: Index, query: str, kind: str, output: str | None) -> str | None:
-    """The result as text; None where it went into a Parquet file."""
-    import duckdb
+def _bytes(size: str | None) -> int | None:
+    from packidx.errors import OptionError
+    from packidx.sizes import parse_size
 
+    if size is None:
+        return None
+    limit = parse_size(size)
+    if not limit:
+        raise OptionError(f"--memory-limit {size}: give bytes, or a size such as 500MB")
+    return limit
+
+
+@contextlib.contextmanager
+def _process() -> Iterator[Connection]:
+    """A process that answers one query, over this socket; it ends with the block."""
+    from multiprocessing import Pipe
+
+    ours, theirs = Pipe()
+    number = theirs.fileno()
+    command = [sys.executable, "-P", "-m", "packidx_cli.query", str(number)]
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for us
+    try:
+        process = subprocess.Popen(command, pass_fds=[number])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.kill()
+        process.wait()
+
+
+def _answer(socket: Connection, request: dict[str, Any], timeout: float | None) -> Iterator[bytes]:
+    """The result, in blocks of bytes.
+
+    Raises:
+        OptionError: why there is none.
+    """
     from packidx.errors import OptionError
 
-    from .formats import FORMATS
-
-    absent = ""
+    end = None if timeout is None else time.monotonic() + timeout
     try:
-        with ExitStack() as copies:
-            connection = duckdb.connect()
-            absent = _make_views(connection, index, query, copies)
-            relation = connection.sql(query)
-            if relation is None:  # a statement without rows
-                return "[]\n" if kind == "json" else ""
-            if output and kind == "parquet":
-                relation.write_parquet(output, compression="zstd")
-                return None
-            columns, rows = relation.columns, _rows(relation)
-    except duckdb.Error as error:
-        first = " ".join(str(error).split("\n\n")[0].split())
-        if absent and "name lengths does not exist" in first:
-            first = absent
-        if "syntax error" in first and re.search(r"\b(window|group|offset)\b", query, re.I):
-            first += '; the columns "window", "group" and "offset" need double quotes'
-        raise OptionError(f"the query failed: {first}") from None
-    return FORMATS[kind](columns, rows)
+        socket.send_bytes(json.dumps(request).encode())
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not socket.poll(left):
+                raise OptionError(
+                    f"the query was stopped after {timeout:g} seconds: ask for less, or give it "
+                    "more with --timeout SECONDS"
+                )
+            message = socket.recv_bytes()
+            if message[:1] == b"e":
+                raise OptionError(message[1:].decode())
+            if message[:1] == b".":
+                return
+            yield message[1:]
+    except (EOFError, ConnectionError):
+        raise OptionError(
+            "the query ended its process, most likely for want of memory: ask for less at a time, "
+            "or give it more with --memory-limit SIZE"
+        ) from None
 
 
-def _rows(relation: duckdb.DuckDBPyRelation) -> list[tuple[Any, ...]]:
-    """All rows as Python values; times with a zone as text, which else need one more package."""
-    zoned = [
-        f'"{name}"::VARCHAR AS "{name}"' if "TIME ZONE" in str(kind).upper() else f'"{name}"'
-        for name, kind in zip(relation.columns, relation.types, strict=True)
-        if '"' not in name
-    ]
-    has_zones = any("::VARCHAR" in column for column in zoned)
-    rows: list[tuple[Any, ...]] = (
-        relation.project(", ".join(zoned)) if has_zones else relation
-    ).fetchall()
-    return rows
-
-
-_TABLES = ("packs", "samples", "dropped")
-
-
-def _make_views(
-    connection: duckdb.DuckDBPyConnection, index: Index, query: str, copies: ExitStack
-) -> str:
-    """Create the views; returns why there is no view `lengths`, or an empty string.
-
-    Args:
-        connection: where they are created.
-        index: of the tables.
-        query: tables in an object store that it does not name are left out, unless it names none.
-        copies: what the views need lives as long as this.
-    """
-    from packidx.copies import local_copies
-    from packidx.format.parquet import scan_of
-    from packidx.storage import is_url
-
-    named = {name for name in (*_TABLES, "lengths") if re.search(rf"\b{name}\b", query, re.I)}
-    named = named or {*_TABLES, "lengths"}
-    tables = {
-        name: copies.enter_context(index.local_files(name))
-        for name in _TABLES
-        if name in named or not is_url(index.path)
-    }
-    absent = ""
-    if "lengths" in named or not is_url(index.resolve(index.manifest["lengths"]["uri"])):
-        lengths, absent = _lengths_files(index)
-        if lengths:
-            tables["lengths"] = copies.enter_context(local_copies(lengths))
-    for name, files in tables.items():
-        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {scan_of(files)}")
-    return absent
-
-
-def _lengths_files(index: Index) -> tuple[list[Part], str]:
-    """The planned lengths table's files, or none and the reason."""
-    from packidx import storage
-    from packidx.copies import Part
-    from packidx.errors import FormatError, SourceError
-    from packidx.format.lengths import LengthsManifest
-    from packidx.format.manifest import load
-    from packidx.lengths.open import find_table
-
-    planned = index.manifest["lengths"]
-    uri = index.resolve(planned["uri"])
-    try:
-        table = find_table(uri, planned.get("pattern", False))
-        if table.manifest is None:
-            return table.files, ""
-        manifest = load(table.manifest, LengthsManifest, "estimate again")
-    except SourceError as error:
-        return [], f"there is no view lengths: {error}, or say where it is with --root OLD=NEW"
-    except FormatError as error:
-        return [], f"there is no view lengths: {error}"
-    if manifest["fingerprint"] != planned["fingerprint"]:
-        return [], f"there is no view lengths: {uri} is not the table that was planned"
-    parts = manifest["files"]
-    return [Part(storage.join(uri, p["path"]), p["bytes"], p["sha256"]) for p in parts], ""
-
-
-def _hand_out(text: str, output: str | None) -> None:
+def _hand_out(answer: Iterator[bytes], output: str | None, kind: str) -> None:
     """To stdout, into a file as a whole, or into what else `output` names (a pipe, a device)."""
+    from .console import print_text, visible
+
     if output is None:
-        click.echo(text, nl=False)
+        text = b"".join(answer).decode()
+        # CSV is data: a program gets it as it is, and has no escape to undo. A terminal does not.
+        print_text(visible(text, lines=True) if kind == "csv" and sys.stdout.isatty() else text)
         return
-    from packidx.files import write_atomic
+    from packidx.files import atomic_file
 
     target = Path(output).resolve()
     if target.exists() and not target.is_file():
-        with open(target, "w") as file:
-            file.write(text)
+        data = b"".join(answer)
+        with open(target, "wb") as file:
+            file.write(data)
     elif not target.parent.is_dir():
         from packidx.errors import OptionError
 
         raise OptionError(f"-o {output}: the folder {target.parent} does not exist")
     else:
-        write_atomic(target, text.encode())
+        with atomic_file(target) as file:
+            file.writelines(answer)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .console import count
+from .console import count, say
 
 
 @click.command()
@@ -48,7 +48,7 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     if manifest["sources"]:
         _print_sources(manifest["sources"])
     for text in untrained(manifest):
-        click.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
 
 
 _QUANTILES = ("min", "p50", "p95", "max", "mean")
@@ -115,7 +115,7 @@ def _print_schedule(result: dict[str, Any], ranks: list[dict[str, Any]]) -> None
         header += ["autocorrelation", "visual spread", "source spread"]
         print_table(header, rows, right=2)
         for line in _LEGEND:
-            click.echo(line)
+            say(line)
 
 
 _LEGEND = (

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -147,13 +147,15 @@ def fsync_path(path: str | Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
-    """Replace `path` by `data`: a reader sees the old bytes or the new ones, never a mix."""
+@contextlib.contextmanager
+def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` at the end of the block: readers see the old bytes or
+    the new ones, never a mix, and the old ones after an error."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
@@ -163,6 +165,12 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             os.unlink(name)
         raise
     fsync_path(path.parent)
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Replace `path` by `data`: a reader sees the old bytes or the new ones, never a mix."""
+    with atomic_file(path) as file:
+        file.write(data)
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -166,6 +166,11 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
     query = "SELECT count(*) AS n, sum(l.length) AS s FROM lengths l JOIN samples USING (sample_id)"
     assert main(["sql", f"{url}/index", query, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"n": 297, "s": here.num_tokens}]
+    query = "SELECT count(*) AS n FROM lengths"
+    assert main(["sql", f"{url}/lengths", query, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"n": 300}]
+    assert main(["sql", f"{url}/index", f"FROM read_parquet('{url}/index/x.parquet')"]) == 1
+    assert "which is locked" in capsys.readouterr().err
 
 
 def test_bare_lengths_in_the_bucket(tmp_path: Path, url: str) -> None:

@@ -17,9 +17,15 @@ def scan_of(files: Iterable[str | Path]) -> str:
     A file is the one of that very name, and its columns are those in it: no mark in a path makes a
     pattern, no ``~`` a home folder, and no folder named ``a=1`` a column.
     """
-    return f"read_parquet([{', '.join(map(_literal, files))}], hive_partitioning = false)"
+    listed = ", ".join(quoted(pattern_of(file)) for file in files)
+    return f"read_parquet([{listed}], hive_partitioning = false)"
 
 
-def _literal(file: str | Path) -> str:
-    pattern = _MARK.sub(r"[\g<0>]", os.path.abspath(file))
-    return "'" + pattern.replace("'", "''") + "'"
+def pattern_of(file: str | Path) -> str:
+    """The pattern that `file` alone matches."""
+    return _MARK.sub(r"[\g<0>]", os.path.abspath(file))
+
+
+def quoted(text: str) -> str:
+    """`text` as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"

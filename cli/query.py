@@ -1,0 +1,164 @@
+"""The process that `packidx sql` runs a query in: one that takes too long or too much is ended.
+
+No engine lets go of every query when it is told to, and none counts all the memory that functions
+take; the system ends a process and bounds its memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import duckdb
+
+from packidx.errors import PackidxError
+from packidx.inspect.query import check, connect
+
+_BLOCK = 1 << 20  # bytes of a message
+
+
+def main() -> None:
+    """Answer one request over the socket whose number is the only argument.
+
+    A request is a JSON object: ``files`` and ``absent`` of the
+    views, ``query``, ``kind``, ``unlocked`` and
+    ``memory_limit``. The answer is messages that begin with ``d`` (bytes of the result), and one
+    with ``.`` (done) or ``e`` (why not).
+    """
+    socket = Connection(int(sys.argv[1]))
+    request = json.loads(socket.recv_bytes())
+    threading.Thread(target=_end_with_parent, args=(socket,), daemon=True).start()
+    try:
+        _answer(request, socket)
+        socket.send_bytes(b".")
+    except MemoryError:
+        socket.send_bytes(b"e" + _NO_MEMORY.encode())
+    except Exception as error:
+        if os.environ.get("PACKIDX_TRACEBACK"):
+            traceback.print_exc()
+        socket.send_bytes(b"e" + _words(error, request).encode(errors="backslashreplace"))
+    sys.stdout.flush()
+    os._exit(0)  # threads of the engine may be busy with what nobody wants any more
+
+
+_NO_MEMORY = "the query or its result takes more memory than --memory-limit: ask for less at a time"
+
+
+def _end_with_parent(socket: Connection) -> None:
+    try:
+        socket.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _answer(request: dict[str, Any], socket: Connection) -> None:
+    unlocked, limit = request["unlocked"], request["memory_limit"]
+    # The engine's own limit comes first: what it says is of more use.
+    connection = connect(request["files"], unlocked, limit and limit * 3 // 4)
+    if limit is not None:
+        _bound_memory(limit)
+    query = request["query"]
+    if not unlocked:
+        check(connection, query, request["files"])
+    relation = connection.sql(query)
+    if request["kind"] == "parquet" and relation is not None:
+        _send_parquet(relation, socket)
+    else:
+        data = memoryview(_text(relation, request["kind"]).encode())
+        for start in range(0, len(data), _BLOCK):
+            socket.send_bytes(b"d" + data[start : start + _BLOCK])
+    connection.close()  # what an unlocked query attached is written
+
+
+def _text(relation: Any, kind: str) -> str:
+    from .formats import FORMATS
+
+    if relation is None:  # a statement without rows
+        return "[]\n" if kind == "json" else ""
+    return FORMATS[kind](relation.columns, _rows(relation))
+
+
+def _bound_memory(limit: int) -> None:
+    """Let this process take `limit` more bytes (Linux; elsewhere the engine's own limit holds)."""
+    try:
+        with open("/proc/self/status") as file:
+            taken = next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
+    except (OSError, StopIteration):
+        return
+    bound = (taken << 10) + limit
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or bound < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+
+
+def _send_parquet(relation: Any, socket: Connection) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from packidx.errors import OptionError
+
+    class Sink:
+        closed = False
+
+        def write(self, data: Any) -> int:
+            socket.send_bytes(b"d" + bytes(data))
+            return len(data)
+
+        def flush(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    try:
+        reader = relation.to_arrow_reader(1 << 16)
+        with pq.ParquetWriter(Sink(), reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    except pa.ArrowNotImplementedError as error:
+        raise OptionError(f"the query failed: {error}; cast that column to VARCHAR") from None
+    except pa.ArrowException as error:
+        raise OptionError(f"the query failed: {error}") from None
+
+
+def _rows(relation: Any) -> list[tuple[Any, ...]]:
+    """All rows as Python values; times with a zone as text, which else need one more package."""
+    names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
+    zoned = ["TIME ZONE" in str(kind).upper() for kind in relation.types]
+    if any(zoned):
+        pairs = zip(names, zoned, strict=True)
+        listed = (f"{name}::VARCHAR AS {name}" if is_zoned else name for name, is_zoned in pairs)
+        relation = relation.project(", ".join(listed))
+    rows: list[tuple[Any, ...]] = relation.fetchall()
+    return rows
+
+
+def _words(error: Exception, request: dict[str, Any]) -> str:
+    """What went wrong, as one sentence."""
+    if isinstance(error, PackidxError):
+        words = str(error)
+        for name, why in request["absent"].items():
+            if words.startswith(f"the query asks {name!r}"):
+                return f"the query failed: {why}"
+        return words
+    first = " ".join(str(error).split("\n\n")[0].split())
+    query = request["query"]
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"the query takes more memory than --memory-limit allows: {first}"
+    for name, why in request["absent"].items():
+        if f"name {name} does not exist" in first:
+            first = why
+    if "syntax error" in first and re.search(r"\b(window|group|offset)\b", query, re.I):
+        first += '; the columns "window", "group" and "offset" need double quotes'
+    return f"the query failed: {first}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""DuckDB over views of Parquet files, locked: a query sees the views, and nothing else.
+
+The engine itself opens no other file, loads no extension and takes no setting any more. What it
+would still run beside questions to the views (other statements, functions that look at the
+process or take addresses) is refused by the query's syntax tree, before it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import duckdb
+
+from packidx.errors import OptionError
+from packidx.format.parquet import pattern_of, quoted, scan_of
+
+UNLOCKED = "--unlocked lets the query do all that DuckDB can"
+"""What a refusal ends in."""
+
+_TABLE_FUNCTIONS = {
+    *("range", "generate_series", "unnest", "repeat", "repeat_row", "summary"),
+    *("histogram", "histogram_values", "json_each", "json_tree"),
+    *("duckdb_columns", "duckdb_functions", "duckdb_tables", "duckdb_types", "duckdb_views"),
+}
+_CLOSED = {"getenv", "current_setting", "getvariable", "write_log", "json_execute_serialized_sql"}
+_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_SHOWN = {"tables", "__show_tables_expanded", ""}
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(\([^)]*\)\s*)?", re.IGNORECASE)
+
+
+def connect(
+    views: Mapping[str, Sequence[str]], unlocked: bool, memory_limit: int | None
+) -> duckdb.DuckDBPyConnection:
+    """A database with `views`, each of the files it names.
+
+    Args:
+        views: files of this machine, none of which is taken for a pattern.
+        unlocked: leave the engine as DuckDB has it, but for Python's objects in this process.
+        memory_limit: bytes.
+
+    Raises:
+        duckdb.Error: a file cannot be read.
+    """
+    config: dict[str, Any] = {"python_enable_replacements": False}
+    if memory_limit is not None:
+        config["memory_limit"] = f"{memory_limit}B"
+    if not unlocked:
+        # Nothing on disk: queries that outgrow the memory are told so.
+        config |= {"temp_directory": "", "allow_community_extensions": False}
+        config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    connection = duckdb.connect(config=config)
+    for name, files in views.items():
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {scan_of(files)}")
+    if not unlocked:
+        files = [file for listed in views.values() for file in listed]
+        allowed = dict.fromkeys([*files, *map(pattern_of, files)])
+        connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str, Any]) -> None:
+    """Refuse all but one question to the views.
+
+    Args:
+        connection: only parses.
+        views: names that a query may ask.
+
+    Raises:
+        OptionError: with what is refused.
+        duckdb.ParserException: the query is no SQL.
+    """
+    statements = connection.extract_statements(query)
+    if len(statements) != 1:
+        raise OptionError(f"the query holds {len(statements)} statements: give one at a time")
+    text, kind = statements[0].query, statements[0].type.name
+    if kind == "EXPLAIN":
+        text = _EXPLAIN.sub("", text, count=1)
+    [(parsed,)] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
+    try:
+        tree = json.loads(parsed)
+    except RecursionError:
+        raise OptionError("the query is nested too deeply: take it apart") from None
+    if tree.get("error", True):
+        what = "dynamic PIVOT (write ON column IN ('a', 'b'))" if kind == "MULTI" else kind
+        raise OptionError(f"the query is no SELECT but {what}, which is locked: {UNLOCKED}")
+    nodes = list(_nodes(tree["statements"]))
+    known = {*map(str.lower, views), *(name for node in nodes for name in _with_names(node))}
+    for node in nodes:
+        _check_node(node, known)
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    todo = [tree]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            yield value
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+
+
+def _with_names(node: Mapping[str, Any]) -> Iterator[str]:
+    """Names of queries that a WITH defines."""
+    defined = node.get("cte_map")
+    if isinstance(defined, dict):
+        yield from (entry["key"].lower() for entry in defined["map"])
+    if isinstance(node.get("cte_name"), str):
+        yield node["cte_name"].lower()
+
+
+def _check_node(node: Mapping[str, Any], known: set[str]) -> None:
+    kind = node.get("type")
+    if not isinstance(kind, str):
+        return
+    if kind.endswith("_NODE") and kind not in _NODES:
+        what = kind.removesuffix("_NODE").removesuffix("_QUERY")
+        raise OptionError(f"the query has {what} in it, which is locked: {UNLOCKED}")
+    if kind == "TABLE_FUNCTION":
+        name = node["function"].get("function_name", "")
+        if name.lower() not in _TABLE_FUNCTIONS:
+            raise OptionError(f"the query calls {name}(), which is locked: {UNLOCKED}")
+    elif kind == "FUNCTION":
+        if node.get("function_name", "").lower() in _CLOSED:
+            raise OptionError(
+                f"the query calls {node['function_name']}(), which is locked: {UNLOCKED}"
+            )
+    elif kind == "BASE_TABLE":
+        name = node["table_name"]
+        if node["schema_name"].lower() != "information_schema" and name.lower() not in known:
+            listed = ", ".join(sorted(known))
+            raise OptionError(f"the query asks {name!r}, but there are {listed} alone; {UNLOCKED}")
+    elif kind == "SHOW_REF" and node["table_name"].strip('"') not in _SHOWN:
+        name = node["table_name"].strip('"')
+        raise OptionError(f"the query is SHOW {name}, which is locked: {UNLOCKED}")

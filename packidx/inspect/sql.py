@@ -1,0 +1,111 @@
+"""The views that SQL has of a snapshot or of a lengths table, and the files behind them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from packidx import storage
+from packidx.copies import Part, local_copies
+from packidx.errors import FormatError, NotFoundInIndex, SourceError
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import load
+from packidx.index import Index, open_index
+from packidx.lengths.open import find_table
+
+TABLES = ("packs", "samples", "dropped")
+
+
+@dataclass(frozen=True)
+class Views:
+    """Files of this machine by the view that reads them."""
+
+    files: dict[str, list[str]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    """Why a view is not there."""
+
+
+@contextlib.contextmanager
+def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]:
+    """What `query` may read of the index or the lengths table at `path`, as long as the block.
+
+    Args:
+        path: ``INDEX``, ``INDEX@ID``, or what `packidx plan` takes for lengths.
+        roots: ``{old: new}`` path prefixes, for data that has moved.
+        query: tables in an object store that it does not name are left out, unless it names none.
+
+    Raises:
+        NotFoundInIndex: there is no index, and no lengths table.
+        FormatError: a manifest that is broken or of a newer version.
+        OSError: a store cannot be asked.
+    """
+    named = {name for name in (*TABLES, "lengths") if re.search(rf"\b{name}\b", query, re.I)}
+    named = named or {*TABLES, "lengths"}
+    views = Views()
+    with contextlib.ExitStack() as stack:
+        try:
+            index = open_index(path, roots)
+        except NotFoundInIndex:
+            lengths = _bare_lengths(path)
+            if lengths is None:
+                raise
+            views.files["lengths"] = stack.enter_context(local_copies(lengths))
+            yield views
+            return
+        for name in TABLES:
+            if name in named or not storage.is_url(index.path):
+                views.files[name] = stack.enter_context(index.local_files(name))
+        if "lengths" in named or not storage.is_url(index.resolve(_uri(index))):
+            try:
+                parts = _planned_lengths(index)
+                views.files["lengths"] = stack.enter_context(local_copies(parts))
+            except SourceError as error:
+                why = f"{error}, or say where it is with --root OLD=NEW"
+                views.absent["lengths"] = f"there is no view lengths: {why}"
+            except FormatError as error:
+                views.absent["lengths"] = f"there is no view lengths: {error}"
+        yield views
+
+
+def _bare_lengths(path: str) -> list[Part] | None:
+    """The files of a lengths table; None where `path` is none."""
+    path = storage.local_path(path)
+    try:
+        table = find_table(path)
+    except SourceError:
+        return None
+    if table.manifest is None:
+        return table.files
+    return _parts(path, load(table.manifest, LengthsManifest, "estimate again"))
+
+
+def _planned_lengths(index: Index) -> list[Part]:
+    """The files of the lengths table that was planned.
+
+    Raises:
+        SourceError: it is gone.
+        FormatError: another one is in its place.
+    """
+    planned = index.manifest["lengths"]
+    uri = index.resolve(_uri(index))
+    table = find_table(uri, planned.get("pattern", False))
+    if table.manifest is None:
+        return table.files
+    manifest = load(table.manifest, LengthsManifest, "estimate again")
+    if manifest["fingerprint"] != planned["fingerprint"]:
+        raise FormatError(f"{uri} is not the table that was planned")
+    return _parts(uri, manifest)
+
+
+def _uri(index: Index) -> str:
+    return str(index.manifest["lengths"]["uri"])
+
+
+def _parts(folder: str, manifest: Mapping[str, Any]) -> list[Part]:
+    return [
+        Part(storage.join(folder, part["path"]), part["bytes"], part["sha256"])
+        for part in manifest["files"]
+    ]

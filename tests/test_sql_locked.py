@@ -1,0 +1,246 @@
+"""`packidx sql` shows a query its views, and nothing else; `--unlocked` lets it do the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+
+HOSTILE = [
+    # writes
+    ("COPY (SELECT 1) TO 'out.csv'", "COPY"),
+    ("COPY packs TO 'out.parquet'", "COPY"),
+    ("/* a comment */ COPY packs TO 'out.json' (FORMAT json)", "COPY"),
+    ("EXPLAIN ANALYZE COPY packs TO 'out.csv'", "EXPLAIN"),
+    ("EXPLAIN ANALYZE COPY (SELECT 1 AS length) TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
+    ("COPY (PIVOT packs ON pack_id USING count(*)) TO 'out.csv'", "locked"),
+    ("EXPORT DATABASE 'out'", "EXPORT"),
+    ("IMPORT DATABASE 'out'", "locked"),
+    ("CHECKPOINT", "locked"),
+    # other databases and objects
+    ("ATTACH 'out.db' AS other", "ATTACH"),
+    ("ATTACH ':memory:' AS other", "ATTACH"),
+    ("CREATE TABLE t AS SELECT 1", "CREATE"),
+    ("CREATE OR REPLACE TEMP VIEW packs AS SELECT 1", "CREATE"),
+    ("DROP VIEW packs", "DROP"),
+    ("INSERT INTO packs VALUES (1)", "INSERT"),
+    ("WITH made AS (INSERT INTO packs VALUES (1) RETURNING 1) FROM made", "INSERT"),
+    ("CREATE MACRO f(a) AS TABLE SELECT * FROM read_text(a)", "CREATE"),
+    ("CREATE SECRET (TYPE s3, KEY_ID 'a', SECRET 'b')", "locked"),
+    ("PREPARE q AS COPY packs TO 'out.csv'", "PREPARE"),
+    # settings, extensions
+    ("SET enable_external_access = true", "SET"),
+    ("RESET lock_configuration", "locked"),
+    ("PRAGMA memory_limit = '1TB'", "locked"),
+    ("PRAGMA database_list", "locked"),
+    ("SET VARIABLE a = 1", "SET"),
+    ("CALL enable_logging(storage_path = 'out')", "CALL"),
+    ("INSTALL httpfs", "locked"),
+    ("LOAD httpfs", "LOAD"),
+    ("SELECT st_point(1, 2)", "st_point"),
+    # reads
+    ("SELECT * FROM read_csv('/etc/passwd')", "read_csv()"),
+    ("SELECT * FROM read_text('/etc/passwd')", "read_text()"),
+    ("SELECT * FROM read_blob('SECRET')", "read_blob()"),
+    ("FROM \"read_parquet\"('LENGTHS')", "read_parquet()"),
+    ("SELECT (SELECT count(*) FROM glob('*'))", "glob()"),
+    ("FROM sniff_csv('SECRET')", "sniff_csv()"),
+    ("FROM parquet_metadata('LENGTHS')", "parquet_metadata()"),
+    ("FROM '/etc/passwd'", "'/etc/passwd'"),
+    ("FROM 'LENGTHS'", "there are"),
+    ("SUMMARIZE 'SECRET'", "there are"),
+    ("FROM 's3://bucket/x.parquet'", "there are"),
+    ("FROM 'https://127.0.0.1:9/x.csv'", "there are"),
+    ("FROM query('SELECT * FROM read_text(''/etc/passwd'')')", "query()"),
+    ("FROM query_table(['/etc/passwd'])", "query_table()"),
+    ("SELECT * FROM json_execute_serialized_sql('{}')", "json_execute_serialized_sql()"),
+    # what is around: the environment, the engine, this process
+    ("SELECT getenv('HOME')", "getenv()"),
+    ("SELECT current_setting('secret_directory')", "current_setting()"),
+    ("FROM duckdb_settings()", "duckdb_settings()"),
+    ("FROM duckdb_secrets()", "duckdb_secrets()"),
+    ("FROM duckdb_logs", "'duckdb_logs'"),
+    ("FROM pg_catalog.pg_settings", "'pg_settings'"),
+    ("SELECT * FROM connection", "'connection'"),
+    ("SELECT * FROM request", "'request'"),
+    ("FROM arrow_scan(1, 2, 3)", "arrow_scan()"),
+    ("FROM python_map_function(1)", "python_map_function()"),
+    # several at once
+    ("SELECT 1; SELECT 2", "2 statements"),
+    ("SELECT 1; COPY packs TO 'out.csv'", "2 statements"),
+    ("BEGIN TRANSACTION", "locked"),
+    ("", "0 statements"),
+    # without end: in time, in memory, in rows, in depth
+    ("SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c, packs", "seconds"),
+    (
+        "WITH RECURSIVE r AS (SELECT 1 x UNION ALL SELECT x + 1 FROM r) SELECT sum(x) FROM r",
+        "secon",
+    ),
+    ("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))", "seconds"),
+    ("SELECT count(DISTINCT hash(range)) FROM range(1000000000)", "--memory-limit"),
+    ("SELECT list(repeat('x', 100000000)) FROM range(100)", "--memory-limit"),
+    ("SELECT * FROM range(100000000)", "--memory-limit"),
+    ("SELECT range(1, 4000000000)", "--memory-limit"),
+    ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "depth"),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    pq.write_table(pa.table({"length": [5, 6, 7, 8, 99]}), folder / "lengths.parquet")
+    (folder / "secret.csv").write_text("word\nhidden\n")
+    command = ["plan", str(folder / "lengths.parquet"), "-o", str(folder / "index")]
+    assert main([*command, "--capacity", "16"]) == 0
+    return folder
+
+
+@pytest.fixture
+def around(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """Folders that a query must leave as they are; one of them is home, one the current one."""
+    for name in ("home", "here", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path / "here")
+    yield [tmp_path, made]
+
+
+def listing(folders: list[Path]) -> dict[str, str]:
+    found = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            content = path.read_bytes() if path.is_file() else b""
+            found[str(path)] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+@pytest.mark.parametrize(("query", "says"), HOSTILE)
+def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
+    query: str,
+    says: str,
+    made: Path,
+    around: list[Path],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = listing(around)
+    query = query.replace("LENGTHS", str(made / "lengths.parquet"))
+    query = query.replace("SECRET'", str(made / "secret.csv") + "'")
+    limits = ["--timeout", "2" if "seconds" in says else "30", "--memory-limit", "300MB"]
+    if not query:
+        query = "-- nothing\n"
+    begun = time.monotonic()
+    status = main(["sql", str(made / "index"), query, *limits])
+    out, err = capfd.readouterr()
+    assert (status, out) == (1, ""), err
+    assert err.startswith("packidx: the query ") and err.count("\n") == 1
+    assert says in err and "Traceback" not in err and "hidden" not in err
+    assert listing(around) == before
+    assert time.monotonic() - begun < 45
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("-- a comment\nSELECT count(*) AS n FROM packs", 2),
+        ("--a=comment, of which no option is made\nSELECT 2 AS n", 2),
+        ("/* one */ FROM samples SELECT sum(length)::INTEGER AS n -- at the end", 26),
+        ("WITH a AS (SELECT 1 AS n), b AS (FROM A) SELECT n FROM b", 1),
+        ("WITH RECURSIVE r AS (SELECT 1 x UNION ALL SELECT x + 1 FROM r WHERE x < 9) "
+         "SELECT max(x) AS n FROM r", 9),
+        ("SELECT count(*) AS n FROM Packs p JOIN main.SAMPLES s USING (pack_id)", 4),
+        ("SELECT len(list_transform([1, 2], lambda x: x + 1)) AS n", 2),
+        ("SELECT count(*) AS n FROM range(3), (VALUES (1)) v", 3),
+        ("SELECT count(*) AS n FROM information_schema.tables", 4),
+        ("SELECT count(*) AS n FROM (DESCRIBE dropped)", 6),
+        ("SELECT count(*) AS n FROM (SUMMARIZE packs)", 17),
+        ("SELECT sum(n) AS n FROM (PIVOT samples ON position IN (0 AS n, 1) USING count(*))", 2),
+        ("SELECT 2 AS n;", 2),
+    ],
+)  # fmt: skip
+def test_a_question_to_the_views_is_answered(
+    query: str, value: int, made: Path, around: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sql", str(made / "index"), query, "--format", "json"]) == 0
+    [row] = json.loads(capfd.readouterr().out)
+    assert row["n"] == value
+
+
+@pytest.mark.parametrize(
+    "query", ["EXPLAIN FROM packs", "EXPLAIN ANALYZE SELECT sum(length) FROM lengths"]
+)
+def test_a_plan_of_a_question_is_shown(
+    query: str, made: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sql", str(made / "index"), query]) == 0
+    assert "PARQUET" in capfd.readouterr().out.upper()
+
+
+def test_what_is_locked_is_open_to_who_asks_for_it(
+    made: Path, around: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    index = str(made / "index")
+    for query in (
+        "COPY (SELECT 7 AS n) TO 'out.parquet'",
+        "ATTACH 'out.db' AS o; CREATE TABLE o.t AS SELECT count(*)::INTEGER AS n FROM packs",
+        "SET memory_limit = '500MB'",
+    ):
+        assert main(["sql", index, query, "--unlocked"]) == 0
+    for query, value in (
+        ("FROM 'out.parquet'", 7),
+        ("ATTACH 'out.db' AS other; FROM other.t", 2),
+        (f"SELECT count(*) AS n FROM read_csv('{made}/secret.csv')", 1),
+        ("PIVOT (SELECT 'n' AS a, 1 AS b) ON a USING sum(b)::INTEGER", 1),
+    ):
+        capfd.readouterr()
+        assert main(["sql", index, query, "--unlocked", "--format", "json"]) == 0
+        assert json.loads(capfd.readouterr().out) == [{"n": value}]
+    assert main(["sql", index, "FROM connection", "--unlocked"]) == 1  # Python's objects never are
+    endless = "SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c"
+    assert main(["sql", index, endless, "--unlocked", "--timeout", "1"]) == 1
+    assert "after 1 seconds" in capfd.readouterr().err
+
+
+def test_results_go_into_files_whole_or_not_at_all(
+    made: Path, around: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    index = str(made / "index")
+    query = "SELECT range AS n, 'a' || range AS name, sum(range) OVER () AS s FROM range(100000)"
+    for name in ("a.csv", "a.json", "a.parquet"):
+        assert main(["sql", index, query, "-o", name]) == 0
+    table = pq.read_table("a.parquet")
+    assert table.num_rows == 100_000 and table["name"][99_999].as_py() == "a99999"
+    assert table["s"][0].as_py() == 4_999_950_000
+    assert len(json.loads(Path("a.json").read_text())) == 100_000
+    assert len(Path("a.csv").read_text().splitlines()) == 100_001
+    before = listing(around)
+    for wrong in ("SELECT INTERVAL 1 DAY AS i", "SELECT 1 AS a, error('told') AS b", "FROM nothing",
+                  "SELECT * FROM range(1000000000000)"):  # fmt: skip
+        assert main(["sql", index, wrong, "-o", "a.parquet", "--timeout", "2"]) == 1
+        assert capfd.readouterr().err.count("\n") == 1
+        assert listing(around) == before
+
+
+def test_a_lengths_table_is_asked_by_its_own_path(
+    made: Path, around: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("talks.jsonl").write_text('{"messages": [{"role": "user", "content": "one"}]}\n' * 3)
+    assert main(["estimate", "talks.jsonl", "-o", "lengths", "--workers", "1"]) == 0
+    for path, rows in (("lengths", 3), ("lengths/", 3), (str(made / "lengths.parquet"), 5),
+                       (f"{made}/len*.parquet", 5)):  # fmt: skip
+        capfd.readouterr()
+        query = "SELECT count(*) AS n FROM lengths"
+        assert main(["sql", path, query, "--format", "json"]) == 0
+        assert json.loads(capfd.readouterr().out) == [{"n": rows}]
+    assert main(["sql", "lengths", "FROM packs"]) == 1
+    assert "asks 'packs', but there are lengths alone" in capfd.readouterr().err
+    assert main(["sql", "nowhere", "FROM packs"]) == 1
+    assert "nowhere does not exist: make one with" in capfd.readouterr().err
