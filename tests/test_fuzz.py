@@ -1,6 +1,7 @@
-"""Damaged records of every dialect and damaged files of every kind, some thousands of them.
+"""Damaged records of every dialect, damaged files of every kind and damaged manifests, thousands.
 
-``python tests/fuzz_records.py 1000000`` runs a million records.
+``python tests/fuzz_records.py 1000000`` runs a million records, ``python tests/fuzz_manifests.py``
+twenty thousand manifests.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import fuzz_manifests
 import pytest
 from fuzz_records import Fuzzer, damaged, good_records
 from record_files import WRITERS, chats
@@ -53,3 +55,16 @@ def test_damaged_files_are_rows_or_an_error(kind: str, tmp_path: Path) -> None:
             assert [raw.row for raw in rows] == list(range(result.num_records))
             outcomes.add("rows")
     assert outcomes == ({"rows"} if kind == "jsonl" else {"rows", "error"})
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_damaged_manifests_read_right_or_are_refused(seed: int | None, tmp_path: Path) -> None:
+    """With a seed, and with another one each time."""
+    chosen = random.randrange(1 << 32) if seed is None else seed
+    found = fuzz_manifests.Fuzzer(tmp_path).run(1_500, chosen)
+    # Guards against damage that does none, and against refusing all that is unknown.
+    for kind in ("lengths", "index"):
+        assert found[f"{kind}, stale: refused"] > 230
+        assert found[f"{kind}, signed: refused"] > 150
+        assert found[f"{kind}, signed: reads right"] > 15
+    assert found["lengths, forged: another one"] > 30

@@ -198,10 +198,14 @@ def _mapping(base: Decoder) -> Decoder:
     return decode
 
 
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 def _object(kind: Any) -> Decoder:
     hints = get_type_hints(kind, include_extras=True)
     known = [
-        (field.name, decoder(hints[field.name]), field.default is dataclasses.MISSING)
+        (field.name, decoder(hints[field.name]), _is_needed(field))
         for field in dataclasses.fields(kind)
         if field.name != "more"
     ]

@@ -39,8 +39,12 @@ Sha256 = Annotated[str, Form(re.compile("[0-9a-f]{64}").fullmatch, "not 64 hex d
 SnapshotId = Annotated[str, Form(re.compile("[0-9a-f]{32}").fullmatch, "not 32 hex digits")]
 Place = Annotated[str, Form(lambda path: path and "\0" not in path, "no path")]
 """A path or URL, as a user gave it."""
-Name = Annotated[str, Form(re.compile(r"(?!\.\.?$)[^/\\\0]+").fullmatch, "no bare file name")]
-"""Of a file in the manifest's own folder: nothing that leads out of it."""
+Name = Annotated[
+    str,
+    Form(re.compile(r"(?!\.\.?$)[^/\\]+").fullmatch, "no bare file name"),
+    Form(str.isprintable, "no bare file name"),
+]
+"""Of a file in the manifest's own folder: it leads nowhere else, nor does a terminal obey it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +153,7 @@ def load(path: str | Path, kind: type[M], remedy: str) -> dict[str, Any]:
         raise FormatError(f"{path} has version {version!r:.40}, which is none; {remedy}")
     if version > kind.VERSION:
         known = f"this packidx knows {kind.VERSION}"
-        raise FormatError(f"{path} has version {version:.6g}; {known}: upgrade packidx")
+        raise FormatError(f"{path} has version {version!r:.20}; {known}: upgrade packidx")
     if version < kind.VERSION:
         raise FormatError(
             f"{path} has version {version}, of before packidx's first release: {remedy}"
@@ -225,7 +229,10 @@ def _check(stated: dict[str, Any], kind: type[M]) -> None:
             " was written"
         )
     members = {k: v for k, v in stated.items() if k not in ("format", "version", "digest")}
-    decoded(kind, members)
+    try:
+        decoded(kind, members)
+    except RecursionError:
+        raise Unfit("has lists in lists, too deep to be told") from None
     kind.prove(stated)
 
 

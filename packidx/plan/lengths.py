@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx import storage
-from packidx.copies import Part, local_copies, overlapped
+from packidx.copies import Part, local_copies, local_copy, overlapped
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.files import ColumnDigest, canonical_json, digest
 from packidx.format.lengths import LengthsManifest
@@ -279,8 +279,9 @@ def _names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
 
 def _footer(file: Part) -> pq.FileMetaData:
     if not storage.is_url(file.path):
-        with _readable(file.path):
-            return pq.read_metadata(os.path.abspath(file.path))
+        # Compared first: a damaged footer may take the whole process down in Arrow.
+        with local_copy(file) as path, _readable(file.path):
+            return pq.read_metadata(path)
     with storage.open_range(file.path, 0, file.nbytes) as opened, _readable(file.path):
         return pq.read_metadata(opened)
 

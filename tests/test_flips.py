@@ -1,0 +1,95 @@
+"""A flipped bit in a file of an index or of lengths never gives other rows to who reads it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_packs import make_index, record
+
+from packidx.errors import PackidxError
+from packidx.index import Index, open_index
+from packidx.plan import plan_packs
+from packidx.torch import PackedDataset
+
+FLIPS = 450
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    chats = [record(n, [5 + n % 7, (4, 4), 3] if n % 3 else [60]) for n in range(300)]
+    return make_index(tmp_path, {"öne": chats, "two": chats[:50]}, capacity=48, on_long="drop")
+
+
+def flip(folder: Path, other: Path, rng: random.Random) -> str:
+    """Make a copy of `folder` with a bit flipped in one of its tables' files; returns its name."""
+    other.mkdir()
+    names = sorted(path.name for path in folder.iterdir() if path.suffix == ".parquet")
+    chosen = rng.choice(names)
+    for path in folder.iterdir():
+        if path.name != chosen:
+            os.link(path, other / path.name)
+    data = bytearray((folder / chosen).read_bytes())
+    at = rng.randrange(len(data))
+    data[at] ^= 1 << rng.randrange(8)
+    (other / chosen).write_bytes(bytes(data))
+    return chosen
+
+
+def looked_up(index: Index) -> Any:
+    return [index.pack(number) for number in range(index.num_packs)]
+
+
+def whole(index: Index) -> Any:
+    return [table.to_pylist() for table in (index.packs(), index.samples(), index.dropped())]
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_flip_in_an_index_gives_the_same_rows_or_one_named_error(
+    index: Index, tmp_path: Path, seed: int | None
+) -> None:
+    """With a seed, and with another one each time."""
+    seed = random.randrange(1 << 32) if seed is None else seed
+    expected = {"looked up": looked_up(index), "whole": whole(index)}
+    found: Counter[str] = Counter()
+    for number in range(FLIPS):
+        rng = random.Random(f"{seed}-{number}")
+        place = tmp_path / f"{number}" / "snapshots"
+        place.mkdir(parents=True)
+        name = flip(index.folder, place / index.id, rng)
+        (place.parent / "HEAD").write_text(index.id)
+        for how, reading in (("looked up", looked_up), ("whole", whole)):
+            try:
+                rows = reading(open_index(place.parent))
+            except PackidxError as error:
+                assert "\n" not in str(error) and name in str(error), (seed, number)
+                found[how] += 1
+            else:
+                assert rows == expected[how], (seed, number)
+                # No bit is without a checksum; a look-up reads no file of what is dropped.
+                assert how == "looked up" and name.startswith("dropped"), (seed, number)
+    assert found["whole"] == FLIPS and FLIPS / 4 < found["looked up"] < FLIPS
+
+
+def test_a_dataset_names_the_damaged_file(index: Index, tmp_path: Path) -> None:
+    path = index.files("samples")[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(bytes(data))
+    with pytest.raises(PackidxError, match="samples-00000.parquet is damaged .row group 0 has"):
+        PackedDataset(index, lambda one: one)[0]
+
+
+def test_a_flip_in_lengths_is_never_planned(index: Index, tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths"
+    for number in range(40):
+        folder = tmp_path / f"lengths-{number}"
+        flip(lengths, folder, random.Random(number))
+        with pytest.raises(PackidxError) as caught:
+            plan_packs(folder, tmp_path / "other", capacity=48)
+        assert "\n" not in str(caught.value)
+    assert plan_packs(lengths, tmp_path / "other", capacity=48).snapshot_id == index.id

@@ -1,0 +1,234 @@
+"""What a manifest says is checked when it is opened: nothing wrong in it is found out later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from manifests import edit, fingerprinted, read, reidentify, sign
+from packidx_cli.main import main
+from torch_packs import make_index, record
+
+from packidx.errors import FormatError, NotFoundInIndex, PackidxError
+from packidx.files import write_json
+from packidx.format.index import IndexManifest
+from packidx.format.manifest import Container, sealed
+from packidx.index import Index, open_index
+from packidx.plan import plan_packs
+from packidx.records.containers import container
+
+RECORDS = {
+    "one": [record(n, [5 + n % 7]) for n in range(40)],
+    "two": [record(100 + n, [(4, 4), 9]) for n in range(20)],
+}
+OPTIONS: dict[str, Any] = {"capacity": 64, "epochs": 2, "window_shards": 1}
+CLIMBING = ("..", "../packs-00000.parquet", "a/../packs-00000.parquet", "/etc/passwd", "a\0b", "")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return make_index(tmp_path, RECORDS, **OPTIONS)
+
+
+def swap(members: list[Any]) -> None:
+    members[0], members[1] = members[1], members[0]
+
+
+def setting(*place: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    """What sets a member, by its place, to a value."""
+
+    def change(manifest: Any) -> None:
+        for one in place[:-1]:
+            manifest = manifest[one]
+        manifest[place[-1]] = to
+
+    return change
+
+
+WRONG = [
+    (setting("shards", to=[]), "lengths.fingerprint"),
+    (setting("result", "schedule_block", to=-64), "schedule_block = -64, no number from 1"),
+    (setting("result", "schedule_block", to="64"), "schedule_block = '64', no int"),
+    (setting("result", "schedule_block", to=True), "schedule_block = True, no int"),
+    (setting("result", "schedule_chunk", to=7), "no multiple of schedule_chunk 7"),
+    (setting("result", "num_packs", to=1 << 64), "beyond 64 bits"),
+    (setting("result", "windows", 0, "first_row", to=1), "does not follow the one before"),
+    (setting("result", "epochs", to=[[[0, 3]], [[2, 3]]]), "where pack 3 is next"),
+    (setting("result", "epochs", to=None), "has 1 epochs by its parts, and 2 in all"),
+    (setting("shards", 0, "container", to="pickle"), "container = 'pickle', none of jsonl"),
+    (setting("shards", 0, "container", to="json"), "lengths.fingerprint"),
+    (setting("shards", 0, "source", to="three"), "of source 'three', which it lacks"),
+    (setting("shards", 0, "uri", to="a\0b"), r"shards\[0\].uri = 'a\\x00b', no path"),
+    (lambda manifest: swap(manifest["shards"]), "lengths.fingerprint"),
+    (lambda manifest: swap(manifest["sources"]), "lengths.fingerprint"),
+    (lambda manifest: swap(manifest["files"]), "has file 'packs-00001.parquet', not"),
+    (setting("sources", 0, "media_root", to=5), "media_root = 5, no str"),
+    (setting("sources", 0, "layout", to={"new": 1}), "the unknown member 'new'"),
+    (setting("sources", 0, "layout", to={"tags": {"user_tag": 5}}), "tags.'user_tag' = 5, no str"),
+    (setting("sources", 0, "layout", to={"tags": {"user_tag": "U"}}), "lengths.fingerprint"),
+    (setting("lengths", "encoder", to=[1]), "encoder = \\[1\\], no dict"),
+    (setting("lengths", "methods", to={"heuristic": 60}), "lengths.fingerprint"),
+    (setting("options", "capacity", to=128), "snapshot_id"),
+    (setting("options", "planned_capacity", to=65), "above its capacity 64"),
+    (setting("options", "shift", to=1), "shift = 1, no bool"),
+    (setting("options", "cost_model", "vit_linear", to=-1.0), "vit_linear = -1.0, no number"),
+    (setting("files", 0, "sha256", to="0" * 63), "not 64 hex digits"),
+    (setting("files", 0, "rows", to=-1), "rows = -1, no number from 0"),
+    (setting("files", 0, "window", to=9), "of window 9"),
+    (setting("parent", to="../../elsewhere"), "parent = '../../elsewhere', not 32 hex digits"),
+    (lambda manifest: manifest["files"].append(manifest["files"][0]), "the file .* twice"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), WRONG)
+def test_a_snapshots_manifest_that_no_reader_can_use_is_refused_when_it_is_opened(
+    index: Index,
+    change: Callable[[dict[str, Any]], None],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    edit(index.folder, change)
+    with pytest.raises(FormatError, match=says) as caught:
+        open_index(index.path)
+    assert "\n" not in str(caught.value) and str(caught.value).endswith("; plan again")
+    assert main(["verify", index.path]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (setting("shards", to=[]), "60 in all"),
+        (lambda manifest: swap(manifest["shards"]), "has fingerprint"),
+        (lambda manifest: swap(manifest["sources"]), "has fingerprint"),
+        (setting("shards", 0, "container", to="pickle"), "none of jsonl"),
+        (setting("encoder", to=[1]), "no dict"),
+        (setting("encoder", to={"name": "x", "fingerprint": "y"}), "has fingerprint"),
+        (setting("methods", "exact", to=59), "has fingerprint"),
+        (setting("num_media", to=1.0), "num_media = 1.0, no int"),
+        (setting("files", 0, "rows", to=59), "59 rows of files by its parts, and 60 in all"),
+        (setting("calibration", to={"num_samples": 0, "sources": []}), "calibration"),
+    ],
+)
+def test_a_lengths_manifest_that_no_plan_can_use_is_refused(
+    index: Index, tmp_path: Path, change: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    edit(tmp_path / "lengths", change)
+    with pytest.raises(FormatError, match=says):
+        plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
+
+
+@pytest.mark.parametrize("path", CLIMBING)
+def test_files_of_a_manifest_lie_beside_it(index: Index, tmp_path: Path, path: str) -> None:
+    for folder in (index.folder, tmp_path / "lengths"):
+        edit(folder, setting("files", 0, "path", to=path))
+    with pytest.raises(FormatError, match=r"files\[0\].path = .*, no bare file name"):
+        open_index(index.path)
+    with pytest.raises(FormatError, match=r"files\[0\].path = .*, no bare file name"):
+        plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
+
+
+@pytest.mark.parametrize("head", ["../../lengths", "/etc", "..", "\x1b]0;x\x07", "A" * 32])
+def test_head_leads_to_snapshots_alone(index: Index, head: str) -> None:
+    (Path(index.path) / "HEAD").write_text(head)
+    with pytest.raises(NotFoundInIndex, match="has HEAD at '.*', which is not there") as caught:
+        open_index(index.path)
+    assert str(caught.value).isprintable()
+    plan_packs(Path(index.path).parent / "lengths", index.path, capacity=128)  # and it is mended
+    assert open_index(index.path).capacity == 128
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda text: text.replace('"num_packs": ', '"num_packs": 7, "num_packs": ', 1),
+        lambda text: text.replace('"fill": ', '"fill": NaN, "more": ', 1),
+        lambda text: text.replace('"fill": ', '"fill": 1e999, "more": ', 1),
+        lambda text: text.replace('"created": "', '"created": "\\ud800', 1),
+        lambda text: text.replace('"created": ', f'"created": {"[" * 5000}{"]" * 5000}, "b": ', 1),
+        lambda text: text.replace('"created": ', f'"created": {"[" * 300}{"]" * 300}, "b": ', 1),
+        lambda text: text[: len(text) // 2],
+        lambda text: text.encode("utf-16"),
+        lambda text: text.replace('"one"', '"\xff"').encode("latin-1"),
+    ],
+)
+def test_what_is_no_json_of_one_meaning_is_no_manifest(
+    index: Index, text: Callable[[str], str | bytes]
+) -> None:
+    path = index.folder / "manifest.json"
+    changed = text(path.read_text())
+    path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
+    with pytest.raises(FormatError, match="no index manifest|no JSON|digest|no str"):
+        open_index(index.path)
+
+
+def test_a_manifest_that_was_edited_is_refused(index: Index, tmp_path: Path) -> None:
+    for folder in (index.folder, tmp_path / "lengths"):
+        write_json(folder / "manifest.json", {**read(folder), "software": {"packidx": "9"}})
+    says = "its content [0-9a-f]{64}: it was changed after it was written"
+    with pytest.raises(FormatError, match=says):
+        open_index(index.path)
+    with pytest.raises(FormatError, match=says):
+        plan_packs(tmp_path / "lengths", tmp_path / "other", capacity=64)
+
+
+def test_what_nobody_knows_is_kept(index: Index, tmp_path: Path) -> None:
+    for folder in (index.folder, tmp_path / "lengths"):
+        manifest = read(folder)
+        for part in (manifest, manifest["sources"][0], manifest["shards"][0], manifest["files"][0]):
+            part["of_tomorrow"] = [1]
+        write_json(folder / "manifest.json", sign(manifest))
+    opened = open_index(index.path)
+    assert opened.manifest["of_tomorrow"] == opened.manifest["shards"][0]["of_tomorrow"] == [1]
+    assert plan_packs(
+        tmp_path / "lengths", tmp_path / "other", capacity=64, epochs=2, window_shards=1
+    ).snapshot_id
+
+
+def test_a_writer_writes_no_manifest_that_a_reader_refuses(index: Index) -> None:
+    manifest = read(index.folder)
+    assert sealed(manifest, IndexManifest) == manifest
+    manifest["result"]["schedule_block"] = 0
+    with pytest.raises(FormatError, match="which no reader would take"):
+        sealed(manifest, IndexManifest)
+
+
+def test_a_snapshot_in_another_ones_folder_is_refused(index: Index) -> None:
+    other = index.folder.with_name("0" * 32)
+    index.folder.rename(other)
+    with pytest.raises(FormatError, match=f"holds snapshot {index.id}: its folder was renamed"):
+        open_index(f"{index.path}@{'0' * 32}")
+
+
+def test_lengths_that_were_signed_by_another_hand_are_another_table(
+    index: Index, tmp_path: Path
+) -> None:
+    """Shards changed places, fingerprint and digest were made anew: never the same snapshot."""
+    lengths = tmp_path / "lengths"
+    manifest = read(lengths)
+    swap(manifest["shards"])
+    write_json(lengths / "manifest.json", fingerprinted(manifest))
+    assert plan_packs(lengths, tmp_path / "other", **OPTIONS).snapshot_id != index.id
+
+
+def test_ids_of_edited_plans_are_their_own(index: Index) -> None:
+    edit(index.folder, setting("options", "capacity", to=128))
+    renamed = reidentify(index.folder)
+    assert open_index(index.path).id == renamed.name != index.id
+
+
+def test_every_container_of_the_format_can_be_read() -> None:
+    for kind in get_args(Container):
+        assert container(kind)
+    with pytest.raises(PackidxError, match="no container of kind 'pickle'"):
+        container("pickle")
+
+
+def test_numbers_are_as_python_writes_them(index: Index) -> None:
+    """The digest is of the values: how the JSON is laid out does not matter."""
+    path = index.folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert open_index(index.path).id == index.id
