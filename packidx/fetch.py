@@ -73,7 +73,9 @@ class Fetcher:
             one["name"]: one.get("media_root") or self._layouts[one["name"]].media_root
             for one in sources
         }
-        self._checked: set[int] = set()
+        self._checked: set[int] = set()  # shards of the planned size
+        self._compared: set[int] = set()  # and those that were looked at more closely
+        self._changes: list[str] = []
 
     def read(self, sample: Sample) -> dict[str, Any]:
         """The record of `sample` in its own dialect and the standard names, its media opened.
@@ -164,6 +166,8 @@ class Fetcher:
     def shard(self, number: int) -> str:
         """Path or URL of a shard; its size is compared with the plan's once per process.
 
+        One of this size that seems to have other bytes is a warning, and one of `take_changes`.
+
         Raises:
             ChangedSource: the size is not the one that was counted.
             SourceError: it is not there.
@@ -187,7 +191,31 @@ class Fetcher:
                     " restore it, or estimate and plan again"
                 )
             self._checked.add(number)
+            if number not in self._compared:
+                self._compared.add(number)
+                self._compare(path, shard)
         return path
+
+    def _compare(self, path: str, shard: Mapping[str, Any]) -> None:
+        """Warn where a shard of the planned size seems to be another one."""
+        from packidx.records.shard_marks import difference
+
+        try:
+            found = difference(path, shard)
+        except OSError:  # who reads it says so
+            return
+        if found is not None:
+            text = (
+                f"shard {path} {found}: run `packidx verify {self.index.path}@{self.index.id}`,"
+                " and restore the shard, or estimate and plan again"
+            )
+            self._changes.append(text)
+            warnings.warn(text, stacklevel=2)
+
+    def take_changes(self) -> list[str]:
+        """What was said of shards that seem to have changed, since this was last asked."""
+        said, self._changes = self._changes, []
+        return said
 
 
 def key_of(record: Mapping[str, Any], kind: str) -> str | None:

@@ -143,6 +143,8 @@ def test_another_record_in_the_place(tmp_path: Path, kind: str) -> None:
     samples = {str(one.key): one for one in opened.pack(0).samples}
     assert Fetcher(opened).record(samples["r1"]).record["id"] == "r1"
     rewrite([3, 2, 1])
-    assert Fetcher(opened).record(samples["r2"]).record["id"] == "r2"
+    fetcher = Fetcher(opened)
+    with pytest.warns(UserWarning, match="has as many bytes as were counted, but other ones"):
+        assert fetcher.record(samples["r2"]).record["id"] == "r2"
     with pytest.raises(ChangedSource, match="has the record 'r3' where 'r1' was counted"):
-        Fetcher(opened).record(samples["r1"])
+        fetcher.record(samples["r1"])

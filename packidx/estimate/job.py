@@ -17,6 +17,7 @@ from packidx.format.lengths import LengthsManifest, calibration_digest, fingerpr
 from packidx.format.manifest import sealed
 from packidx.manifest import software
 from packidx.records.expand import Shard, short_names
+from packidx.records.shard_marks import MARKS
 from packidx.records.sources import TASK_BYTES, ShardScan
 
 _PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
@@ -114,7 +115,10 @@ def job_digest(job: Job) -> str:
 
 def is_same(job: Job, manifest: dict[str, Any]) -> bool:
     """Whether the table of `manifest` is certainly the one that `job` would make."""
-    if not manifest or any(manifest.get(name) != value for name, value in _inputs(job).items()):
+    if not manifest:
+        return False
+    stated = {**manifest, "shards": [_unmarked(shard) for shard in manifest["shards"]]}
+    if any(stated.get(name) != value for name, value in _inputs(job).items()):
         return False
     layouts = {one["name"]: one["layout"] for one in manifest["sources"] if "layout" in one}
     if layouts != _layouts(job):
@@ -134,6 +138,11 @@ def is_same(job: Job, manifest: dict[str, Any]) -> bool:
     return _PASSING_REASONS.isdisjoint(manifest.get("rejected", _PASSING_REASONS))
 
 
+def _unmarked(shard: dict[str, Any]) -> dict[str, Any]:
+    """What a manifest says of a shard, but for what decides nothing."""
+    return {name: value for name, value in shard.items() if name not in MARKS}
+
+
 def make_manifest(
     job: Job, parts: Sequence[Part], calibration: dict[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -147,6 +156,10 @@ def make_manifest(
         "num_samples": sum(part.rows for part in parts),
         "num_rejected": sum(rejected.values()),
         **_inputs(job),
+        "shards": [
+            _shard_json(shard, result) | dict(result.marks)
+            for shard, result in zip(job.shards, job.scans, strict=True)
+        ],
         "text_engine": job.engine,
         "sources": _sources(job, parts),
         "files": [

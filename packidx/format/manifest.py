@@ -68,6 +68,9 @@ class Shard:
     fingerprint: Sha256
     source: str
     container: Container = "jsonl"
+    mtime: int | None = None
+    sampled: Sha256 | None = None
+    version: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
 

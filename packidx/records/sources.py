@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -20,6 +21,7 @@ from packidx.records.containers.tar import MEMBERS, TAR
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.local_shards import local_shard
 from packidx.records.media_type import check_kinds, stated_kinds
+from packidx.records.shard_marks import marks_of
 from packidx.records.texts import TEXTS, with_texts
 from packidx.records.webdataset import with_members
 
@@ -44,8 +46,11 @@ def scan(
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
+    marks = marks_of(path)  # before, so that a change while it is read is seen later
     with _whole(path, kind) as place:
-        return container(kind, layout.delimiter).scan(place, progress, TASK_BYTES)
+        return replace(
+            container(kind, layout.delimiter).scan(place, progress, TASK_BYTES), marks=marks
+        )
 
 
 def read_records(

@@ -28,8 +28,8 @@ def event(
     """One event as a plain dict, which goes into JSON and through a queue.
 
     Args:
-        kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'`` or ``'retried'``
-            (it could be read in the end).
+        kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``, ``'retried'``
+            (it could be read in the end) or ``'changed'`` (its shard seems to be another one).
         done: ``'hole'``, ``'truncated'``, ``'padded'`` or ``'read'``.
         sample: as planned.
         error: what happened.

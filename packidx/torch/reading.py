@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord, MismatchError, SourceError
-from packidx.fetch import Fetcher
+from packidx.fetch import ChangedSource, Fetcher
 from packidx.index import Index, Sample
 from packidx.torch.events import event
 from packidx.torch.holes import Holes, NoHole
@@ -83,9 +83,11 @@ class SampleReader:
         try:
             encoded, failed = retried(lambda: self._encoded(sample, epoch), self._policy.retries)
         except Exception as error:
+            self._note_changes(sample, events)
             if self._policy.on_error == "raise" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
             return self._hole("unreadable", sample, error, events)
+        self._note_changes(sample, events)
         if failed is not None:
             events.append(event("retried", "read", sample, failed, encoded.length))
         try:
@@ -99,6 +101,11 @@ class SampleReader:
         if self._policy.makes_holes:
             self._holes.learn(part, sample)
         return part
+
+    def _note_changes(self, sample: Sample, events: Happened) -> None:
+        """Shards that seem to have changed, seen when `sample` was the first that was read."""
+        for text in self._fetcher.take_changes():
+            events.append(event("changed", "read", sample, ChangedSource(text)))
 
     def _read_again(self, sample: Sample) -> Encoded:
         """A sample of any pack, as planned or not at all."""

@@ -6,8 +6,8 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from packidx import cache, storage
@@ -55,6 +55,8 @@ class ShardScan:
     """Good and bad ones; what is blank is none."""
     ranges: tuple[Range, ...]
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
+    marks: Mapping[str, Any] = field(default_factory=dict)
+    """By what a reader sees that it is another one (`shard_marks`)."""
 
 
 class RawRecord(NamedTuple):

@@ -1,0 +1,77 @@
+"""By what a reader sees, without reading all of a shard, that it is not the one that was counted.
+
+A size alone lets a shard pass in which a word was exchanged for another of its length. The time of
+change costs nothing to look at; where it is another one, some blocks are compared, since a copy has
+a time of its own. `packidx verify` compares everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from packidx import cache, storage
+from packidx.records.containers.base import unreadable
+
+BLOCK = 4096
+BLOCKS = 16
+MARKS = ("mtime", "sampled", "version")
+"""What `marks_of` may say."""
+
+
+def marks_of(path: str) -> dict[str, Any]:
+    """What the manifest says of a shard for `difference`: of a file, of this machine or of a store.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        if storage.is_url(path):
+            return {"version": cache.remembered_stat(path).version}
+        return {"mtime": os.stat(path).st_mtime_ns, "sampled": sampled(path)}
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def sampled(path: str) -> str:
+    """SHA-256 of a file's size and of some of its blocks; of all of it where it has no more.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        nbytes = os.fstat(handle).st_size
+        hasher = hashlib.sha256(nbytes.to_bytes(8, "little"))
+        if nbytes <= BLOCK * BLOCKS:
+            hasher.update(os.pread(handle, BLOCK * BLOCKS, 0))
+        else:
+            for number in range(BLOCKS):
+                start = number * (nbytes - BLOCK) // (BLOCKS - 1)
+                hasher.update(os.pread(handle, BLOCK, start))
+        return hasher.hexdigest()
+    finally:
+        os.close(handle)
+
+
+def difference(path: str, shard: Mapping[str, Any]) -> str | None:
+    """In what a file of the planned size is not the shard that was counted; None if in nothing.
+
+    Args:
+        path: where it is now.
+        shard: what the manifest says of it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if storage.is_url(path):
+        version, stated = cache.remembered_stat(path).version, shard.get("version")
+        if path != shard["uri"] or stated in (None, version):
+            return None
+        return f"is version {version} in its store, and version {stated} was counted"
+    stated = shard.get("sampled")
+    if stated is None or os.stat(path).st_mtime_ns == shard.get("mtime"):
+        return None
+    return None if sampled(path) == stated else "has as many bytes as were counted, but other ones"

@@ -1,0 +1,148 @@
+"""A shard written anew at the same size and token count: the reader warns, and verify proves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from object_store import URL, Store, object_store
+from torch.utils.data import DataLoader
+
+from packidx import open_index, plan_packs, storage
+from packidx.estimate import estimate_lengths
+from packidx.index import Index
+from packidx.records.shard_marks import BLOCK, BLOCKS
+from packidx.torch import PackedDataset
+from packidx.verify import verify
+
+
+def encode(record: dict[str, Any]) -> dict[str, Any]:
+    """A token for each letter of the answer."""
+    return {"input_ids": torch.tensor([ord(letter) for letter in record["messages"][1]["content"]])}
+
+
+def lines(words: list[str]) -> bytes:
+    turns = ([{"role": "user", "content": "?"}, {"role": "assistant", "content": w}] for w in words)
+    return b"".join(json.dumps({"messages": one}).encode() + b"\n" for one in turns)
+
+
+WORDS = [f"{number:04d}" for number in range(40)]
+OTHER = ["abcd", *WORDS[1:]]
+MANY = [f"{number:05d}" * 20 for number in range(1000)]  # 180 kB
+
+
+def planned(folder: Path, source: Path | str, **options: Any) -> Index:
+    estimate_lengths(str(source), folder / "lengths", encode=encode, workers=1)
+    plan_packs(folder / "lengths", folder / "index", capacity=options.pop("capacity", 16))
+    return open_index(folder / "index", **options)
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Other bytes, as many as before, at another time."""
+    assert path.stat().st_size == len(content)
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+
+
+def read_all(index: Index) -> tuple[dict[str, int], list[str]]:
+    """What the events and the warnings say once all packs are read."""
+    dataset = PackedDataset(index, encode)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number in range(len(dataset)):
+            dataset[number]
+    return dataset.events.counts, [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("at", [0, 500, 999])
+def test_a_shard_with_other_bytes_is_told_once_and_proved(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(MANY))
+    assert path.stat().st_size > 2 * BLOCK * BLOCKS
+    index = planned(tmp_path, path, capacity=500)
+    other = list(MANY)  # a run of lines longer than what lies between two blocks
+    for number in range(max(0, at - 45), min(1000, at + 45)):
+        other[number] = other[number][::-1].replace("0", "9")
+    rewrite(path, lines(other))
+    counts, said = read_all(index)
+    assert counts == {"changed": 1} and len(said) == 1
+    assert str(path) in said[0] and f"packidx verify {index.path}@{index.id}" in said[0]
+    checks = {check.name: check for check in verify(index)}
+    assert not checks["shards"].ok and "has changed since" in checks["shards"].detail
+
+
+def test_a_small_shard_is_compared_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(WORDS))
+    index = planned(tmp_path, path)
+    rewrite(path, lines([*WORDS[:-1], "zzzz"]))
+    assert read_all(index)[0] == {"changed": 1}
+
+
+def test_a_copy_of_a_shard_is_the_same_shard(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "a.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(lines(WORDS))
+    index = planned(tmp_path, path)
+    os.utime(path, ns=(1, 1))
+    assert read_all(index) == ({}, [])
+    (tmp_path / "b").mkdir()
+    shutil.copyfile(path, tmp_path / "b" / "a.jsonl")
+    path.unlink()
+    moved = open_index(tmp_path / "index", {str(path.parent): str(tmp_path / "b")})
+    assert read_all(moved) == ({}, [])
+    rewrite(tmp_path / "b" / "a.jsonl", lines(OTHER))
+    assert read_all(moved)[0] == {"changed": 1}
+
+
+def test_the_time_of_a_shard_decides_nothing(tmp_path: Path) -> None:
+    """Neither the lengths' fingerprint nor the snapshot's id; and nothing is counted anew."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(WORDS))
+    ids = []
+    for time in (10**18, 10**18 + 1):
+        os.utime(path, ns=(time, time))
+        index = planned(tmp_path / str(time), path)
+        assert index.manifest["shards"][0]["mtime"] == time
+        ids.append((index.id, index.manifest["lengths"]["fingerprint"]))
+    assert ids[0] == ids[1]
+    counted = [estimate_lengths(str(path), tmp_path / "l", workers=1).existed for _ in range(2)]
+    os.utime(path, ns=(1, 1))
+    counted.append(estimate_lengths(str(path), tmp_path / "l", workers=1).existed)
+    assert counted == [False, True, True]
+
+
+def test_what_a_worker_sees_is_among_the_events(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(WORDS))
+    dataset = PackedDataset(planned(tmp_path, path), encode)
+    rewrite(path, lines(OTHER))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert len(list(DataLoader(dataset, batch_size=None, num_workers=1))) == len(dataset)
+    (event,) = dataset.events.records
+    assert event["kind"] == "changed" and str(path) in event["error"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+@pytest.mark.usefixtures("store")
+def test_another_version_in_a_store(tmp_path: Path) -> None:
+    url = f"{URL}/chats/a.jsonl"
+    storage.write(url, lines(WORDS))
+    index = planned(tmp_path, url)
+    assert read_all(index) == ({}, [])
+    storage.write(url, lines(OTHER))
+    counts, said = read_all(index)
+    assert counts == {"changed": 1} and len(said) == 1 and url in said[0]
