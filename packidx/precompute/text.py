@@ -19,7 +19,13 @@ from packidx.precompute.pieces import Piece, Tally, changed
 from packidx.precompute.table_text import Cells
 from packidx.precompute.values import Values, count_values, names_of
 from packidx.records.containers.array import JsonArray
-from packidx.records.containers.base import BOM, BrokenFile, file_blocks
+from packidx.records.containers.base import (
+    BOM,
+    BrokenFile,
+    TooLarge,
+    file_blocks,
+    size_of,
+)
 from packidx.records.containers.compressed import GZIP, STREAMS
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines
@@ -130,8 +136,12 @@ def _rewrite(
         values = count_values(rows, counter, piece.form)
         for (offset, raw), value in zip(here, values, strict=True):
             write(tape.take(offset))
-            tape.take(offset + len(raw))
-            write(_rewritten(raw, value, rewrite, tally))
+            old = tape.take(offset + size_of(raw))
+            if isinstance(raw, TooLarge):
+                write(old)
+                tally.add(value)
+            else:
+                write(_rewritten(raw, value, rewrite, tally))
     if tally.num_samples != piece.part.num_records:
         raise changed(piece)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from packidx.records.containers.base import BOM, BrokenFile
+from packidx.records.containers.base import BOM, BrokenFile, Gathered, TooLarge
 from packidx.records.containers.lines import JsonText
 
 Positions = np.ndarray[Any, np.dtype[Any]]
@@ -55,20 +55,22 @@ class JsonArray(JsonText):
         if not begun:
             blocks, at = _after_bracket(blocks, at)
         splitter = _Splitter()
-        pieces: list[bytes] = []
+        element = Gathered(self.max_record, _BLANK)
         separated = False
         for block in blocks:
             cuts, end = splitter.feed(block)
             start = 0
             for cut in cuts:
-                pieces.append(block[start:cut])
-                yield _element(pieces, at)
-                at += sum(map(len, pieces)) + 1
-                pieces, start, separated = [], cut + 1, True
-            pieces.append(block[start:end])
+                element.add(block[start:cut])
+                nbytes = element.nbytes
+                yield _element(element.take(), at)
+                at += nbytes + 1
+                start, separated = cut + 1, True
+            element.add(block[start:end])
             if end is not None:
-                if separated or any(piece.strip(_BLANK) for piece in pieces):
-                    yield _element(pieces, at)
+                last = element.take()
+                if separated or last.strip(_BLANK):
+                    yield _element(last, at)
                 _check_rest(block[end + 1 :], blocks)
                 return
         raise BrokenFile(
@@ -77,8 +79,9 @@ class JsonArray(JsonText):
         )
 
 
-def _element(pieces: list[bytes], at: int) -> tuple[int, bytes]:
-    raw = b"".join(pieces)
+def _element(raw: bytes, at: int) -> tuple[int, bytes]:
+    if isinstance(raw, TooLarge):
+        return at, raw
     body = raw.lstrip(_BLANK)
     return at + len(raw) - len(body), body.rstrip(_BLANK)
 

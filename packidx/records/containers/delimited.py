@@ -12,11 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.base import MAX_RECORD, BrokenFile, TooLarge, size_of
 from packidx.records.containers.lines import whole_lines
-
-MAX_RECORD = 256 << 20
-"""Bytes of one record; a quote that is open for longer was never meant to be one."""
 
 # The module's limit of 128 KiB a cell is a single one for the process; a chat may be longer.
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
@@ -27,10 +24,12 @@ class Delimited:
 
     Args:
         delimiter: one character.
+        max_record: bytes of a record; a quote that is open for longer was never meant to be one.
     """
 
-    def __init__(self, delimiter: str) -> None:
+    def __init__(self, delimiter: str, max_record: int = MAX_RECORD) -> None:
         self.delimiter = delimiter
+        self.max_record = max_record
 
     def header(self, blocks: Iterator[bytes]) -> tuple[str, ...]:
         """The column names.
@@ -84,7 +83,7 @@ class Delimited:
     def _rows(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[_Row]:
         """Whole records: the reader takes as many lines for each as its quotes span."""
         taken: list[bytes] = []
-        lines = whole_lines(blocks, at, begun)
+        lines = whole_lines(blocks, at, begun, self.max_record)
         start = at
 
         def lines_of() -> Iterator[str]:
@@ -93,12 +92,9 @@ class Delimited:
             for offset, line in lines:
                 if not taken:
                     start, size = offset, 0
-                size += len(line)
-                if size > MAX_RECORD:
-                    raise BrokenFile(
-                        f"a quote in the record at byte {start} is not closed within "
-                        f"{MAX_RECORD >> 20} MiB: close it, or double quotes that mean themselves"
-                    )
+                size += size_of(line)
+                if size > self.max_record:
+                    raise BrokenFile(_endless(start, size, isinstance(line, TooLarge)))
                 taken.append(line)
                 yield line.decode("latin-1")  # any bytes will do to find the quotes
 
@@ -115,6 +111,19 @@ class Delimited:
             taken.clear()
             if cells and not raw.isspace():
                 yield start, raw.removesuffix(b"\n").removesuffix(b"\r"), cells
+
+
+def _endless(start: int, size: int, is_line: bool) -> str:
+    """Why a table cannot be cut into records from here on: any byte of this one may be a quote."""
+    if is_line:
+        return (
+            f"the row at byte {start} takes {size:,} bytes to its line's end: restore the file, or "
+            "write its media to files"
+        )
+    return (
+        f"a quote in the record at byte {start} is not closed within {size:,} bytes: close it, or "
+        "double quotes that mean themselves"
+    )
 
 
 def _explained(error: csv.Error, num_lines: int, start: int) -> csv.Error:

@@ -13,14 +13,20 @@ import orjson
 from packidx.errors import BadRecord, SourceError
 from packidx.records.containers.base import (
     BOM,
+    MAX_RECORD,
     TASK_BYTES,
+    Gathered,
     Hashing,
     Progress,
     Range,
     RawRecord,
     ShardScan,
+    TooLarge,
     file_blocks,
+    file_version,
     read_bytes,
+    size_of,
+    too_large,
     unreadable,
     within,
 )
@@ -28,11 +34,20 @@ from packidx.records.containers.base import (
 SCAN_BLOCK = 4 << 20
 
 _BLANK = b" \t\r\v\f"
+_SHORT = 16  # bytes of a line: records are longer, so shorter ones are mostly blank
+_SHORT_LINES = re.compile(rb"[ \t\r\v\f\n]*\n|[^\n]+\n?")
 _NO_NUMBER = re.compile("-?(NaN|Infinity|nan|inf)|None|True|False")
 
 
 class Lines:
-    """Uncompressed JSON Lines."""
+    """Uncompressed JSON Lines.
+
+    Args:
+        max_record: bytes of a record.
+    """
+
+    def __init__(self, max_record: int = MAX_RECORD) -> None:
+        self._max_record = max_record
 
     def scan(
         self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
@@ -46,8 +61,8 @@ class Lines:
 
     def read(self, path: str, part: Range) -> Iterator[RawRecord]:
         row = part.first_row
-        for offset, line in read_lines(path, part.start, part.end):
-            yield RawRecord(row, offset, len(line), decoded(line))
+        for offset, line in read_lines(path, part.start, part.end, self._max_record):
+            yield RawRecord(row, offset, size_of(line), decoded(line))
             row += 1
 
     def read_row(
@@ -58,22 +73,29 @@ class Lines:
         return decode(read_bytes(path, offset, nbytes), f" ({path}, offset {offset})")
 
 
-def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+def read_lines(
+    path: str, start: int = 0, end: int | None = None, max_record: int = MAX_RECORD
+) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of every line in a byte range that is not blank.
 
     `start` is a line's start. The bytes are without the newline (``\\n`` or ``\\r\\n``) and without
-    a byte order mark at the start of the file.
+    a byte order mark at the start of the file. A line of over `max_record` bytes is a `TooLarge`.
 
     Raises:
         SourceError: the file cannot be read.
     """
+    end = file_version(path)[0] if end is None else end
+    if end - start > max_record:  # what is shorter has no line that is too long, and is read fast
+        blocks = file_blocks(path, start, end)
+        yield from JsonLines(max_record).items(blocks, start, start > 0)
+        return
     try:
         with open(path, "rb", buffering=1 << 20) as file:
             if start == 0 and file.read(len(BOM)) == BOM:
                 start = len(BOM)
             file.seek(start)
             for line in file:
-                if end is not None and start >= end:
+                if start >= end:
                     return
                 if not line.isspace():
                     body = line[:-1] if line.endswith(b"\n") else line
@@ -91,8 +113,11 @@ def decode(line: bytes, where: str = "") -> dict[str, Any]:
         where: file and offset for the error's detail.
 
     Raises:
-        BadRecord: ``bad_utf8``, ``bad_json`` or ``bad_record`` (JSON, but not an object).
+        BadRecord: ``bad_utf8``, ``bad_json``, ``bad_record`` (JSON, but not an object) or
+            ``record_too_large``.
     """
+    if isinstance(line, TooLarge):
+        raise too_large(line.nbytes, line.limit, where)
     try:
         record = orjson.loads(line)
     except ValueError as error:
@@ -146,7 +171,14 @@ def decoded(line: bytes) -> dict[str, Any] | BadRecord:
 
 
 class JsonText(ABC):
-    """Text whose items are JSON, each by itself."""
+    """Text whose items are JSON, each by itself.
+
+    Args:
+        max_record: bytes of an item; a larger one is a `TooLarge`.
+    """
+
+    def __init__(self, max_record: int = MAX_RECORD) -> None:
+        self.max_record = max_record
 
     @abstractmethod
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
@@ -161,7 +193,7 @@ class JsonText(ABC):
     ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
         """(offset, bytes, record) of every item."""
         for offset, raw in self.items(blocks, at, begun):
-            yield offset, len(raw), decoded(raw)
+            yield offset, size_of(raw), decoded(raw)
 
     def decode(self, raw: bytes, where: str, header: None) -> dict[str, Any]:
         return decode(raw, where)
@@ -172,39 +204,56 @@ class JsonLines(JsonText):
 
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of every line that is not blank; `at` is the first block's offset."""
-        for offset, line in whole_lines(blocks, at, begun):
-            body = line[:-1] if line.endswith(b"\n") else line
-            body = body[:-1] if body.endswith(b"\r") else body
-            if body.strip(_BLANK):
+        for offset, line in whole_lines(blocks, at, begun, self.max_record):
+            if isinstance(line, TooLarge):
+                body: bytes = line
+            else:
+                body = line[:-1] if line.endswith(b"\n") else line
+                body = body[:-1] if body.endswith(b"\r") else body
+            if body and not body.isspace():
                 yield offset, body
 
 
-def whole_lines(blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes with newline) of every line; a byte order mark is no part of the first."""
-    pieces: list[bytes] = []
+def whole_lines(
+    blocks: Iterator[bytes], at: int, begun: bool, max_record: int = MAX_RECORD
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes with newline) of every line; a byte order mark is no part of the first.
+
+    Blank lines that follow one another may come as one, and a line of over `max_record` bytes comes
+    as a `TooLarge`.
+    """
+    line = Gathered(max_record, _BLANK + b"\n")
     first = not begun
     for block in blocks:
         if first:
             first = False
             if block.startswith(BOM):
                 block, at = block[len(BOM) :], at + len(BOM)
-        if b"\n" not in block:
-            pieces.append(block)  # joined once: a line of many blocks must not cost their square
-            continue
-        lines = block.splitlines(keepends=True) if b"\r" not in block else _split(block)
-        if pieces:
-            lines[0] = b"".join((*pieces, lines[0]))
-        last = lines.pop() if not lines[-1].endswith(b"\n") else b""
-        for line in lines:
-            yield at, line
-            at += len(line)
-        pieces = [last] if last else []
-    if pieces:
-        yield at, b"".join(pieces)
+        end = block.find(b"\n") + 1
+        if line.nbytes or not end:
+            line.add(block[: end or len(block)])
+            if not end:
+                continue
+            nbytes = line.nbytes
+            yield at, line.take()
+            at, block = at + nbytes, block[end:]
+        lines = _split(block)
+        last = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        for text in lines:
+            yield at, text
+            at += len(text)
+        if last:
+            line.add(last)
+    if line.nbytes:
+        yield at, line.take()
 
 
 def _split(block: bytes) -> list[bytes]:
-    """`block` cut after each newline, and nowhere else."""
+    """`block` cut after each newline, and nowhere else, but for blank lines in a row."""
+    if block.count(b"\n") > len(block) // _SHORT:
+        return _SHORT_LINES.findall(block)
+    if b"\r" not in block:
+        return block.splitlines(keepends=True)
     lines = [line + b"\n" for line in block.split(b"\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]

@@ -1,0 +1,143 @@
+"""Records too large to be held, and files of blank lines: rejected or passed over, cheaply."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from record_files import zstd
+
+from packidx.errors import BadRecord, SourceError
+from packidx.records.containers import Container
+from packidx.records.containers.array import JsonArray
+from packidx.records.containers.base import BOM, TooLarge, size_of
+from packidx.records.containers.delimited import Delimited
+from packidx.records.containers.lines import JsonLines, Lines, whole_lines
+from packidx.records.containers.text import TextContainer
+
+LIMIT = 3 << 20
+RECORDS = [b'{"id": "a"}', b'{"id": "' + b"x" * LIMIT + b'"}', b'{"id": "b"}', b" " * LIMIT + b"5"]
+
+
+def packed(data: bytes, codec: str) -> bytes:
+    return gzip.compress(data, 1) if codec == "gz" else zstd(data)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "json", "json.gz"])
+def test_a_record_over_the_limit_is_rejected_alone(tmp_path: Path, kind: str) -> None:
+    text, _, codec = kind.partition(".")
+    is_array = text == "json"
+    data = b"[" + b",".join(RECORDS) + b"]" if is_array else b"\n".join(RECORDS)
+    path = str(tmp_path / f"x.{kind}")
+    Path(path).write_bytes(packed(data, codec) if codec else data)
+    container: Container = Lines(LIMIT)
+    if kind != "jsonl":
+        container = TextContainer(JsonArray(LIMIT) if is_array else JsonLines(LIMIT), codec or None)
+    found = container.scan(path, None, 1 << 20)
+    assert found.num_records == 4
+    rows = [raw for part in found.ranges for raw in container.read(path, part)]
+    assert [raw.row for raw in rows] == [0, 1, 2, 3]
+    good, large, next_one, padded = (raw.record for raw in rows)
+    assert (good, next_one) == ({"id": "a"}, {"id": "b"})
+    for error in (large, padded):
+        assert isinstance(error, BadRecord)
+        assert error.reason == "record_too_large"
+        assert "bytes, over 3 MiB" in error.detail
+    if not codec:
+        assert rows[1].offset == data.index(b'{"id": "x')
+        assert rows[1].nbytes in (len(RECORDS[1]), len(RECORDS[1]) + 1)  # with its newline
+    else:
+        assert container.read_row(path, 2) == {"id": "b"}
+        with pytest.raises(BadRecord, match="record_too_large"):
+            container.read_row(path, 1)
+
+
+def test_a_row_over_the_limit_ends_a_tables_scan(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a,b\n1,2\n" + b"x" * LIMIT + b",\n3,4\n")
+    with pytest.raises(SourceError, match=r"x\.csv: the row at byte 8 takes 3,145,730 bytes"):
+        TextContainer(Delimited(",", LIMIT), None).scan(str(path))
+
+
+LINES = st.lists(st.sampled_from([b"", b" ", b"\t\r", b"\r", b"{}", b"[1, 2]", b" a ", b"x" * 40]))
+
+
+@given(LINES, st.integers(1, 50), st.booleans(), st.sampled_from([30, 1000]))
+def test_lines_are_those_of_the_file_however_it_is_cut(
+    lines: list[bytes], size: int, marked: bool, limit: int
+) -> None:
+    data = b"\n".join(lines)
+    expected, at = [], len(BOM) if marked else 0
+    for line in lines:
+        if line.strip():
+            expected.append((at, line.removesuffix(b"\r")))
+        at += len(line) + 1
+    whole = (BOM if marked else b"") + data
+    first = max(size, len(BOM))
+    blocks = [whole[:first], *(whole[n : n + size] for n in range(first, len(whole), size))]
+    found = list(JsonLines(limit).items(iter(blocks), 0, False))
+    assert [offset for offset, _ in found] == [offset for offset, _ in expected]
+    for (_, line), (_, raw) in zip(expected, found, strict=True):
+        if isinstance(raw, TooLarge):
+            assert len(line) + 1 > limit
+            assert size_of(raw) - len(line) in (0, 1)
+        else:
+            assert raw == line
+
+
+def test_blank_lines_are_not_taken_one_by_one() -> None:
+    block = b"\n" * (1 << 20)
+    for blank in (block, b" \n" * (1 << 19), b"\r\n" * (1 << 19)):
+        assert len(list(whole_lines(iter([blank] * 4), 0, True))) <= 2 * 4
+    assert not list(JsonLines().items(iter([block] * 4), 0, True))
+
+
+def test_blank_lines_in_a_cell_stay(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'a,b\n\n\n \n1,"\n\n \n\n"\n\n\n2,3\n' + b"\n" * 3000)
+    container = TextContainer(Delimited(","), None)
+    found = container.scan(str(path))
+    rows = [raw.record for part in found.ranges for raw in container.read(str(path), part)]
+    assert rows == [{"a": "1", "b": "\n\n \n\n"}, {"a": "2", "b": "3"}]
+
+
+MEASURED = """
+import json, resource, sys
+from packidx import estimate_lengths
+summary = estimate_lengths(sys.argv[1], sys.argv[2], workers=1)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+print(json.dumps([summary.num_samples, summary.rejected, peak]))
+"""
+
+
+def zeros(path: Path, nbytes: int) -> None:
+    with open(path, "wb") as file:
+        file.truncate(nbytes)
+
+
+def bomb(path: Path, nbytes: int) -> None:
+    member = packed(bytes(64 << 20), path.suffix[1:])
+    path.write_bytes(member * (nbytes // (64 << 20)))
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("x.jsonl", zeros), ("x.jsonl.gz", bomb), ("x.jsonl.zst", bomb)]
+)
+def test_gigabytes_without_a_line_end_are_not_held(tmp_path: Path, name: str, make: object) -> None:
+    assert callable(make)
+    make(tmp_path / name, 3 << 29)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path / name), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    num_samples, rejected, peak = json.loads(done.stdout)
+    assert (num_samples, rejected) == (1, {"record_too_large": 1})
+    assert peak < 700  # MiB: the limit of a record and Python with its libraries
