@@ -585,13 +585,6 @@ GOOD = dumped({"messages": turns("Hi")})
 SAMPLES: Files = [(f"{key}.json", GOOD) for key in "abc"]
 
 
-def sparse() -> bytes:
-    """GNU's own form: type S."""
-    data = bytearray(tar_of(SAMPLES))
-    data[1024 + 156 : 1024 + 157] = b"S"
-    return checked(data, 1024)
-
-
 def checked(data: bytearray, at: int) -> bytes:
     """`data` with the right checksum in the header at a byte."""
     data[at + 148 : at + 156] = b" " * 8
@@ -628,7 +621,6 @@ BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut in the end": (lambda: WHOLE + END[:-1], "cut inside its end"),
     "damaged header": (damaged, "no header of a tar's member at byte 1024"),
     "two by cat": (lambda: WHOLE + END + WHOLE + END, "something follows the tar's end"),
-    "sparse": (sparse, "stored as a sparse file"),
     "a name for all": (global_path, "a global header before byte"),
 }  # fmt: skip
 

@@ -212,6 +212,10 @@ def _decoded(sample: _Sample) -> dict[str, Any] | BadRecord:
 def record_of(sample: _Sample, where: str = "") -> dict[str, Any]:
     if not _is_text(sample.key):
         raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
+    wrong = next((one for one in sample.extensions.values() if one.wrong is not None), None)
+    if wrong is not None and wrong.wrong is not None:
+        text = f"member {wrong.name!r}: {wrong.wrong.detail}{where}"
+        raise BadRecord(wrong.wrong.reason, text)
     member = sample.extensions.get(_RECORD)
     if member is None:
         has = ", ".join(sample.extensions)[:200]

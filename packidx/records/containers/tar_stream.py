@@ -8,11 +8,13 @@ must not vanish because a shard was cut. Format: POSIX.1-2017, pax, "ustar Inter
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from packidx.records.containers.base import BrokenFile
+from packidx.errors import BadRecord
+from packidx.records.containers.base import MAX_RECORD, BrokenFile, too_large
 from packidx.records.extents import Extent, Window
 
 RECORD = 512
@@ -24,14 +26,25 @@ _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )
-_MAX_EXTENDED = 1 << 20  # bytes; names and times
+_MAX_EXTENDED = 1 << 20  # bytes that are looked at; names and times
+_SPARSE_MAP = 482  # byte of a header of type S, 504 of the blocks behind it: another block follows
+_NO_FILE = {
+    tarfile.LNKTYPE: "a hard link to {!r}",
+    tarfile.SYMTYPE: "a symbolic link to {!r}",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+}
+_PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_RECORD_LENGTH = re.compile(rb"(\d{1,20}) ")
+_SPARSE = "packidx.sparse"  # key of headers that described a sparse file
 _NOT_GLOBAL = (b" path=", b" size=", b" GNU.sparse.")  # of one member each, or they make no sense
 _MAGIC = {b"\x1f\x8b": "gunzip", b"\x28\xb5": "unzstd", b"BZ": "bunzip2", b"\xfd7": "unxz"}
 
 
 @dataclass(slots=True)
 class Member:
-    """A regular file in an archive."""
+    """A file in an archive, or what should have been one."""
 
     name: str
     """Not UTF-8 where it has surrogates, as `os.fsdecode` makes them."""
@@ -45,6 +58,8 @@ class Member:
     """First byte of its content."""
     nbytes: int = 0
     """Of its content."""
+    wrong: BadRecord | None = None
+    """Why there is no content to be had of it."""
 
 
 class CutMember(BrokenFile):
@@ -144,7 +159,7 @@ class Places(Stream):
 def members(
     stream: Stream, *, content: bool | Callable[[str], bool], whole: bool
 ) -> Iterator[Member]:
-    """The regular files of an archive, in order.
+    """The files of an archive, in order; links and devices that have a place in it, too.
 
     Args:
         stream: stands at a header.
@@ -152,9 +167,10 @@ def members(
         whole: the stream is an archive to its end; otherwise a run of whole members.
 
     Raises:
-        BrokenFile: it is cut, a header is none, or a member is stored as a sparse file.
+        BrokenFile: it is cut, or a header is none.
     """
     extended, start = b"", stream.at
+    wrong: BadRecord | None = None
     while True:
         at = stream.at
         start = start if extended else at
@@ -169,20 +185,34 @@ def members(
             break
         info = _decoded(header, at)
         if info.type in (*_EXTENDED, tarfile.XGLTYPE):
-            more = _extension(stream, header, info)
-            extended += more if info.type in _EXTENDED else b""
+            if info.type == tarfile.XGLTYPE:
+                _pass_global(stream, info)
+                continue
+            if info.size > _MAX_EXTENDED:
+                wrong = _bad_member(f"has an extended header of {info.size:,} bytes")
+            extended += _extension(stream, header, info)
             continue
+        sparse = header[156:157] == tarfile.GNUTYPE_SPARSE
+        more = sparse and header[_SPARSE_MAP] != 0
         if extended:
-            info, extended = _with_extension(extended + header, at), b""
-        if info.type == tarfile.GNUTYPE_SPARSE or info.sparse is not None:
-            raise BrokenFile(
-                f"member {info.name!r} is stored as a sparse file: write the tar without --sparse"
-            )
+            info = _with_extension(extended, _as_file(header) if sparse else header, at)
+            sparse, extended = sparse or _SPARSE in info.pax_headers, b""
+        while more:
+            more = stream.take(RECORD)[504:505] not in (b"", b"\0")
+        if sparse:
+            wrong = _bad_member("is stored as a sparse file, so write the tar without --sparse")
+        if info.type in _NO_FILE:
+            what = _NO_FILE[info.type].format(info.linkname)
+            wrong = _bad_member(f"is {what}, so write the file itself into the tar")
         taken = info.isreg() and (content if isinstance(content, bool) else content(info.name))
+        if taken and callable(content) and info.size > MAX_RECORD:
+            taken, wrong = False, too_large(info.size, MAX_RECORD)
         begin = stream.at
-        data = _content(stream, info, taken)
-        if info.isreg():
-            yield Member(info.name, start, stream.at, data, begin, info.size)
+        data = _content(stream, info, taken and wrong is None)
+        if info.isreg() or info.type in _NO_FILE:
+            nbytes = info.size if info.isreg() else 0
+            yield Member(info.name, start, stream.at, data, begin, nbytes, wrong)
+        wrong = None
     if not whole:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
     _check_end(stream)
@@ -213,21 +243,66 @@ def _decoded(header: bytes, at: int) -> tarfile.TarInfo:
     return info
 
 
+def _bad_member(text: str) -> BadRecord:
+    return BadRecord("bad_member", text)
+
+
+def _pass_global(stream: Stream, info: tarfile.TarInfo) -> None:
+    """Pass over a global header, which may say nothing of a member."""
+    at, left, seen = stream.at, _padded(info.size), b""
+    while left:
+        body = stream.take(min(left, _MAX_EXTENDED))
+        left -= len(body)
+        if not body:
+            raise BrokenFile(f"the tar is cut inside the extended header at byte {at}")
+        if any(word in seen + body for word in _NOT_GLOBAL):
+            raise BrokenFile(
+                f"a global header before byte {stream.at} names a member: write the tar without"
+            )
+        seen = body[-RECORD:]
+
+
 def _extension(stream: Stream, header: bytes, info: tarfile.TarInfo) -> bytes:
-    """An extended header and its content."""
-    if info.size > _MAX_EXTENDED:
-        raise BrokenFile(f"an extended header states {info.size} bytes before byte {stream.at}")
+    """An extended header and its content, of which so much as is looked at."""
     at, padded = stream.at, _padded(info.size)
-    body = stream.take(padded)
-    if len(body) < padded:
+    body = stream.take(min(padded, _MAX_EXTENDED))
+    rest = padded - len(body)
+    if stream.skip(rest) < rest:
         raise BrokenFile(f"the tar is cut inside the extended header at byte {at}")
-    if info.type == tarfile.XGLTYPE and any(word in body for word in _NOT_GLOBAL):
-        raise BrokenFile(f"a global header before byte {at} names a member: write the tar without")
-    return header + body
+    if not rest:
+        return header + body
+    whole = b"".join(_records(body)) if info.type in _PAX else body[: 8 * RECORD]
+    info.size = len(whole)
+    return info.tobuf(tarfile.GNU_FORMAT) + whole.ljust(_padded(len(whole)), b"\0")
 
 
-def _with_extension(headers: bytes, at: int) -> tarfile.TarInfo:
-    """The member that extended headers and its own describe, as `tarfile` understands them."""
+def _records(body: bytes) -> Iterator[bytes]:
+    """The whole ones of a pax header's records, ``LENGTH KEY=VALUE`` and a newline."""
+    at = 0
+    while (found := _RECORD_LENGTH.match(body, at)) and at + int(found[1]) <= len(body):
+        record = body[at : at + int(found[1])]
+        if not record:
+            return
+        yield record
+        at += len(record)
+
+
+def _as_file(header: bytes) -> bytes:
+    """The header of a sparse file as that of a file of what is stored of it."""
+    made = bytearray(header)
+    made[156:157] = tarfile.REGTYPE
+    made[345:500] = bytes(155)  # of a sparse file no part of the name, as it is of others
+    made[148:156] = b" " * 8
+    made[148:156] = b"%06o\0 " % sum(made)
+    return bytes(made)
+
+
+def _with_extension(extended: bytes, header: bytes, at: int) -> tarfile.TarInfo:
+    """The member that extended headers and its own describe, as `tarfile` understands them.
+
+    What they say of a sparse file is hidden from it, since that would take its content for headers.
+    """
+    headers = extended.replace(b" GNU.sparse.", b" HID.sparse.") + header
     try:
         with tarfile.TarFile(
             fileobj=io.BytesIO(headers), encoding="utf-8", errors="surrogateescape"
@@ -237,6 +312,10 @@ def _with_extension(headers: bytes, at: int) -> tarfile.TarInfo:
         raise BrokenFile(f"the extended header before byte {at} is broken ({error})") from None
     if info is None or info.size < 0:
         raise BrokenFile(f"the extended header before byte {at} is followed by no member")
+    hidden = [name for name in info.pax_headers if name.startswith("HID.sparse.")]
+    if hidden:
+        info.name = info.pax_headers.get("HID.sparse.name", info.name)
+        info.pax_headers = {_SPARSE: ""}
     return info
 
 

@@ -1,0 +1,194 @@
+"""Tars with members that hold no media: their samples are rejected, the others are counted."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from packidx import estimate_lengths
+from packidx.records.containers.base import MAX_RECORD
+from packidx.records.sources import read_records, read_row, scan
+
+GOOD = json.dumps(
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}
+).encode()
+Add = Callable[[tarfile.TarFile], None]
+
+
+def picture() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (90, 60)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def file(archive: tarfile.TarFile, name: str, data: bytes, **headers: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.pax_headers = len(data), headers
+    archive.addfile(info, io.BytesIO(data))
+
+
+def member(name: str, kind: bytes, target: str = "") -> Add:
+    def add(archive: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, target
+        archive.addfile(info)
+
+    return add
+
+
+def table(folder: Path) -> list[dict[str, Any]]:
+    parts = sorted(folder.glob("part-*.parquet"))
+    return [row for part in parts for row in pq.read_table(part).to_pylist()]
+
+
+def rows_of(path: Path) -> dict[str, tuple[str | None, str | None]]:
+    """Key → reason and detail, as the table has them, in the tar's order."""
+    estimate_lengths(str(path), path.with_suffix(".lengths"), workers=1)
+    rows = table(path.with_suffix(".lengths"))
+    return {row["key"]: (row["reason"], row["detail"]) for row in rows}
+
+
+NO_FILES = {
+    "hard link": (member("b.png", tarfile.LNKTYPE, "a.png"), "is a hard link to 'a.png'"),
+    "symbolic link": (member("b.png", tarfile.SYMTYPE, "/etc/passwd"), "is a symbolic link to"),
+    "device": (member("b.png", tarfile.CHRTYPE), "is a device"),
+    "block device": (member("b.png", tarfile.BLKTYPE), "is a device"),
+    "pipe": (member("b.png", tarfile.FIFOTYPE), "is a pipe"),
+    "long link": (member("b.png", tarfile.LNKTYPE, "x" * 300), "is a hard link to 'xxx"),
+    "large header": (
+        lambda archive: file(archive, "b.png", picture(), comment="x" * (30 << 20)),
+        "has an extended header of 31,45",
+    ),
+    "large name": (
+        lambda archive: file(archive, "b.png", picture(), path="b.png", note="x" * (2 << 20)),
+        "has an extended header of 2,09",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_FILES)
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_a_member_that_is_no_file_costs_its_sample_alone(
+    tmp_path: Path, name: str, form: int
+) -> None:
+    add, words = NO_FILES[name]
+    if "large" in name and form != tarfile.PAX_FORMAT:
+        form = tarfile.PAX_FORMAT  # the other one has no such headers
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w", format=form) as archive:
+        file(archive, "a.json", GOOD)
+        file(archive, "a.png", picture())
+        file(archive, "b.json", GOOD)
+        add(archive)
+        member("folder.d", tarfile.DIRTYPE)(archive)
+        file(archive, "c.json", GOOD)
+    rows = rows_of(path)
+    assert list(rows) == ["a", "b", "c"]
+    assert rows["a"][0] is rows["c"][0] is None
+    reason, detail = rows["b"]
+    assert reason == "bad_member"
+    assert detail is not None
+    assert words in detail
+    assert "'b.png'" in detail
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix"])
+@pytest.mark.parametrize("version", ["0.0", "0.1", "1.0"])
+@pytest.mark.parametrize("holes", [1, 60])
+def test_a_sparse_member_costs_its_sample_alone(
+    tmp_path: Path, form: str, version: str, holes: int
+) -> None:
+    for name in ("a.json", "c.json"):
+        (tmp_path / name).write_bytes(GOOD)
+    key = "b" * (120 if holes == 1 else 1)
+    (tmp_path / f"{key}.json").write_bytes(GOOD)
+    with open(tmp_path / f"{key}.png", "wb") as out:
+        for number in range(holes):
+            out.seek(number << 16)
+            out.write(b"x" * 512)
+        out.truncate(holes << 16)
+    names = ["a.json", f"{key}.json", f"{key}.png", "c.json"]
+    subprocess.run(
+        ["tar", "--sparse", f"--format={form}", f"--sparse-version={version}", "-cf", "x.tar"]
+        + names,
+        cwd=tmp_path,
+        check=True,
+    )
+    rows = rows_of(tmp_path / "x.tar")
+    assert list(rows) == ["a", key, "c"]
+    assert rows["a"][0] is rows["c"][0] is None
+    reason, detail = rows[key]
+    assert (reason, "is stored as a sparse file" in str(detail)) == ("bad_member", True)
+
+
+def test_names_that_climb_are_names_in_the_tar(tmp_path: Path) -> None:
+    record = {**json.loads(GOOD), "images": ["../../secret.png"]}
+    record["messages"] = [
+        {"role": "user", "content": "<image>Hi"},
+        {"role": "assistant", "content": "So."},
+    ]
+    (tmp_path / "secret.png").write_bytes(picture())
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    path = tmp_path / "in" / "deep" / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        file(archive, "../../up.json", GOOD)
+        file(archive, "/etc/root.json", GOOD)
+        file(archive, "lost.json", json.dumps(record).encode())
+        file(archive, "in/../a.json", GOOD)
+    rows = rows_of(path)
+    assert [rows[key][0] for key in ("../../up", "/etc/root", "in/../a")] == [None] * 3
+    assert rows["lost"][0] == "media_outside_root"
+
+
+def test_a_record_over_the_limit_costs_its_sample_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        file(archive, "a.json", GOOD)
+    with open(path, "r+b") as out:
+        info = tarfile.TarInfo("b.json")
+        info.size = MAX_RECORD + 1
+        out.seek(1024)
+        out.write(info.tobuf())
+        out.seek(-(-info.size // 512) * 512, 1)
+        info = tarfile.TarInfo("c.json")
+        info.size = len(GOOD)
+        out.write(info.tobuf() + GOOD.ljust(512, b"\0") + bytes(1024))
+    rows = rows_of(path)
+    assert {key: reason for key, (reason, _) in rows.items()} == {
+        "a": None,
+        "b": "record_too_large",
+        "c": None,
+    }
+
+
+def test_a_sample_of_twenty_thousand_files(tmp_path: Path) -> None:
+    number = 20_000
+    names = [f"a.{n}.png" for n in range(number)]
+    record = {**json.loads(GOOD), "images": names}
+    record["messages"] = [
+        {"role": "user", "content": "<image>" * number},
+        {"role": "assistant", "content": "So."},
+    ]
+    path, data = tmp_path / "x.tar", picture()
+    with tarfile.open(path, "w") as archive:
+        file(archive, "a.json", json.dumps(record).encode())
+        for name in names:
+            file(archive, name, data)
+        file(archive, "b.json", GOOD)
+    summary = estimate_lengths(str(path), tmp_path / "out", workers=1)
+    assert (summary.num_samples, summary.num_rejected) == (2, 0)
+    row = table(tmp_path / "out")[0]
+    assert row["num_images"] == number
+    part = scan(str(path), None, "tar").ranges[0]
+    raws = list(read_records(str(path), part, "tar"))
+    found = read_row(str(path), 0, raws[0].offset, raws[0].nbytes, kind="tar")
+    assert found["images"] == [data] * number
