@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import count, not_read, print_facts, print_json, say, with_parts
+from .facts import compared_fact
 from .rejected import print_sources, warn_of_rejected
 from .sources import pairs_of, progress_bar, source_options
 
@@ -125,6 +126,8 @@ def _print(summary: LengthsSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts |= not_read(summary.not_read)
+    if said := compared_fact(summary.compared):
+        facts["compared"] = said
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:
         facts["calibrated"] = f"on {count(summary.calibrated)} samples, encoded for real"

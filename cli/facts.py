@@ -48,7 +48,21 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
     how = ", ".join(f"{n:,} {name}" for name, n in methods.items())
     by = f", by {encoder['name']}" if encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
+    if said := compared_fact((encoder or {}).get("compared")):
+        facts["compared"] = said
     return facts
+
+
+def compared_fact(compared: dict[str, Any] | None) -> str | None:
+    """Whether lengths were compared with the real processor's; None where there is none."""
+    if compared is None:
+        return None
+    if compared["with"] is None:
+        return f"not compared here ({compared['reason']}): exact by the family's arithmetic"
+    said = f"with the processor of {compared['with']} on {count(compared['records'])} records"
+    if compared.get("unequal"):
+        return f"{said}: {compared['detail']}, so such lengths are not called exact"
+    return f"{said}, and equal"
 
 
 def _steps(result: dict[str, Any], epochs: int) -> str:

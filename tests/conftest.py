@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,14 @@ REPO = Path(__file__).parent.parent
 # A slow machine is no defect: nothing is asserted about time.
 settings.register_profile("packidx", deadline=None)
 settings.load_profile("packidx")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A cache of the run's own: what other code found out about processors proves nothing."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if base.name.startswith("popen-") else base
+    os.environ["PACKIDX_CACHE"] = str(shared / "cache")
 
 
 def _once(tmp_path_factory: pytest.TempPathFactory, script: str, name: str) -> Path:

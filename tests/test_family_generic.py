@@ -21,7 +21,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.generic import GenericVision, load_generic
 from packidx.encode.loading import files_of
 from packidx.errors import OptionError, SourceError
-from packidx.processor.counter import Counter
+from packidx.processor.counter import HEURISTIC, Counter
 from packidx.processor.families import FAMILIES
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
@@ -141,7 +141,8 @@ def test_processors_that_do_not_serve(folder: Path, tmp_path: Path) -> None:
 
 
 def test_rows_say_who_counted(folder: Path, tmp_path: Path) -> None:
-    """Through `estimate`: such rows are `precomputed`, and a folder and its object are one."""
+    """Through `estimate`: such rows are `precomputed`, compared as they are, and a folder and its
+    object are one."""
     tiles.Image.new("RGB", (90, 50)).save(tmp_path / "a.png")
     with_image = {"messages": [{"role": "user", "content": "<image>?"}], "images": ["a.png"]}
     without = {"messages": [{"role": "user", "content": "no image"}]}
@@ -171,4 +172,4 @@ def test_media_that_nobody_counts(folder: Path, tmp_path: Path) -> None:
     one = Conversation((Turn("user", ("?", Media("image"))),))
     counts = Counter(files).count([one, Conversation((Turn("user", ("?",)),))], [[None], []])
     assert list(counts.errors) == [0] and counts.errors[0].reason == "unsupported_media"
-    assert counts.length[1] > 2 and counts.method[1] == 0
+    assert counts.length[1] > 2 and counts.method[1] == HEURISTIC  # nobody compared it

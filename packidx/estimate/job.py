@@ -10,12 +10,14 @@ from typing import Any
 
 import packidx
 from packidx import files, schema, storage
+from packidx.estimate.comparison import compared_with
 from packidx.estimate.parts import ROW_GROUP, Part, SourceSums
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
 from packidx.manifest import software
+from packidx.processor.compared import Compared
 from packidx.records.expand import Shard, short_names
 from packidx.records.shard_marks import MARKS
 from packidx.records.sources import TASK_BYTES, ShardScan
@@ -42,6 +44,8 @@ class Job:
     """A text engine that was asked for; None takes the fastest that is exact."""
     engine: dict[str, Any] | None = field(default=None)
     """The text engine that counts, and why; None where no text is tokenized."""
+    compared: Compared | None = None
+    """Of the processor with the real one; None where it renders no text."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -106,6 +110,7 @@ def job_digest(job: Job) -> str:
         "media_roots": [[storage.absolute(info.root), info.confined] for info in infos],
         "fingerprints": job.counter.fingerprints(),
         "engine": job.engine,
+        "compared": None if job.compared is None else job.compared.to_json(),
         "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],
         "software": software(),
         "nonce": None if job.counter.is_known else secrets.token_hex(16),
@@ -117,9 +122,14 @@ def is_same(job: Job, manifest: dict[str, Any]) -> bool:
     """Whether the table of `manifest` is certainly the one that `job` would make."""
     if not manifest:
         return False
-    stated = {**manifest, "shards": [_unmarked(shard) for shard in manifest["shards"]]}
+    encoder = dict(manifest.get("encoder") or {})
+    compared = encoder.pop("compared", None)
+    shards = [_unmarked(shard) for shard in manifest["shards"]]
+    stated = {**manifest, "encoder": encoder or None, "shards": shards}
     if any(stated.get(name) != value for name, value in _inputs(job).items()):
         return False
+    if compared is not None and compared.get("with") != compared_with():
+        return False  # what was compared, and with what, decides what is called exact
     layouts = {one["name"]: one["layout"] for one in manifest["sources"] if "layout" in one}
     if layouts != _layouts(job):
         return False
@@ -171,6 +181,8 @@ def make_manifest(
         "num_media": sum(part.num_media for part in parts),
         "software": software(),
     }
+    if job.encoder is not None and job.compared is not None:
+        manifest["encoder"] = {**job.encoder, "compared": job.compared.to_json()}
     if calibration is not None:
         manifest["calibration"] = calibration
     return sealed({"fingerprint": fingerprint(manifest), **manifest}, LengthsManifest)

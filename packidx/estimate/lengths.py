@@ -16,6 +16,7 @@ from packidx.estimate import engine as text_engines
 from packidx.estimate import output as place
 from packidx.estimate import work
 from packidx.estimate.calibrate import calibrate as calibration_of
+from packidx.estimate.comparison import compare
 from packidx.estimate.foreign import Encode
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
 from packidx.estimate.parts import Part, SourceSums, take_over, tidy
@@ -24,6 +25,7 @@ from packidx.estimate.progress import Progress, silent
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.recipe import Recipe
 from packidx.estimate.rejected import check_rejected, read_limit
+from packidx.processor.compared import Compared
 from packidx.records.containers.base import file_version, unreadable
 from packidx.records.expand import Shard, expand_sources, not_read
 from packidx.records.layout import layout_from_options
@@ -63,6 +65,8 @@ class LengthsSummary:
     """Finished parts of earlier runs with other settings, which were removed."""
     calibrated: int = 0
     """Samples that were encoded for real to see how far the lengths are off."""
+    compared: dict[str, Any] | None = None
+    """What came of comparing the processor with the real one (FORMAT.md); None without one."""
     not_read: list[str] = field(default_factory=list)
     """What the splits of folders that Energon prepared leave out, a sentence each."""
     warnings: list[str] = field(default_factory=list)
@@ -169,7 +173,7 @@ def estimate_lengths(
             discarded = remove_abandoned(output)
             summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
         else:
-            summary = told(_make(with_engine(job), output, pool, begun, progress))
+            summary = told(_make(decided(job), output, pool, begun, progress))
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
@@ -189,11 +193,13 @@ def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress
     return _summary(output, manifest, begun, resumed=resumed, discarded=staging.discarded)
 
 
-def with_engine(job: Job) -> Job:
-    """`job` with its text engine."""
-    name, record = text_engines.choose(job.counter, shard_infos(job), job.scans, job.wanted_engine)
-    job.counter.engine = name
-    return replace(job, engine=record)
+def decided(job: Job) -> Job:
+    """`job` with its text engine, and with what is known of its processor's counts."""
+    shards = shard_infos(job)
+    name, record = text_engines.choose(job.counter, shards, job.scans, job.wanted_engine)
+    compared = compare(job.counter, shards, job.scans)
+    job.counter.decided = name, compared or Compared()
+    return replace(job, engine=record, compared=compared)
 
 
 def _run(job: Job, where: Place, pool: Workers, progress: Progress) -> tuple[list[Part], int]:
@@ -273,6 +279,7 @@ def _summary(
         resumed_parts=resumed,
         discarded_parts=discarded,
         calibrated=(manifest.get("calibration") or {}).get("num_samples", 0),
+        compared=(manifest["encoder"] or {}).get("compared"),
     )
 
 

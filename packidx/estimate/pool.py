@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from packidx.errors import MismatchError, OptionError
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.processes import follow_parent
+from packidx.processor.compared import Compared
 
 Call = Callable[[Any, RecordCounter], Any]
 
@@ -119,7 +120,7 @@ class Pool:
         """
         self.start()
         assert self._executor is not None
-        known = counter.engine, counter.identity()
+        known = counter.decided, counter.identity()
         try:
             waiting: dict[Future[Any], int] = {
                 self._executor.submit(_run_in_worker, call, item, *known): number
@@ -206,23 +207,28 @@ def prepare_process() -> None:
     gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
 
 
-def _run_in_worker(call: Call, item: Any, engine: str, identity: tuple[str | None, ...]) -> Any:
+def _run_in_worker(
+    call: Call, item: Any, decided: tuple[str, Compared], identity: tuple[str | None, ...]
+) -> Any:
     if _failure is not None:
         raise _failure
     if _counter is None or _recipe is None:
         raise RuntimeError("the worker was not started by a Pool")
-    return call(item, checked(_counter, _recipe, engine, identity))
+    return call(item, checked(_counter, _recipe, decided, identity))
 
 
 def checked(
-    counter: RecordCounter, recipe: Recipe, engine: str, identity: tuple[str | None, ...]
+    counter: RecordCounter,
+    recipe: Recipe,
+    decided: tuple[str, Compared],
+    identity: tuple[str | None, ...],
 ) -> RecordCounter:
-    """A worker's counter with the parent's text engine.
+    """A worker's counter with what the parent has `decided`.
 
     Raises:
         MismatchError: it is another counter than the parent's.
     """
-    counter.engine = engine
+    counter.decided = decided
     if counter.identity() != identity:
         name = recipe.processor or (counter.encoder.name if counter.encoder else "the transform")
         raise MismatchError(

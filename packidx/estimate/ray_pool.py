@@ -9,6 +9,7 @@ from typing import Any
 
 from packidx.estimate.pool import Call, Pool, WorkerDied, Workers, checked, prepare_process
 from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.processor.compared import Compared
 from packidx.ray_tasks import RayTasks, RayWorkerDied, Shared, wants_ray
 from packidx.records.media import forget_sizes
 from packidx.records.video import forget_videos
@@ -70,7 +71,7 @@ class RayPool:
             WorkerDied: Ray gave a task up.
         """
         shared = self._sent()
-        known = counter.engine, counter.identity()
+        known = counter.decided, counter.identity()
         there = functools.partial(_run_there, call=call, known=known)
         try:
             yield from self.tasks.run(there, items, shared)
@@ -108,7 +109,10 @@ class RayPool:
 
 
 def _run_there(
-    item: Any, shared: Shared, call: Call, known: tuple[str, tuple[str | None, ...]]
+    item: Any,
+    shared: Shared,
+    call: Call,
+    known: tuple[tuple[str, Compared], tuple[str | None, ...]],
 ) -> Any:
     recipe, counter = shared.made(_build)
     return call(item, checked(counter, recipe, *known))

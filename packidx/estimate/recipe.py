@@ -8,6 +8,7 @@ from typing import Any
 
 from packidx.errors import BadRecord, OptionError
 from packidx.estimate.foreign import Encode, ForeignEncoder, Measured, counts_of
+from packidx.processor.compared import Compared
 from packidx.processor.counter import Counter, Counts
 from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
@@ -101,6 +102,16 @@ class RecordCounter:
     def engine(self, name: str) -> None:
         if self.counter.text is not None:
             self.counter.text.engine = name
+
+    @property
+    def decided(self) -> tuple[str, Compared]:
+        """What the parent finds out and its workers take over: the text engine, and what came of
+        comparing the processor with the real one."""
+        return self.engine, self.counter.compared
+
+    @decided.setter
+    def decided(self, decided: tuple[str, Compared]) -> None:
+        self.engine, self.counter.compared = decided
 
     def warm(self) -> None:
         """Load what will be needed, before there is anything to count."""

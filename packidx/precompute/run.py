@@ -17,9 +17,9 @@ from packidx.errors import SourceError
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.lengths import (
     check_folder,
+    decided,
     is_large,
     scan_shards,
-    with_engine,
 )
 from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.progress import Progress, silent
@@ -122,7 +122,7 @@ def precompute(
             pool.start()
         counter = _build(recipe)
         scans = scan_shards(shards, workers, progress)
-        job = with_engine(Job(shards, scans, recipe, counter, root))
+        job = decided(Job(shards, scans, recipe, counter, root))
         with replacing(output, secrets.token_hex(32), "data set") as built:
             folder = built.place.table
             tallies = _write(job, names, form, folder, pool, progress)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord
+from packidx.processor.compared import TEXT, Compared
 from packidx.processor.expand import Expanded, expand
 from packidx.processor.families import Expansion, MediaCounts
 from packidx.processor.folder import ProcessorFiles
@@ -98,11 +99,18 @@ class Counter:
     Args:
         files: the processor; None counts from what records state, and guesses the rest.
         engine: of `TextEncoder`.
+        compared: what came of comparing it with the real processor, where that was done.
     """
 
-    def __init__(self, files: ProcessorFiles | None, engine: str = "tokenizers") -> None:
+    def __init__(
+        self,
+        files: ProcessorFiles | None,
+        engine: str = "tokenizers",
+        compared: Compared | None = None,
+    ) -> None:
         self.files = files
         self.engine = engine
+        self.compared = compared or Compared()
         self.text: TextEncoder | None = None
         if files is not None and files.tokenizer is not None and files.template is not None:
             self.text = TextEncoder(files.tokenizer, engine)
@@ -151,13 +159,13 @@ class Counter:
         if vision is None or not listed:
             return columns
         owners = columns.owners
-        method = EXACT if vision.counted_by is None else PRECOMPUTED
         for kind, name in enumerate(KINDS[:2]):
             of_kind = np.flatnonzero(columns.kind == kind).tolist()
             chosen = [i for i in of_kind if known[i] is not None]
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
+            method = self._media_method(name)
             if name == "image":
                 sizes = np.array([(info.height, info.width) for info in given], np.int64)
                 _fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
@@ -165,6 +173,22 @@ class Counter:
             else:
                 _fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
         return columns
+
+    def _media_method(self, kind: str) -> int:
+        """How media of a kind are counted, where their family counts them."""
+        assert self.files is not None
+        if kind in self.compared.unequal:
+            return HEURISTIC
+        if self.files.is_known:
+            return EXACT
+        return PRECOMPUTED if kind in self.compared.equal else HEURISTIC
+
+    def _text_method(self) -> int:
+        """How rendered text is counted."""
+        assert self.files is not None
+        if TEXT in self.compared.unequal:
+            return HEURISTIC
+        return EXACT if self.files.is_known or TEXT in self.compared.equal else HEURISTIC
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -219,7 +243,7 @@ class Counter:
         runs = locate_runs(batch, expanded, files.feature_ids)
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = media_token_in_text()
-        texts.method[rows] = EXACT
+        texts.method[rows] = self._text_method()
         mask = trained_tokens(batch, text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]

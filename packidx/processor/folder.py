@@ -61,6 +61,12 @@ class ProcessorFiles:
     unknown: str | None = None
     """Why its media cannot be counted, where it takes some."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether our tests hold its arithmetic to the real processor's: of a family of ours, or
+        of text alone."""
+        return self.family is not None or self.image_settings is None
+
     def fingerprint(self) -> str:
         """What must be equal where lengths are counted and where samples are built, as SHA-256."""
         return self._fingerprint

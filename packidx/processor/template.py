@@ -157,6 +157,10 @@ class ChatTemplate:
             spans = skeleton.label_spans(text, borders, self.policy)
         return Rendered(text, spans, media)
 
+    def messages(self, conversation: Conversation) -> list[dict[str, Any]]:
+        """`conversation` as the messages that the template gets."""
+        return messages_of(conversation, self._form)
+
     def _render_slowly(self, conversation: Conversation, text: str) -> Rendered:
         _check_unicode(text)
         media = self._placeholders.find(conversation, text)

@@ -1,0 +1,1 @@
+"""Asking the real processor of transformers what it makes of samples."""

@@ -1,0 +1,146 @@
+"""Whether a processor's counts are the real processor's: compared once, and remembered.
+
+Loading transformers and a processor takes seconds. So what was found equal is kept in the cache, by
+the processor's fingerprint and the versions of all that built the samples; of a processor that no
+family of ours knows nothing is kept: it is compared on each data set's own records.
+
+<cache>/compared/<digest>.json    what was found equal
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+from packidx import cache, files, storage
+from packidx.errors import BadRecord
+from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.rows import ShardInfo, raw_records
+from packidx.processor.compared import Compared
+from packidx.records.conversation import Conversation
+from packidx.records.dialects import parse
+from packidx.records.media import is_remote
+from packidx.records.sources import RawRecord, ShardScan
+
+NUM_RECORDS = 16
+"""Records of the data that are compared, at most half of them with images."""
+
+_NUM_RANGES, _PER_RANGE = 8, 8
+_MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
+_BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
+
+
+def installed(name: str) -> str | None:
+    """The version of a package, None where it is not there."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def compared_with() -> str | None:
+    """What counts would be compared with here, as `Compared.by` has it."""
+    found = installed("transformers")
+    return None if found is None else f"transformers {found}"
+
+
+def compare(
+    counter: RecordCounter, shards: Sequence[ShardInfo], scans: Sequence[ShardScan]
+) -> Compared | None:
+    """What came of comparing the counter with the real processor; None where it renders no text.
+
+    Raises:
+        SourceError: a shard cannot be read.
+    """
+    processor = counter.files
+    if processor is None or counter.counter.text is None:
+        return None
+    if installed("transformers") is None:
+        return Compared(reason="transformers is not installed")
+    path = None
+    if processor.is_known:
+        versions = [f"{name} {installed(name)}" for name in _BUILDERS]
+        name = files.digest(processor.fingerprint().encode(), *map(str.encode, versions))
+        path = os.path.join(cache.folder(), "compared", f"{name}.json")
+        if (kept := _kept(path)) is not None:
+            return kept
+    talks = _talks(counter, shards, scans)
+    found: Compared = import_module("packidx.encode.probe.proof").compare(processor, talks)
+    if path is None or found.unequal:
+        return found
+    return _keep(path, found)
+
+
+def _kept(path: str) -> Compared | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            stated = json.load(file)
+        lists = {name: tuple(stated[name]) for name in ("equal", "unequal")}
+        return Compared(**{**stated, **lists})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _keep(path: str, found: Compared) -> Compared:
+    """What stands at `path` from now on: of several processes, the first one's.
+
+    A cache that cannot be written costs the next run some seconds, and this one nothing.
+    """
+    temporary = f"{path}.{secrets.token_hex(8)}"
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        files.write_json(temporary, asdict(found))
+        try:
+            if _kept(path) is None:
+                os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    return _kept(path) or found
+
+
+def _talks(
+    counter: RecordCounter, shards: Sequence[ShardInfo], scans: Sequence[ShardScan]
+) -> list[Conversation]:
+    """Some of the data's records from all over it, images opened; none from object stores."""
+    ranges = [
+        (shard, part)
+        for shard, scan in zip(shards, scans, strict=True)
+        for part in scan.ranges
+        if not storage.is_url(shard.path)
+    ]
+    step = max(1, -(-len(ranges) // _NUM_RANGES))
+    found: dict[bool, list[Conversation]] = {True: [], False: []}
+    for shard, part in ranges[::step]:
+        for raw in itertools.islice(raw_records(shard, part), _PER_RANGE):
+            talk = _opened(raw, shard, counter)
+            if talk is not None:
+                found[bool(talk.media)].append(talk)
+    images, texts = (found[kind] for kind in (True, False))
+    num_images = min(len(images), max(NUM_RECORDS // 2, NUM_RECORDS - len(texts)))
+    return images[:num_images] + texts[: NUM_RECORDS - num_images]
+
+
+def _opened(raw: RawRecord, shard: ShardInfo, counter: RecordCounter) -> Conversation | None:
+    """The record's conversation with its images opened; None where it is not to be had easily."""
+    if isinstance(raw.record, BadRecord):
+        return None
+    try:
+        talk = parse(raw.record)
+        if talk.input_ids is not None or len(talk.media) > _MAX_IMAGES:
+            return None
+        if any(medium.kind != "image" or is_remote(medium, shard.root) for medium in talk.media):
+            return None
+        if talk.media or counter.transform is not None:
+            talk = parse(counter.open(raw.record, shard.root, shard.confined, 0))
+    except (BadRecord, OSError, MemoryError, RecursionError):
+        return None
+    sizes = [medium.ref.size for medium in talk.media if medium.kind == "image"]
+    return talk if all(width * height <= _MAX_PIXELS for width, height in sizes) else None

@@ -1,0 +1,192 @@
+"""`exact` stands where counts were compared with the real processor, or a family's were tested."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import family_processors_tiles as tiles
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import transformers
+from other_processors import PROCESSORS
+from PIL import Image
+from processors import qwen_folders
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode.probe.proof import compare
+from packidx.processor.folder import load_processor
+from packidx.records.dialects import parse
+
+TRANSFORMERS = f"transformers {transformers.__version__}"
+SIZES = [(64, 48), (337, 211), (300, 100)]
+
+
+def records(images: bool = True) -> list[dict[str, Any]]:
+    """Texts, and one record per size with an image."""
+    talks: list[list[Any]] = [["What is it?"], [" Tell me more.\n"], ["漢字 👩‍👩‍👧"]]
+    if images:
+        talks += [[{"type": "image", "image": f"{n}.png"}, "?"] for n in range(len(SIZES))]
+    return [{"messages": [{"role": "user", "content": content(talk)}]} for talk in talks]
+
+
+def content(talk: list[Any]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in talk]
+
+
+def data(folder: Path, given: list[dict[str, Any]]) -> Path:
+    for number, size in enumerate(SIZES):
+        Image.new("RGB", size, number).save(folder / f"{number}.png")
+    path = folder / "data.jsonl"
+    path.write_bytes(b"\n".join(map(orjson.dumps, given)) + b"\n")
+    return path
+
+
+def real_lengths(processor: Any, folder: Path, given: list[dict[str, Any]]) -> list[int]:
+    lengths = []
+    for record in given:
+        messages = json.loads(json.dumps(record["messages"]))
+        for part in messages[0]["content"]:
+            if part["type"] == "image":
+                part["image"] = Image.open(folder / part["image"])
+        real = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
+        lengths.append(len(tiles.real_ids(real)))
+    return lengths
+
+
+def estimated(
+    source: Path, folder: Path, processor: Path, **options: Any
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows, and the manifest."""
+    estimate_lengths(str(source), folder, processor=processor, workers=1, **options)
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    return pq.read_table(sorted(folder.glob("part-*.parquet"))).to_pylist(), manifest
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")["qwen2.5-vl"]
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_wrong_lengths_are_neither_exact_nor_precomputed(name: str, tmp_path: Path) -> None:
+    """A plan of them keeps its largest margin."""
+    processor = PROCESSORS[name](tmp_path)
+    processor.save_pretrained(tmp_path / name)
+    given = records()
+    rows, manifest = estimated(data(tmp_path, given), tmp_path / "lengths", tmp_path / name)
+    real = real_lengths(processor, tmp_path, given)
+    wrong = [row["length"] != length for row, length in zip(rows, real, strict=True)]
+    assert sum(wrong) >= 3  # else it shows nothing
+    assert all(
+        row["method"] == "heuristic" for row, is_wrong in zip(rows, wrong, strict=True) if is_wrong
+    )
+    compared = manifest["encoder"]["compared"]
+    assert compared["with"] == TRANSFORMERS and compared["unequal"]
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=4096)
+    assert open_index(tmp_path / "index").manifest["options"]["margin"] == 0.1
+    if name == "molmo2":  # its BOS stands before texts without images, too
+        assert [row["length"] + 1 for row in rows[:3]] == real[:3]
+        assert "text" in compared["unequal"]
+
+
+def test_a_family_is_compared_on_records_of_the_data(qwen: Path, tmp_path: Path) -> None:
+    rows, manifest = estimated(data(tmp_path, records()), tmp_path / "lengths", qwen)
+    assert {row["method"] for row in rows} == {"exact"}
+    compared = manifest["encoder"]["compared"]
+    assert compared.keys() == {"with", "records"} and compared["with"] == TRANSFORMERS
+    none, _ = compare(load_processor(qwen), []), None
+    assert compared["records"] == none.records + len(rows)
+
+
+def test_a_family_that_differs_from_the_real_processor_is_not_exact(
+    qwen: Path, tmp_path: Path
+) -> None:
+    """As with a transformers that counts otherwise than the one this was tested with."""
+    folder = tmp_path / "other"
+    shutil.copytree(qwen, folder)
+    files = load_processor(folder)
+    settings = json.loads((folder / "preprocessor_config.json").read_bytes())
+    changed = settings | {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28 * 4}
+    changed.pop("size", None)
+    (folder / "preprocessor_config.json").write_text(json.dumps(changed))
+    found = compare(files, [parse(record) for record in records(images=False)])
+    assert found.unequal == ("image",) and found.equal == ("text",)
+    assert "image" in (found.detail or "")
+
+
+def test_the_verdict_is_found_once_per_fingerprint(qwen: Path, tmp_path: Path, cache: Path) -> None:
+    source = data(tmp_path, records())
+    _, first = estimated(source, tmp_path / "first", qwen)
+    stored = list((cache / "compared").iterdir())
+    assert len(stored) == 1
+    before = stored[0].stat().st_mtime_ns, stored[0].read_bytes()
+    source.write_bytes(source.read_bytes() + orjson.dumps(records()[0]) + b"\n")
+    _, second = estimated(source, tmp_path / "second", qwen)
+    assert (stored[0].stat().st_mtime_ns, stored[0].read_bytes()) == before
+    assert second["encoder"] == first["encoder"]
+    stored[0].write_bytes(b"{")  # damaged: found again
+    _, third = estimated(source, tmp_path / "third", qwen)
+    assert third["encoder"]["compared"]["with"] == TRANSFORMERS
+
+
+ALONE = """
+import importlib.metadata, json, sys
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("transformers", "torch"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Gone())
+real = importlib.metadata.version
+def version(name):
+    if name in ("transformers", "torch"):
+        raise importlib.metadata.PackageNotFoundError(name)
+    return real(name)
+importlib.metadata.version = version
+import packidx
+packidx.estimate_lengths(sys.argv[1], sys.argv[2], processor=sys.argv[3], workers=int(sys.argv[4]))
+"""
+
+
+def test_without_transformers_only_known_families_are_exact(qwen: Path, tmp_path: Path) -> None:
+    """And the manifest says that nothing was compared here."""
+    source = data(tmp_path, records(images=False))
+    unknown = tmp_path / "unknown"
+    PROCESSORS["gemma3n"](tmp_path).save_pretrained(unknown)
+    text = tmp_path / "text"
+    transformers.AutoTokenizer.from_pretrained(qwen).save_pretrained(text)
+    for name in ("chat_template.jinja", "chat_template.json"):
+        if (qwen / name).exists():
+            shutil.copy(qwen / name, text)
+    for folder, method in ((qwen, "exact"), (text, "exact"), (unknown, "heuristic")):
+        out = tmp_path / f"lengths-{folder.name}"
+        command = [sys.executable, "-c", ALONE, str(source), str(out), str(folder), "1"]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONWARNINGS": ""})
+        rows = pq.read_table(out / "part-00000.parquet").to_pylist()
+        assert {row["method"] for row in rows} == {method}, folder
+        compared = json.loads((out / "manifest.json").read_bytes())["encoder"]["compared"]
+        assert compared == {"with": None, "reason": "transformers is not installed"}
+
+
+def test_a_processor_that_cannot_be_loaded_is_told(qwen: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(qwen, broken)
+    for path in broken.glob("*config.json"):
+        path.write_text(path.read_text().replace("Qwen2_5_VLProcessor", "NoSuchProcessor"))
+    files = load_processor(qwen)
+    files.folder = str(broken / "nowhere")
+    found = compare(files, [])
+    assert found.by is None and "cannot load it" in (found.reason or "")
+    assert found.to_json() == {"with": None, "reason": found.reason}
