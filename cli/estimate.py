@@ -59,6 +59,12 @@ if TYPE_CHECKING:
     "--encode to see how far the guesses are off. plan makes its margin of that.",
 )
 @click.option(
+    "--method",
+    type=click.Choice(["heuristic"]),
+    help="Guess text by its characters where a record does not state its tokens, whatever the "
+    "--processor has; media are counted by it.",
+)
+@click.option(
     "--text-engine",
     default="auto",
     show_default=True,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -323,3 +325,38 @@ def test_any_bytes_give_one_row_per_line(tmp_path: Path, data: bytes) -> None:
     assert [status == "ok" for status in statuses] == [
         line.removesuffix(b"\r") == _good for line in expected
     ]
+
+
+def test_a_processor_without_a_chat_template_is_an_error_that_names_the_file(
+    processors: Path, tmp_path: Path
+) -> None:
+    """Text is guessed where that is asked for, and nowhere else."""
+    shard = tmp_path / "a.jsonl"
+    turns = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A cat."}]
+    shard.write_bytes(orjson.dumps({"messages": turns}) + b"\n")
+    for file in ("chat_template.jinja", "tokenizer.json"):
+        folder = tmp_path / f"without-{file}"
+        shutil.copytree(processors / "qwen2.5-vl", folder)
+        (folder / file).unlink()
+        for options in ({}, {"calibrate": 1}):
+            with pytest.raises(SourceError, match=f"no {file} in {folder}.*--method heuristic"):
+                estimate_lengths(str(shard), tmp_path / "out", processor=folder, **options)
+        assert not (tmp_path / "out").exists()
+        summary = estimate_lengths(
+            str(shard), tmp_path / file, processor=folder, method="heuristic", workers=1
+        )
+        assert summary.methods == {"heuristic": 1}
+        assert summary.num_tokens == len("What is it?A cat.") // 3
+    complete = processors / "qwen2.5-vl"
+    summary = estimate_lengths(
+        str(shard), tmp_path / "all", processor=complete, method="heuristic", workers=1
+    )
+    assert summary.methods == {"heuristic": 1}
+    manifest = json.loads((tmp_path / "all" / "manifest.json").read_bytes())
+    assert manifest["options"]["method"] == "heuristic"
+    with pytest.raises(OptionError, match="method is 'exact'"):
+        estimate_lengths(str(shard), tmp_path / "out", method="exact")
+    with pytest.raises(OptionError, match="leave the method heuristic out"):
+        estimate_lengths(
+            str(shard), tmp_path / "out", processor=complete, calibrate=1, method="heuristic"
+        )

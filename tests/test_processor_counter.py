@@ -96,10 +96,10 @@ def test_without_a_processor() -> None:
 
 @pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
 @pytest.mark.parametrize("system", [False, True])
-def test_precomputed_text_equals_exact(
+def test_stated_text_tokens_hold_the_template(
     folders: dict[str, Path], tmp_path: Path, name: str, system: bool
 ) -> None:
-    """A record's own token count plus the family's template is the real length."""
+    """What `precompute` writes is all of the length but the media, and is taken as it stands."""
     exact = Counter(load_processor(folders[name]))
     settings = shutil.copy(folders[name] / "preprocessor_config.json", tmp_path)
     assert json.loads(Path(settings).read_text())["processor_class"]
@@ -107,16 +107,26 @@ def test_precomputed_text_equals_exact(
     assert sized.fingerprint() is None
     turns = chat("Look at this", IMAGE, " and that", IMAGE, answer="A cat").turns
     turns = (Turn("system", ("Be brief",)), *turns) if system else turns
-    tokenizer = exact.files.tokenizer if exact.files else None
-    assert tokenizer is not None
-    texts = [part for turn in turns for part in turn.parts if isinstance(part, str)]
-    own = sum(len(tokenizer.encode(text)) for text in texts)
     real = count(exact, Conversation(turns), (64, 64), (90, 300))
+    assert is_row(real)
+    own = real.text_tokens
     stated = count(sized, Conversation(turns, text_tokens=own), (64, 64), (90, 300))
-    assert is_row(real) and is_row(stated)
+    assert is_row(stated)
     assert (real.method, stated.method) == ("exact", "precomputed")
     assert stated.length == real.length
     assert stated.vision_cost == real.vision_cost
+
+
+@pytest.mark.parametrize("image", [IMAGE, Media("image", tokens=9)])
+def test_a_tokenizer_alone_takes_no_media(
+    folders: dict[str, Path], tmp_path: Path, image: Media
+) -> None:
+    """Also where its tokens are stated: the text around it cannot be built."""
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(folders["qwen2.5-vl"] / file, tmp_path)
+    row = count(Counter(load_processor(tmp_path)), chat("x", image), (64, 64))
+    assert isinstance(row, BadRecord)
+    assert row.reason == "unsupported_media" and str(tmp_path) in row.detail
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ class Job:
     """The text engine that counts, and why; None where no text is tokenized."""
     compared: Compared | None = None
     """Of the processor with the real one; None where it renders no text."""
+    method: str | None = None
+    """``'heuristic'`` where guesses were asked for."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -58,6 +60,8 @@ class Job:
             "calibrate": self.calibrate,
             "seed": self.recipe.seed,
         }
+        if self.method is not None:
+            options["method"] = self.method
         return options
 
     @property

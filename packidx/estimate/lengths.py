@@ -23,7 +23,7 @@ from packidx.estimate.parts import Part, SourceSums, take_over, tidy
 from packidx.estimate.pool import Workers
 from packidx.estimate.progress import Progress, silent
 from packidx.estimate.ray_pool import open_workers
-from packidx.estimate.recipe import Recipe
+from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.processor.compared import Compared
 from packidx.records.containers.base import file_version, unreadable
@@ -83,6 +83,7 @@ def estimate_lengths(
     transform: str | Function | None = None,
     seed: int = 0,
     calibrate: int = 0,
+    method: str | None = None,
     text_engine: str | None = None,
     media_root: str | os.PathLike[str] | None = None,
     columns: Mapping[str, str] | None = None,
@@ -117,6 +118,9 @@ def estimate_lengths(
         seed: of the transform, and of the samples that are drawn for `calibrate`.
         calibrate: estimate lengths without tokenizing or encoding, then encode so many random
             samples for real with `processor` or `encode`; a plan takes its margin from that.
+        method: ``'heuristic'`` takes a record's own count of its text, or guesses it by its
+            characters, whatever the processor has; by default a processor without a tokenizer or a
+            chat template is an error.
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
         media_root: folder of the media, or its URL; nothing outside it is read. Otherwise relative
@@ -157,9 +161,15 @@ def estimate_lengths(
         return replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
 
     name = None if processor is None else os.fspath(processor)
+    _check_method(method, calibrate)
     _check_calibrate(calibrate, name is not None or encode is not None)
     recipe = Recipe(
-        name, labels, encode=encode, transform=transform, seed=seed, cheap=calibrate > 0
+        name,
+        labels,
+        encode=encode,
+        transform=transform,
+        seed=seed,
+        cheap=calibrate > 0 or method is not None,
     )
     forget_sizes()
     forget_videos()
@@ -167,8 +177,10 @@ def estimate_lengths(
         if existing is None and pool.takes(workers) and is_large(shards):
             pool.start()
         counter = recipe.build()
+        if method is None:
+            _check_renders(counter)
         scans = scan_shards(shards, workers, progress)
-        job = Job(shards, scans, recipe, counter, root, calibrate, wanted)
+        job = Job(shards, scans, recipe, counter, root, calibrate, wanted, method=method)
         if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
             discarded = remove_abandoned(output)
             summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
@@ -280,6 +292,29 @@ def _summary(
         discarded_parts=discarded,
         calibrated=(manifest.get("calibration") or {}).get("num_samples", 0),
         compared=(manifest["encoder"] or {}).get("compared"),
+    )
+
+
+def _check_method(method: str | None, calibrate: int) -> None:
+    if method not in (None, "heuristic"):
+        raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")
+    if method is not None and calibrate:
+        raise OptionError("calibrate encodes samples for real: leave the method heuristic out")
+
+
+def _check_renders(counter: RecordCounter) -> None:
+    """Text is never guessed where a processor was given, unless that is asked for.
+
+    Raises:
+        SourceError: the processor lacks a file that text is counted with.
+    """
+    processor = counter.files
+    if processor is None or (processor.tokenizer and processor.template):
+        return
+    lacking = "tokenizer.json" if processor.tokenizer is None else "chat_template.jinja"
+    raise SourceError(
+        f"there is no {lacking} in {processor.folder}, so text cannot be counted: add the model's, "
+        "or guess all text with --method heuristic"
     )
 
 

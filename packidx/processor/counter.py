@@ -151,11 +151,15 @@ class Counter:
         columns = _stated(conversations, [medium.tokens for medium in listed])
         columns.kind = np.array([KINDS.index(medium.kind) for medium in listed], np.int64)
         vision = self.files.vision if self.files is not None else None
-        if self.files is not None and self.files.unknown is not None:
-            unstated = [number for number, medium in enumerate(listed) if medium.tokens is None]
-            columns.errors |= dict.fromkeys(
-                unstated, BadRecord("unsupported_media", self.files.unknown)
-            )
+        if self.files is not None and vision is None:
+            # Whoever states its tokens: the text in which it stands cannot be built either.
+            columns.errors = {
+                number: BadRecord(
+                    "unsupported_media",
+                    self.files.unknown or f"{self.files.name} takes no {medium.kind}",
+                )
+                for number, medium in enumerate(listed)
+            }
         if vision is None or not listed:
             return columns
         owners = columns.owners
@@ -253,11 +257,7 @@ class Counter:
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
         """(tokens of the text, method) as the record states them, or by its characters."""
         if conversation.text_tokens is not None:
-            overhead = 0
-            if self.files is not None and self.files.vision is not None:
-                roles = [turn.role for turn in conversation.turns]
-                overhead = self.files.vision.text_overhead(roles, len(conversation.media))
-            return conversation.text_tokens + overhead, PRECOMPUTED
+            return conversation.text_tokens, PRECOMPUTED
         parts = (part for turn in conversation.turns for part in turn.parts)
         characters = sum(len(part) for part in parts if isinstance(part, str))
         return characters // CHARS_PER_TOKEN, HEURISTIC

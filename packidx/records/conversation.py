@@ -81,7 +81,8 @@ class Conversation:
 
     turns: tuple[Turn, ...]
     text_tokens: int | None = None
-    """The record's own count of text tokens (``_text_tokens``)."""
+    """The record's own count of all its tokens but the media's (``_text_tokens``), the template's
+    among them."""
     tools: list[Any] | None = None
     """Tool schemas for the chat template."""
     input_ids: Sequence[int] | None = None

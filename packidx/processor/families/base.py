@@ -110,11 +110,6 @@ class VisionFamily(ABC):
         """What the processor passes to its image processor, whatever that one's settings say."""
         return {}
 
-    def text_overhead(self, roles: Sequence[str], num_media: int) -> int:
-        """Tokens that the family's usual template adds to the texts of such a conversation, for
-        records that state the number of their texts' alone; 0 where that is not known."""
-        return 0
-
     @abstractmethod
     def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         """Counts of images, in one vectorised pass.

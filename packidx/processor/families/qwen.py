@@ -75,13 +75,6 @@ class QwenVision(VisionFamily):
             raise no_videos(f"{self.family} without video settings", [video]).errors[0]
         return self.videos.sample_frames(video)
 
-    def text_overhead(self, roles: Sequence[str], num_media: int) -> int:
-        # <|im_start|>role\n … <|im_end|>\n is 5 tokens; <|vision_start|> and <|vision_end|> are 2.
-        total = 5 * len(roles) + 2 * num_media
-        if self.family != "qwen3_vl" and list(roles[:1]) != ["system"]:
-            total += 11  # <|im_start|>system\nYou are a helpful assistant.<|im_end|>\n
-        return total
-
     @classmethod
     def from_settings(
         cls,
