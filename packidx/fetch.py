@@ -166,7 +166,7 @@ class Fetcher:
     def shard(self, number: int) -> str:
         """Path or URL of a shard; its size is compared with the plan's once per process.
 
-        One of this size that seems to have other bytes is a warning, and one of `take_changes`.
+        One of this size that seems to have other bytes is one of `take_changes`.
 
         Raises:
             ChangedSource: the size is not the one that was counted.
@@ -197,7 +197,7 @@ class Fetcher:
         return path
 
     def _compare(self, path: str, shard: Mapping[str, Any]) -> None:
-        """Warn where a shard of the planned size seems to be another one."""
+        """Note a shard of the planned size that seems to be another one."""
         from packidx.records.shard_marks import difference
 
         try:
@@ -210,10 +210,9 @@ class Fetcher:
                 " and restore the shard, or estimate and plan again"
             )
             self._changes.append(text)
-            warnings.warn(text, stacklevel=2)
 
     def take_changes(self) -> list[str]:
-        """What was said of shards that seem to have changed, since this was last asked."""
+        """Sentences about shards that seem to have changed, found since this was last asked."""
         said, self._changes = self._changes, []
         return said
 

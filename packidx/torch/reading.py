@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -103,8 +104,9 @@ class SampleReader:
         return part
 
     def _note_changes(self, sample: Sample, events: Happened) -> None:
-        """Shards that seem to have changed, seen when `sample` was the first that was read."""
+        """Warn of shards that seem to have changed, of which `sample` is the first to be read."""
         for text in self._fetcher.take_changes():
+            warnings.warn(text, stacklevel=4)
             events.append(event("changed", "read", sample, ChangedSource(text)))
 
     def _read_again(self, sample: Sample) -> Encoded:
