@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -13,6 +14,7 @@ import click
 from packidx.errors import PackidxError
 
 from .console import say
+from .startup import finished, is_near_limit, no_memory, prepare
 
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
@@ -58,6 +60,25 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr, never a traceback."""
+    if args is not None:
+        return _main(args)
+    status = prepare()
+    if status is None:
+        status = _main(None)
+        _give_up_stdout()
+        finished()
+    return status
+
+
+def _give_up_stdout() -> None:
+    """Where what is left cannot be written, let the interpreter end without a word about it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _main(args: list[str] | None) -> Any:
     try:
         return cli.main(args, standalone_mode=False) or 0
     except click.exceptions.Exit as stop:
@@ -77,15 +98,28 @@ def main(args: list[str] | None = None) -> Any:
         say(f"packidx: {error}", err=True)
         return error.exit_code
     except MemoryError:
-        say("packidx: not enough memory: plan fewer samples at a time", err=True)
+        say(f"packidx: {no_memory()}", err=True)
         return 1
     except OSError as error:
+        if error.errno == errno.EBADF and error.filename is None:
+            say(
+                "packidx: stdout is closed: what was to be written is, but what is to be said has "
+                "nowhere to go; send it to a file, or to /dev/null",
+                err=True,
+            )
+            return 1
+        if error.errno == errno.ENOMEM:
+            say(f"packidx: {no_memory()}", err=True)
+            return 1
         where = f"{error.filename}: " if error.filename else ""
         say(f"packidx: {where}{error.strerror or error}", err=True)
         return 1
     except Exception as error:
         if os.environ.get("PACKIDX_TRACEBACK"):
             raise
+        if is_near_limit():  # libraries fail in any way where they get no memory
+            say(f"packidx: {no_memory()} ({type(error).__name__})", err=True)
+            return 1
         words = " ".join(str(error).split())[:300]
         say(
             f"packidx: unexpected {type(error).__name__}: {words}; this is a defect of packidx,"

@@ -16,10 +16,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-import duckdb
-
 from packidx.errors import PackidxError
-from packidx.inspect.query import check, connect
 
 _BLOCK = 1 << 20  # bytes of a message
 
@@ -33,9 +30,15 @@ def main() -> None:
     with ``.`` (done) or ``e`` (why not).
     """
     socket = Connection(int(sys.argv[1]))
-    request = json.loads(socket.recv_bytes())
+    failure = _import_engine()  # while the index is opened
+    try:
+        request = json.loads(socket.recv_bytes())
+    except EOFError:  # there is no such index
+        os._exit(1)
     threading.Thread(target=_end_with_parent, args=(socket,), daemon=True).start()
     try:
+        if failure is not None:
+            raise failure
         _answer(request, socket)
         socket.send_bytes(b".")
     except MemoryError:
@@ -51,6 +54,14 @@ def main() -> None:
 _NO_MEMORY = "the query or its result takes more memory than --memory-limit: ask for less at a time"
 
 
+def _import_engine() -> Exception | None:
+    try:
+        import packidx.inspect.query  # noqa: F401
+    except Exception as error:
+        return error
+    return None
+
+
 def _end_with_parent(socket: Connection) -> None:
     try:
         socket.recv_bytes()
@@ -59,6 +70,8 @@ def _end_with_parent(socket: Connection) -> None:
 
 
 def _answer(request: dict[str, Any], socket: Connection) -> None:
+    from packidx.inspect.query import check, connect
+
     unlocked, limit = request["unlocked"], request["memory_limit"]
     # The engine's own limit comes first: what it says is of more use.
     connection = connect(request["files"], unlocked, limit and limit * 3 // 4)
@@ -150,7 +163,7 @@ def _words(error: Exception, request: dict[str, Any]) -> str:
         return words
     first = " ".join(str(error).split("\n\n")[0].split())
     query = request["query"]
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if type(error).__name__ == "OutOfMemoryException":  # DuckDB's
         return f"the query takes more memory than --memory-limit allows: {first}"
     for name, why in request["absent"].items():
         if f"name {name} does not exist" in first:

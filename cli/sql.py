@@ -144,9 +144,9 @@ def _process() -> Iterator[Connection]:
     try:
         yield ours
     finally:
-        ours.close()
         process.kill()
         process.wait()
+        ours.close()
 
 
 def _answer(socket: Connection, request: dict[str, Any], timeout: float | None) -> Iterator[bytes]:
