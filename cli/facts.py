@@ -10,7 +10,6 @@ from .console import count
 def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
     """A manifest's result and options in words; the same for `plan` and `stats`."""
     result, options = manifest["result"], manifest["options"]
-    reasons = ", ".join(f"{n:,} {why}" for why, n in result["dropped"].items())
     num_in = manifest["lengths"]["num_samples"]
     epochs = options["epochs"]
     variants = f", {epochs} epochs of {count(result['num_packs'] // epochs)}" if epochs > 1 else ""
@@ -24,8 +23,10 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
         "strategy": _strategies(options["strategy"], result["strategies"]),
         "schedule": result["schedule"],
         "steps": _steps(result, epochs),
-        "dropped": _lost(result) + (f" ({reasons})" if reasons else ""),
+        "dropped": _lost(result),
     }
+    if left_out := _reasons(result, by_choice=True):
+        facts["left out"] = left_out
     if without := _without_labels(manifest):
         facts["no labels"] = without
     if asked := asked_for(options):
@@ -79,12 +80,23 @@ def _steps(result: dict[str, Any], epochs: int) -> str:
 
 
 def _lost(result: dict[str, Any]) -> str:
-    """Samples and tokens that are in no pack."""
-    if not result["num_dropped"]:
+    """Samples that could not be packed, and their share of the tokens that were to be."""
+    reasons = _reasons(result, by_choice=False)
+    tokens = result["num_tokens_lost"]
+    if not reasons and not tokens:
         return "0"
-    tokens = result["num_tokens_dropped"]
-    share = 100 * tokens / max(tokens + result["num_tokens"], 1)
-    return f"{count(result['num_dropped'])} samples, {count(tokens)} tokens, {share:.1f} %"
+    of = (
+        f"{result['lost_percent']:.1f} % of the {count(result['num_tokens_eligible'])} to be packed"
+    )
+    return f"{count(tokens)} tokens, {of}" + (f" ({reasons})" if reasons else "")
+
+
+def _reasons(result: dict[str, Any], *, by_choice: bool) -> str:
+    """Dropped samples by reason: those left out by choice, or the others."""
+    from packidx.index.reasons import BY_CHOICE
+
+    counted = {why: n for why, n in result["dropped"].items() if (why in BY_CHOICE) == by_choice}
+    return ", ".join(f"{n:,} {why}" for why, n in counted.items())
 
 
 def _without_labels(manifest: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, PackidxError
 from packidx.index import Index
+from packidx.index.reasons import NOT_ELIGIBLE
 from packidx.index.verify import verify_snapshot
 from packidx.schema import LENGTHS, conform
 
@@ -129,6 +130,15 @@ def test_any_options_keep_every_promise(
     assert plan_packs(shuffled, folder / "j", **options).snapshot_id == summary.snapshot_id
 
 
+def spans_of(samples: list[Row]) -> dict[int, list[range]]:
+    found = defaultdict(list)
+    for one in samples:
+        found[one["sample_id"]].append(
+            range(one["token_start"], one["token_start"] + one["length"])
+        )
+    return found
+
+
 def has_media_astray(rows: list[Row]) -> bool:
     media = [(one["at"], row["length"]) for row in rows for one in row["media"] or ()]
     return any(at < 0 or at + 3 > length for at, length in media)
@@ -164,6 +174,15 @@ def assert_rules(index: Index, rows: list[Row], options: dict[str, Any]) -> None
     for sample in samples:
         if packs[sample["pack_id"]]["epoch"] == 0 and sample["copy"] == 0:
             tokens[sample["sample_id"]] += sample["length"]
+    result = index.manifest["result"]
+    eligible = {i for i in range(len(rows)) if dropped.get(i) not in NOT_ELIGIBLE}
+    assert result["num_tokens_eligible"] == sum(rows[i]["length"] - shift for i in eligible)
+    if "max_packs" not in options:
+        seen: dict[int, int] = defaultdict(int)  # tokens of each sample, whichever copy has them
+        for ident, spans in spans_of(samples).items():
+            seen[ident] = len(set().union(*spans))
+        lost = sum(rows[i]["length"] - shift - seen[i] for i in eligible)
+        assert result["num_tokens_lost"] == lost
     if options.get("on_long", "drop") != "truncate" and "max_packs" not in options:
         assert all(n == rows[i]["length"] - shift for i, n in tokens.items())
 

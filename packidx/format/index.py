@@ -188,6 +188,9 @@ class Result:
     schedule_chunk: Positive
     windows: tuple[Window, ...]
     epochs: tuple[tuple[tuple[Count, Count], ...], ...] | None = None
+    num_tokens_eligible: Count | None = None
+    num_tokens_lost: Count | None = None
+    lost_percent: float | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

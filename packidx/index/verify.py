@@ -21,6 +21,7 @@ from packidx import storage
 from packidx.copies import Part, content_digest, local_copy, overlapped, sizes
 from packidx.format.index import snapshot_id
 from packidx.index.reader import Index
+from packidx.index.reasons import LOST, lost_percent
 from packidx.index.snapshot import WindowDigest
 
 Int64s = NDArray[np.int64]
@@ -349,7 +350,9 @@ class _Result(_Looker):
 
     def __init__(self, index: Index) -> None:
         super().__init__(index)
-        keys = ("num_packs", "num_tokens", "num_dropped", "num_samples", "num_pieces")
+        keys = ["num_packs", "num_tokens", "num_dropped", "num_samples", "num_pieces"]
+        keys.append("num_tokens_dropped")
+        self._lost = 0
         self._found: Counter[str] = Counter(dict.fromkeys(keys, 0))
         self._epochs: list[list[list[int]]] = [[] for _ in range(self.options.get("epochs") or 1)]
         self._reasons: Counter[str] = Counter()
@@ -364,6 +367,10 @@ class _Result(_Looker):
         self._found["num_packs"] += window.packs.num_rows
         self._found["num_tokens"] += int(_ints(window.packs, "length").sum())
         self._found["num_dropped"] += window.dropped.num_rows
+        length = _ints(window.dropped, "length").clip(0)
+        self._found["num_tokens_dropped"] += int(length.sum())
+        lost = pc.is_in(window.dropped["reason"], pa.array(LOST)).to_numpy()
+        self._lost += int((length[lost] - bool(self.options["shift"])).sum())
         self._found["num_pieces"] += window.samples.num_rows
         self._found["num_samples"] += len(np.unique(_ints(window.samples, "sample_id")))
 
@@ -388,7 +395,10 @@ class _Result(_Looker):
             "gap_percent": 100 * (packs - bound) / max(bound, 1),
             "fill": self._found["num_tokens"] / tokens if tokens else 0,
             "dropped": dict(self._reasons),
+            "lost_percent": lost_percent(self.result),
         }
+        if not self.options["continues"] and self.options["on_long"] != "truncate":
+            wanted["num_tokens_lost"] = self._lost
         if "epochs" in self.result:
             wanted["epochs"] = self._epochs
         for name, value in wanted.items():

@@ -7,9 +7,9 @@ remaining + excluded is everything, once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
-from packidx.plan.eligible import Begun, Consumed, Rules
+from packidx.plan.eligible import EVERY_TOKEN, Begun, Consumed, Rules
 from packidx.plan.lengths import Lengths
 from packidx.plan.pairs import changes, pairs_in
 
@@ -29,6 +29,17 @@ Int32s = NDArray[np.int32]
 _STATE = ("seed", "epoch", "global_batch", "position")
 _BY_CHOICE = ("excluded", "max_packs")
 _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
+
+
+class _Whole(NamedTuple):
+    """Copies that training has had whole, as in `Consumed`."""
+
+    sample_id: Int64s
+    copy: Int32s
+    stop: Int32s
+
+    def select(self, chosen: Int64s) -> _Whole:
+        return _Whole(self.sample_id[chosen], self.copy[chosen], self.stop[chosen])
 
 
 def lineage(index: Index, state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -54,7 +65,7 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
             f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned}, "
             f"{table.uri} has {found}: continue with the lengths that were planned"
         )
-    runs: list[tuple[Int64s, Int32s]] = []
+    runs: list[_Whole] = []
     begun = Begun.none()
     for one in lineage(index, state):
         ancestor = (
@@ -63,14 +74,15 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
             else open_index(f"{index.path}@{one['snapshot_id']}")
         )
         whole, left = _consumed(ancestor, {"version": 1, **one})
+        was_begun = pairs_in(whole.sample_id, whole.copy, begun.sample_id, begun.copy)
+        whole.stop[was_begun] = EVERY_TOKEN
         begun = _gone_on(begun, whole, left)
         runs.append(whole)
-    samples = np.concatenate([one for one, _ in runs])
-    copies = np.concatenate([one for _, one in runs])
+    every = _joined(runs)
     if len(runs) > 1:
-        order = np.lexsort((copies, samples))
-        samples, copies = samples[order], copies[order]
-    return replace(rules, consumed=Consumed(samples, copies, begun), before=_left_out(index))
+        order = np.lexsort((every.copy, every.sample_id))
+        every = every.select(order)
+    return replace(rules, consumed=Consumed(*every, begun), before=_left_out(index))
 
 
 def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
@@ -109,13 +121,13 @@ def _left_out(index: Index) -> dict[str, Int64s]:
     return {reason: np.sort(np.concatenate(ids)) for reason, ids in found.items()}
 
 
-def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[tuple[Int64s, Int32s], Begun]:
+def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[_Whole, Begun]:
     """The samples and copies that one snapshot's training had whole, in order, and what it left of
     others; read window by window."""
     done = np.zeros(index.num_packs, bool)
     done[consumed_packs(index.manifest, state)] = True
     variant = state["epoch"] % int(index.manifest["options"].get("epochs") or 1)
-    wholes = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+    wholes = [_Whole(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
     lefts = [Begun.none()]
     for number, window in enumerate(index.manifest["result"]["windows"]):
         first = window["first_pack"]
@@ -130,13 +142,16 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[tuple[Int64s, Int
         whole, left = _of_window(pieces, np.repeat(of_window, sizes)[mine])
         wholes.append(whole)
         lefts.append(left)
-    samples, copies = (np.concatenate(values) for values in zip(*wholes, strict=True))
-    return (samples, copies), Begun(*(np.concatenate(v) for v in zip(*lefts, strict=True)))
+    return _joined(wholes), Begun(*(np.concatenate(v) for v in zip(*lefts, strict=True)))
+
+
+def _joined(runs: Sequence[_Whole]) -> _Whole:
+    return _Whole(*(np.concatenate(values) for values in zip(*runs, strict=True)))
 
 
 def _of_window(
     pieces: dict[str, NDArray[Any]], consumed: NDArray[np.bool_]
-) -> tuple[tuple[Int64s, Int32s], Begun]:
+) -> tuple[_Whole, Begun]:
     """What of a window's pieces was consumed: copies that were whole, and what is left of others.
 
     Args:
@@ -149,11 +164,14 @@ def _of_window(
     first = np.flatnonzero(changes(sample, copy))
     number = np.diff(np.append(first, len(sample)))
     taken = np.add.reduceat(consumed.astype(np.int64), first)
-    whole = first[taken == number]
+    stop = np.maximum.reduceat((pieces["token_start"] + pieces["length"])[order], first)
+    is_whole = taken == number
+    at = first[is_whole]
+    whole = _Whole(sample[at], copy[at], stop[is_whole])
     of_begun = np.repeat((taken > 0) & (taken < number), number)
     rows = order[of_begun & ~consumed]
     if not len(rows):
-        return (sample[whole], copy[whole]), Begun.none()
+        return whole, Begun.none()
     highest = np.maximum.reduceat(pieces["piece"][order], first)
     free = np.repeat(highest, number)[of_begun & ~consumed].astype(np.int64) + 1
     own, of_copy, start = (
@@ -164,13 +182,13 @@ def _of_window(
     begins[1:] |= start[1:] != stop[:-1]  # pieces that follow each other are one stretch again
     ends = np.append(np.flatnonzero(begins)[1:], len(rows)) - 1
     left = Begun(own[begins], of_copy[begins], start[begins], stop[ends], free[begins])
-    return (sample[whole], copy[whole]), left
+    return whole, left
 
 
-def _gone_on(begun: Begun, whole: tuple[Int64s, Int32s], left: Begun) -> Begun:
+def _gone_on(begun: Begun, whole: _Whole, left: Begun) -> Begun:
     """`begun` after more training: copies that it has had whole since are gone, what is left of
     others is `left`."""
-    gone = pairs_in(begun.sample_id, begun.copy, *whole)
+    gone = pairs_in(begun.sample_id, begun.copy, whole.sample_id, whole.copy)
     gone |= pairs_in(begun.sample_id, begun.copy, left.sample_id, left.copy)
     both = Begun(*(np.r_[old[~gone], new] for old, new in zip(begun, left, strict=True)))
     order = np.lexsort((both.start, both.copy, both.sample_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -44,6 +44,9 @@ REASONS = (
 )
 
 
+EVERY_TOKEN = (1 << 31) - 1
+
+
 class Begun(NamedTuple):
     """What is left of copies of which training has had some pieces, int64 ``[n]``: tokens ``start
     .. stop - 1``, and the lowest piece number that is free; in order of (sample_id, copy, start).
@@ -67,11 +70,14 @@ class Consumed:
     Attributes:
         sample_id: int64 [n], of the copies that it has had whole, ascending.
         copy: int32 [n], their numbers, ascending for each sample.
+        stop: int32 [n], the token after the last that it has had of the copy (a truncated one ends
+            before its sample does), or `EVERY_TOKEN`.
         begun: what is left of the others that it has begun.
     """
 
     sample_id: Int64s
     copy: Int32s
+    stop: Int32s
     begun: Begun
 
 
@@ -113,6 +119,12 @@ class Verdicts:
         """Row numbers, ascending."""
         return np.flatnonzero(self._code)
 
+    def of(self, reasons: Sequence[str]) -> Int64s:
+        """Numbers of the rows that are dropped for one of `reasons`, ascending."""
+        dropped = self.dropped()
+        wanted = np.isin(np.arange(len(REASONS)), [REASONS.index(one) for one in reasons])
+        return dropped[wanted[self._code[dropped]]]
+
     def reasons(self, rows: Int64s) -> pa.Array:
         """The reason of each of `rows`."""
         codes = pa.array(self._code[rows])
@@ -128,12 +140,15 @@ class Copies:
         is_partial: bool [n]: training has had a part of one of its copies.
         had: int64 [m] each, rows and copies that training has had whole, in that order.
         left: what is left of those that it has begun.
+        trained: int64 [m] each, rows and the token after the last that it has had of them, for all
+            copies that it has had whole.
     """
 
     number: Int64s | None
     is_partial: Bools
     had: tuple[Int64s, Int64s]
     left: Stretches
+    trained: tuple[Int64s, Int64s]
 
     def of(self, rows: Int32s) -> tuple[Int32s, Int64s]:
         """Each of `rows`, ascending ones of which nothing is begun, as often as it is packed, and
@@ -208,7 +223,8 @@ def judge(
     number = _copies(rows, options)
     empty = np.empty(0, np.int64)
     untouched = np.zeros(rows.num_rows, bool)
-    copies = Copies(number, untouched, (empty, empty), Stretches(*[empty] * 5))
+    nothing = empty, empty
+    copies = Copies(number, untouched, nothing, Stretches(*[empty] * 5), nothing)
     if rules.consumed is not None:
         _take_off(rows, rules.consumed, copies, verdicts)
     if options.holdout is not None:
@@ -245,6 +261,7 @@ def _take_off(rows: Rows, consumed: Consumed, copies: Copies, verdicts: Verdicts
     verdicts.set((left == 0) & (numbers > 0), "consumed")
     copies.number = left
     going_on = left[at] > 0
+    copies.trained = at, consumed.stop[mine].astype(np.int64)
     copies.had = at[going_on], consumed.copy[mine][going_on].astype(np.int64)
     at, mine = _rows_of(consumed.begun.sample_id, rows)
     going_on = left[at] > 0

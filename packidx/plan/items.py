@@ -11,7 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError
+from packidx.index.reasons import LOST, NOT_ELIGIBLE
 from packidx.plan.eligible import Copies, Rules, Verdicts, judge
+from packidx.plan.lost import shortened, trained, uncovered
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.pieces import SUMMED, Pieces, cut
 from packidx.plan.rows import Rows
@@ -21,6 +23,7 @@ Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
+_NONE = np.empty(0, np.int64)
 # What a lengths table calls the column that a cap is on.
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
 
@@ -37,7 +40,9 @@ class Items:
         copy, piece, token_start: int32 [n], or None where all are 0.
         whole: number of items, the first ones, that are whole samples; pieces follow.
         cut: counters of the pieces: name -> (values, is unknown).
-        tokens_cut: tokens of packed samples that `truncate` left out.
+        tokens_cut: tokens of packed samples that `truncate` left out, of every copy.
+        num_eligible: tokens of all eligible samples (`packidx.index.reasons`), each counted once.
+        lost: rows of which tokens are lost, int64, ascending, and how many, int64.
     """
 
     rows: Rows
@@ -50,6 +55,8 @@ class Items:
     whole: int = 0
     cut: dict[str, tuple[Int64s, Bools]] = field(default_factory=dict)
     tokens_cut: int = 0
+    num_eligible: int = 0
+    lost: tuple[Int64s, Int64s] = field(default_factory=lambda: (_NONE, _NONE))
 
     @property
     def num_items(self) -> int:
@@ -124,6 +131,7 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
         items, unplaced = _with_pieces(items, chosen, weight, options, copies)
     verdicts.set(unplaced, "too_long")
     items = _within_caps(items, options, verdicts)
+    _count_lost(items, verdicts, weight, copies, truncated=options.on_long == "truncate")
     return items, _dropped(rows, verdicts, weight, options)
 
 
@@ -216,6 +224,25 @@ def _within_caps(items: Items, options: ResolvedOptions, verdicts: Verdicts) -> 
             verdicts.set(rows, f"max_{name.removeprefix('num_')}")
             keep &= ~np.isin(items.row, rows)
     return items if keep.all() else items.select(keep)
+
+
+def _count_lost(
+    items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies, *, truncated: bool
+) -> None:
+    """State in `items` how many tokens were to be packed, and which of them are not."""
+    left_out = verdicts.of(NOT_ELIGIBLE)
+    every = int(np.maximum(weight, 0).sum(dtype=np.int64))
+    items.num_eligible = every - int(np.maximum(weight[left_out], 0).sum(dtype=np.int64))
+    pieces = items.row[items.whole :].astype(np.int64)
+    rows = np.r_[verdicts.of(LOST), shortened(copies, weight), pieces if truncated else _NONE]
+    rows = np.setdiff1d(rows, left_out)
+    if not len(rows):
+        return
+    ranges = trained(copies, weight)
+    if items.token_start is not None:
+        start = items.token_start[items.whole :].astype(np.int64)
+        ranges.append((pieces, start, start + items.length[items.whole :]))
+    items.lost = rows, uncovered(rows, weight, ranges)
 
 
 def _complain(rows: Rows, long: Int64s, weight: Int32s, options: ResolvedOptions) -> None:

@@ -33,7 +33,7 @@ def distinct_pairs(first: Int64s, second: Int64s) -> tuple[Int64s, Int64s]:
     return first[new], second[new]
 
 
-def pairs_in(first: Int64s, second: Int64s, others: Int64s, other_seconds: Ints) -> Bools:
+def pairs_in(first: Int64s, second: Ints, others: Int64s, other_seconds: Ints) -> Bools:
     """bool [n]: the pair is one of the others, which are in order of their firsts."""
     low, high = (np.searchsorted(others, first, side) for side in SIDES)
     near, owner = expand_ranges(low, high)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from packidx.index.reasons import lost_percent
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.window import Variant, WindowPlan
 from packidx.plan.windows import Window
@@ -36,6 +37,8 @@ class Tally:
         self._tokens_cut = int(result.get("num_tokens_cut", 0))
         self._without_labels = int(result.get("num_packs_without_labels", 0))
         self._tokens_dropped = int(result.get("num_tokens_dropped", 0))
+        self._tokens_eligible = int(result.get("num_tokens_eligible", 0))
+        self._tokens_lost = int(result.get("num_tokens_lost", 0))
         self._dropped = Counter(result.get("dropped", {}))
         self._strategies = Counter(result.get("strategies", {}))
         self._bound = int(result.get("lower_bound", 0))
@@ -69,6 +72,8 @@ class Tally:
         self._tokens_cut += other._tokens_cut
         self._without_labels += other._without_labels
         self._tokens_dropped += other._tokens_dropped
+        self._tokens_eligible += other._tokens_eligible
+        self._tokens_lost += other._tokens_lost
         self._bound += other._bound
         self._proofs |= other._proofs
         self._windows += other._windows
@@ -95,6 +100,8 @@ class Tally:
             }
         )
         self._tokens_dropped += int(dropped["length"].fill_null(0).to_numpy().clip(0).sum())
+        self._tokens_eligible += plan.items.num_eligible
+        self._tokens_lost += plan.num_lost
         for one in dropped["reason"].value_counts().to_pylist():
             self._dropped[one["values"]] += one["counts"]
         for name, samples, labels, unlabelled in _by_source(plan.items.rows.frame):
@@ -143,6 +150,8 @@ class Tally:
             "num_tokens_cut": self._tokens_cut,
             "num_dropped": sum(self._dropped.values()),
             "num_tokens_dropped": self._tokens_dropped,
+            "num_tokens_eligible": self._tokens_eligible,
+            "num_tokens_lost": self._tokens_lost,
             "dropped": dict(sorted(self._dropped.items())),
             "fill": self._tokens / (self.num_packs * self.options.capacity),
             "strategies": dict(sorted(self._strategies.items())),
@@ -155,6 +164,7 @@ class Tally:
             "schedule_chunk": chunk,
             "windows": self._windows,
         }
+        result["lost_percent"] = lost_percent(result)
         if len(self._windows) > 1 or self.options.epochs > 1:
             result["epochs"] = self._ranges
         return result

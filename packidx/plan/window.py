@@ -70,6 +70,7 @@ class WindowPlan:
         self.groups: list[str] = []
         self._kept: NDArray[np.bool_] | None = None
         self._stayed = np.empty(0, np.int32)
+        self._undrawn = np.empty(0, np.int32)
         self._parts = self._solve()
 
     @property
@@ -85,6 +86,12 @@ class WindowPlan:
         packed = np.zeros(self.items.rows.num_rows, bool)
         packed[self.items.row if self._kept is None else self.items.row[self._stayed]] = True
         return int(packed.sum())
+
+    @property
+    def num_lost(self) -> int:
+        """Tokens that were to be packed and are not; of samples that are not drawn, none."""
+        rows, tokens = self.items.lost
+        return int(tokens[~np.isin(rows, self._undrawn)].sum())
 
     @property
     def num_pieces(self) -> int:
@@ -151,7 +158,7 @@ class WindowPlan:
         self._stayed = slots.item[packs[slots.pack]]
         lost = np.unique(self.items.row[slots.item[~packs[slots.pack]]])
         kept = np.unique(self.items.row[slots.item[packs[slots.pack]]])
-        rows = np.setdiff1d(lost, kept, assume_unique=True)
+        rows = self._undrawn = np.setdiff1d(lost, kept, assume_unique=True)
         detail = f"not among the {self._options.max_packs} packs that were drawn"
         return dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
 

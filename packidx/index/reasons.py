@@ -1,0 +1,23 @@
+"""Why samples are in no pack (FORMAT.md): what is lost, and what was left out by choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix", "max_packs")
+"""The plan was asked to leave these out, or training has had them."""
+
+LOST = ("too_long", "max_images", "max_vision_patches", "max_samples")
+"""These were to be packed, and do not fit."""
+
+NOT_ELIGIBLE = ("rejected", "invalid_length", "empty", "excluded", "holdout", "train", "mix")
+"""Samples that hold nothing, and those that the plan is not about. The others are eligible: packed,
+lost, drawn out by `max_packs`, or consumed."""
+
+
+def lost_percent(result: Mapping[str, Any]) -> float:
+    """Of the tokens of all eligible samples, each counted once, those that are in no pack of any
+    epoch and that training has not had."""
+    share: float = 100 * result["num_tokens_lost"] / max(result["num_tokens_eligible"], 1)
+    return share
