@@ -21,7 +21,7 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
         "lower bound": f"{count(result['lower_bound'])} packs ({_proofs(result['bound'])})",
         "gap": f"{count(result['gap'])} packs ({result['gap_percent']:.3f} %)",
         "strategy": _strategies(options["strategy"], result["strategies"]),
-        "schedule": result["schedule"],
+        "schedule": _schedule(result),
         "steps": _steps(result, epochs),
         "dropped": _lost(result),
     }
@@ -64,6 +64,19 @@ def compared_fact(compared: dict[str, Any] | None) -> str | None:
     if compared.get("unequal"):
         return f"{said}: {compared['detail']}, so such lengths are not called exact"
     return f"{said}, and equal"
+
+
+def _schedule(result: dict[str, Any]) -> str:
+    """Its name, and for how many ranks it has power: a rank has one pack of each micro-step."""
+    chunk = result["schedule_chunk"]
+    number = result["schedule_block"] // chunk
+    if result["schedule"] == "random":
+        return "random"
+    parts = (
+        f"{count(number)} micro-steps of {count(chunk)} packs" if number > 1 else "one micro-step"
+    )
+    said = f"{result['schedule']}: {parts} per step, for up to {count(chunk)} ranks"
+    return said if number > 1 else f"{said}; steps are of packs of one cost, not of the whole mix"
 
 
 def _steps(result: dict[str, Any], epochs: int) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .console import count, say
+
+if TYPE_CHECKING:
+    from packidx.index import Index
 
 
 @click.command()
@@ -45,6 +48,8 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     rows = [[name, *(_number(cell[key]) for key in _QUANTILES)] for name, cell in packs.items()]
     print_table(["per pack", *_QUANTILES], rows, right=1)
     _print_schedule(manifest["result"], found["schedule"])
+    for note in _powerless(opened, found["schedule"]):
+        click.echo(note)
     if manifest["sources"]:
         _print_sources(manifest["sources"])
     for text in untrained(manifest):
@@ -82,6 +87,42 @@ def _composition_facts(found: dict[str, Any]) -> dict[str, str]:
                 f"times the samples' bytes ({read['pack']:,.1f} for each pack)"
             )
     return facts
+
+
+def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
+    """A line for each number of ranks for which the schedule can do nothing, or does harm."""
+    result = index.manifest["result"]
+    if result["schedule"] == "random":
+        return []
+    notes = []
+    for one in ranks:
+        planned, random = one["planned"], one["random"]
+        if planned is None or planned["useful"] is None:
+            continue
+        # Its micro-steps, planned apart, are all of one micro-step of these ranks.
+        joined = one["micro_steps"] == 1 and result["schedule_chunk"] < result["schedule_block"]
+        below = planned["useful"] < random["useful"]
+        if joined or below:
+            share, other = _percent(planned["useful"]), _percent(random["useful"])
+            said = f"{share} useful time, {'below' if below else 'beside'} random order's {other}"
+            why = f": one micro-step per step leaves nothing to even out{_more(index, one)}"
+            notes.append(
+                f"note: with {one['ranks']} ranks the schedule gives {said}{why if joined else ''}"
+            )
+    return notes
+
+
+def _more(index: Index, one: dict[str, Any]) -> str:
+    """What more micro-steps would bring."""
+    from packidx.plan.advice import MICRO_STEPS, useful_with_micro_steps
+
+    useful = useful_with_micro_steps(index, one["ranks"])
+    if useful is None:
+        return ""
+    batch = MICRO_STEPS * one["ranks"]
+    return (
+        f"; --micro-steps {MICRO_STEPS} with --global-batch {batch} would bring {_percent(useful)}"
+    )
 
 
 _ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision tokens"}

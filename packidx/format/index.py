@@ -176,6 +176,9 @@ class Result:
     num_tokens_cut: Count
     num_dropped: Count
     num_tokens_dropped: Count
+    num_tokens_eligible: Count
+    num_tokens_lost: Count
+    lost_percent: float
     dropped: Mapping[str, Count]
     fill: float
     strategies: Mapping[str, Count]
@@ -188,9 +191,6 @@ class Result:
     schedule_chunk: Positive
     windows: tuple[Window, ...]
     epochs: tuple[tuple[tuple[Count, Count], ...], ...] | None = None
-    num_tokens_eligible: Count | None = None
-    num_tokens_lost: Count | None = None
-    lost_percent: float | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

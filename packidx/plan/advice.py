@@ -1,0 +1,37 @@
+"""What a schedule could do where it has no power: where a step is one micro-step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packidx.index.cost import COLUMNS, pack_cost
+from packidx.index.idle import ScheduledPacks, ranks_stats
+from packidx.index.order import Epochs
+from packidx.index.reader import Index
+from packidx.mix import derive_key
+from packidx.plan.schedule import schedule
+
+MICRO_STEPS = 4
+
+
+def useful_with_micro_steps(index: Index, ranks: int) -> float | None:
+    """Useful share of the time if each step of `ranks` ranks had `MICRO_STEPS` micro-steps.
+
+    The first epoch's packs are put in order anew, for a global batch of so many times `ranks`.
+    None where there are too few packs for one such step.
+    """
+    packs = index.packs(COLUMNS)
+    mine = Epochs.of(index.manifest, index.path).scheduled(0)
+    columns = {
+        name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
+        for name in packs.column_names
+        if packs[name].null_count < packs.num_rows
+    }
+    llm, vit = pack_cost(index.manifest["options"]["cost_model"], columns)
+    batch = MICRO_STEPS * ranks
+    key = derive_key(index.manifest["options"]["seed"], "micro-steps")
+    # Exchanges between steps, for the sake of their shares, move whole micro-steps: no share here.
+    order = schedule("stratified", llm, vit, global_batch=batch, micro_steps=MICRO_STEPS, key=key)
+    ordered = ScheduledPacks(llm[order], vit[order], columns["length"][order])
+    found = ranks_stats(ordered, batch, [ranks])[0]["planned"]
+    return None if found is None else found["useful"]

@@ -1,0 +1,88 @@
+"""Where a step is one micro-step the schedule has no power, and `stats` says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+
+from packidx import plan_packs
+
+
+def lengths(path: Path, n: int, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    pq.write_table(pa.table({"length": rng.lognormal(4, 1, n).astype(int) % 500 + 4}), path)
+    return path
+
+
+def stats(
+    index: Path, ranks: int, capsys: pytest.CaptureFixture[str]
+) -> tuple[list[str], dict[str, Any]]:
+    command = ["stats", str(index), "--ranks", str(ranks)]
+    assert main(command) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert main([*command, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["schedule"][0]
+    return notes, found
+
+
+def test_one_micro_step_per_step_is_told_with_what_more_would_bring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lengths(tmp_path / "l.parquet", 6000, 0)
+    # Of two micro-steps a step, of other packs in each: no rank waits long where there are two.
+    plan_packs(path, tmp_path / "i", capacity=512, global_batch=16, micro_steps=2)
+    assert stats(tmp_path / "i", 8, capsys)[0] == []
+    (note,), found = stats(tmp_path / "i", 16, capsys)
+    share = f"{100 * found['planned']['useful']:.2f} % useful time"
+    assert f"with 16 ranks the schedule gives {share}" in note
+    assert "one micro-step per step leaves nothing to even out" in note
+    promised = re.search(r"--micro-steps 4 with --global-batch 64 would bring ([\d.]+) %", note)
+    assert promised
+    plan_packs(path, tmp_path / "j", capacity=512, global_batch=64, micro_steps=4)
+    notes, kept = stats(tmp_path / "j", 16, capsys)
+    assert notes == []
+    assert kept["planned"]["useful"] > found["planned"]["useful"]
+    assert abs(float(promised[1]) - 100 * kept["planned"]["useful"]) < 0.5
+
+
+def test_a_schedule_that_is_below_random_order_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = set()
+    for seed in range(8):
+        path = lengths(tmp_path / f"{seed}.parquet", 600, seed)
+        index = tmp_path / f"i{seed}"
+        plan_packs(path, index, capacity=512, global_batch=8, micro_steps=8)
+        (note,), found = stats(index, 8, capsys)
+        below = found["planned"]["useful"] < found["random"]["useful"]
+        random = f"{100 * found['random']['useful']:.2f} %"
+        assert f"{'below' if below else 'beside'} random order's {random}" in note
+        told.add(below)
+    assert told == {True, False}
+
+
+def test_random_order_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = lengths(tmp_path / "l.parquet", 600, 0)
+    plan_packs(path, tmp_path / "i", capacity=512, global_batch=8, schedule="random")
+    assert stats(tmp_path / "i", 8, capsys)[0] == []
+
+
+def test_plan_says_for_how_many_ranks_its_schedule_has_power(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(lengths(tmp_path / "l.parquet", 600, 0))
+    command = ["plan", path, "-o", str(tmp_path / "i"), "--capacity", "512"]
+    assert main([*command, "--global-batch", "16", "--micro-steps", "4"]) == 0
+    assert "stratified: 4 micro-steps of 4 packs per step, for up to 4 ranks" in (
+        capsys.readouterr().out
+    )
+    assert main([*command, "--global-batch", "16", "--micro-steps", "1"]) == 0
+    assert "one micro-step per step, for up to 16 ranks; steps are of" in capsys.readouterr().out
