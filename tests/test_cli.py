@@ -44,7 +44,7 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
         "2 of 16 tokens",
         "81.250 %",
         "2 packs",
-        "1 samples, 99 tokens, 79.2 % (1 too_long)",
+        "99 tokens, 79.2 % of the 125 to be packed (1 too_long)",
     ):
         assert words in out
     line = next(line for line in out.splitlines() if "packidx sql" in line)
