@@ -29,6 +29,19 @@ class NotFoundInIndex(PackidxError):
     """An index, snapshot or pack that does not exist."""
 
 
+class LimitError(PackidxError):
+    """Time or memory ran out at a record. That is no verdict on it, so the run ends.
+
+    Args:
+        text: what ran out.
+        number: which one of a batch it was, None where nobody knows.
+    """
+
+    def __init__(self, text: str, number: int | None = None) -> None:
+        super().__init__(text)
+        self.number = number
+
+
 class MismatchError(PackidxError):
     """Two things that must agree (plan and data, processor and lengths) do not."""
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord, LimitError, OptionError
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, examine, raw_records
 from packidx.processor.text import ENGINES, choose_engine
@@ -77,5 +77,5 @@ def _range_texts(
         media = counter.counter.count_media([item.conversation], [item.infos])
         try:
             yield counter.counter.expand(item.conversation, 0, media).text
-        except BadRecord:
+        except (BadRecord, LimitError, MemoryError):  # told when it is counted, with its place
             continue  # it becomes a rejected row

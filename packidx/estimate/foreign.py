@@ -81,7 +81,7 @@ class ForeignEncoder:
             if callable(count):
                 return Measured(_natural(count(record)), kinds=kinds)
             encoded = self._encode(record)
-        except PackidxError:
+        except (PackidxError, MemoryError):  # memory that ran out is no record's error
             raise
         except (Exception, SystemExit) as error:  # whatever it raises costs this record alone
             raise BadRecord("encode_failed", f"{type(error).__name__}: {error}") from error

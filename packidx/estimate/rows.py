@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx import schema, storage
-from packidx.errors import BadRecord, MismatchError
+from packidx.errors import BadRecord, LimitError, MismatchError
 from packidx.estimate.columns import count_columns
 from packidx.estimate.recipe import Examined, RecordCounter, without_references
-from packidx.processor.counter import Counts
+from packidx.processor.counter import OUT_OF_MEMORY, Counts
 from packidx.records import sources
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
@@ -166,8 +166,10 @@ def _begun(raw: sources.RawRecord, shard: ShardInfo, sample_id: int, counter: Re
                 _look(item, shard)
     except BadRecord as error:
         item.conversation, item.error = None, error
-    except (MemoryError, RecursionError) as error:
+    except RecursionError as error:
         item.error = _too_large(error)
+    except MemoryError:
+        raise _at(item, OUT_OF_MEMORY) from None
     return item
 
 
@@ -184,8 +186,16 @@ def _look(item: Row, shard: ShardInfo) -> None:
             item.conversation = without_references(conversation)
     except BadRecord as error:
         item.conversation, item.error = None, error
-    except (MemoryError, RecursionError) as error:
+    except RecursionError as error:
         item.error = _too_large(error)
+    except MemoryError:
+        raise _at(item, OUT_OF_MEMORY) from None
+
+
+def _at(item: Row, text: str) -> LimitError:
+    """The error of time or memory that ran out at a record."""
+    named = "" if item.key is None else f" ({item.key})"
+    return LimitError(f"record {item.row}{named}: {text}")
 
 
 def _examine_opened(
@@ -220,15 +230,24 @@ def count_rows(
     """The counts of what can be counted, and which of `parsed` they are; the rest gets its error.
 
     An error that is not a record's own costs no other record.
+
+    Raises:
+        LimitError: time or memory ran out, which is no record's error.
     """
     try:
         counts = _run(parsed, good, counter)
     except MismatchError:
         raise
+    except LimitError as error:
+        raise _at(parsed[good[error.number or 0]], str(error)) from None
+    except MemoryError:
+        raise _at(parsed[good[0]], f"{OUT_OF_MEMORY}, at one of {len(good)} from it on") from None
     except Exception:
         for number in good:
             try:
                 _run(parsed, [number], counter)
+            except (LimitError, MemoryError):
+                raise _at(parsed[number], OUT_OF_MEMORY) from None
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
                 parsed[number].error = BadRecord("uncountable", text)

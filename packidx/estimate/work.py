@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from packidx import schema
-from packidx.errors import SourceError
+from packidx.errors import LimitError, SourceError
 from packidx.estimate.parts import Part, begin_part, is_begun, write_part
 from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.recipe import RecordCounter
@@ -102,11 +102,14 @@ def _count(
     first_id = task.first_id
     for shard, part in task.ranges:
         found = 0
-        for table in shard_rows(shard, part, first_id, counter):
-            tables.append(table)
-            found += table.num_rows
-            if progress is not None:
-                progress(table.num_rows)
+        try:
+            for table in shard_rows(shard, part, first_id, counter):
+                tables.append(table)
+                found += table.num_rows
+                if progress is not None:
+                    progress(table.num_rows)
+        except LimitError as error:
+            raise LimitError(f"{shard.path}, {error}") from None
         if found != part.num_records:
             raise SourceError(
                 f"{shard.path} changed while it was counted: {part.num_records} records before "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx import files
-from packidx.errors import SourceError
+from packidx.errors import LimitError, SourceError
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.lengths import (
     check_folder,
@@ -221,9 +221,11 @@ def _counted(
 def write_piece(piece: Piece, counter: RecordCounter, scratch: str) -> Tally:
     """One piece, written to the scratch folder."""
     path = _piece_path(piece, scratch)
-    if piece.shard.container == "parquet":
-        return count_columns(piece, counter, path)
-    return rewrite_text(piece, counter, path)
+    write = count_columns if piece.shard.container == "parquet" else rewrite_text
+    try:
+        return write(piece, counter, path)
+    except LimitError as error:
+        raise LimitError(f"{piece.shard.path}, {error}") from None
 
 
 def _piece_path(piece: Piece, scratch: str) -> str:

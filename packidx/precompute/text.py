@@ -149,7 +149,7 @@ def _rewrite(
 def _rewritten(raw: bytes, value: Values | BadRecord, rewrite: Rewrite, tally: Tally) -> bytes:
     try:
         new = rewrite(raw, value)
-    except (RecursionError, MemoryError) as error:
+    except RecursionError as error:
         value = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
         new = rewrite(raw, value)
     tally.add(value)

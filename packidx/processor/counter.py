@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, LimitError
 from packidx.processor.compared import TEXT, Compared
 from packidx.processor.expand import Expanded, expand
 from packidx.processor.families import Expansion, MediaCounts
@@ -32,6 +32,8 @@ TOKENS_PER_MEDIUM = 500
 UNKNOWN = -1
 
 Ints = NDArray[np.int64]
+
+OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
 
 
 @dataclass(slots=True)
@@ -215,6 +217,11 @@ class Counter:
                     rendered.append(number)
                 except BadRecord as error:
                     texts.errors[number] = error
+                except LimitError as error:
+                    name = None if self.files is None else self.files.name
+                    raise LimitError(f"{name}: {error}", number) from None
+                except MemoryError:
+                    raise LimitError(OUT_OF_MEMORY, number) from None
         if rendered:
             self._tokenize(expanded, np.array(rendered), media, texts)
         return texts

@@ -11,8 +11,9 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
-import jinja2.sandbox
 import jinja2.utils
+
+from packidx.processor.limits import LimitedEnvironment, check_indent
 
 
 class Generation(jinja2.ext.Extension):
@@ -74,6 +75,7 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """``tojson``, without HTML escapes."""
+    check_indent(indent)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -84,13 +86,10 @@ def now(layout: str) -> str:
     return datetime.now().strftime(layout)
 
 
-Environment = jinja2.sandbox.ImmutableSandboxedEnvironment
-
-
 def chat_environment(
-    kind: type[Environment] = Environment, generation: type[Generation] = Generation
-) -> Environment:
-    """A sandboxed environment that renders chat templates as transformers 5.23 does.
+    kind: type[LimitedEnvironment] = LimitedEnvironment, generation: type[Generation] = Generation
+) -> LimitedEnvironment:
+    """A sandboxed environment that renders chat templates as transformers 5.23 does, in bounds.
 
     Args:
         kind: the environment's class.

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 import jinja2.meta
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord, LimitError, SourceError
+from packidx.processor import limits
 from packidx.processor.environment import Generation, chat_environment
 from packidx.processor.fallback import Search
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.limits import OutOfTime, TooLarge, time_limit
 from packidx.processor.messages import (
     AS_LIST,
     AS_STRING,
@@ -45,6 +47,7 @@ from packidx.processor.turns import Lost, Words, find_turns
 from packidx.records.conversation import Conversation, Turn
 
 MAX_STRUCTURES = 4096
+Result = TypeVar("Result")
 _PART = re.compile("""['"]type['"]""")  # of a part that is written as it stands in the code
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
@@ -132,19 +135,26 @@ class ChatTemplate:
                 ``bad_text`` if it holds half a surrogate pair;
                 ``media_token_in_text`` if a text holds a placeholder token;
                 ``media_not_rendered`` if the template leaves a medium out.
+            LimitError: the template does not come to an end.
+            MemoryError: it ran out.
         """
         try:
             key, texts = structure(conversation, self._names)
         except Unusual:
-            return self._render_slowly(conversation, self._render(conversation))
+            return _in_time(self._render_slowly, conversation)
         values = texts.copy()
         tree = self._trees.get(key)
-        skeleton = None if tree is None else tree.find(values)
-        if skeleton is None:
-            skeleton, values = self._learn(conversation, key, texts)
-        if isinstance(skeleton, Dead):
-            return self._render_slowly(conversation, self._render(conversation))
-        text, borders = skeleton.fill(values)
+        try:
+            skeleton = None if tree is None else tree.find(values)
+            if skeleton is None:
+                skeleton, values = _in_time(self._learn, conversation, key, texts)
+            if isinstance(skeleton, Dead):
+                return _in_time(self._render_slowly, conversation)
+            text, borders = skeleton.fill(values)
+            if len(text) > limits.MAX_TEXT:
+                raise TooLarge
+        except TooLarge as error:
+            raise _refusal(error) from error
         if not text.isascii():
             _check_unicode(text)
         if skeleton.media is None or self._placeholders.are_in(texts):
@@ -152,7 +162,7 @@ class ChatTemplate:
         else:
             media = tuple([borders[i] + offset for i, offset in skeleton.media])
         if skeleton.lost:
-            spans = self._search_spans(conversation, text)
+            spans = _in_time(self._search_spans, conversation, text)
         else:
             spans = skeleton.label_spans(text, borders, self.policy)
         return Rendered(text, spans, media)
@@ -161,7 +171,8 @@ class ChatTemplate:
         """`conversation` as the messages that the template gets."""
         return messages_of(conversation, self._form)
 
-    def _render_slowly(self, conversation: Conversation, text: str) -> Rendered:
+    def _render_slowly(self, conversation: Conversation) -> Rendered:
+        text = self._render(conversation)
         _check_unicode(text)
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._search_spans(conversation, text), media)
@@ -186,8 +197,10 @@ class ChatTemplate:
                 add_generation_prompt=prompt,
                 **self.special_tokens,
             )
+        except MemoryError:  # says nothing of the record
+            raise
         except Exception as error:  # a template is foreign code: whatever it raises is its verdict
-            raise BadRecord("template", f"the chat template refuses it: {error}") from error
+            raise _refusal(error) from error
 
     @cached_property
     def _form(self) -> Form:
@@ -248,6 +261,8 @@ class ChatTemplate:
             rendering = tracer.render(trace, messages, conversation.tools, self.special_tokens)
             skeleton, layout = lay_out(trace, rendering, owners)
             plain = self._render(conversation)
+        except MemoryError:
+            raise
         except Exception:  # not traceable, or refused: Jinja's own rendering says which
             return DEAD
         made = len(trace.values) - len(trace.pending)
@@ -292,6 +307,26 @@ class _Tracer:
             add_generation_prompt=False,
             **tokens,
         )
+
+
+def _in_time(call: Callable[..., Result], *args: Any) -> Result:
+    """``call(*args)``, which is not waited for without end.
+
+    Raises:
+        LimitError: it took too long.
+    """
+    try:
+        with time_limit():
+            return call(*args)
+    except OutOfTime:
+        raise LimitError(
+            f"the chat template has not come to an end after {limits.MAX_SECONDS:g} s of work: "
+            "mend it, or leave the record out"
+        ) from None
+
+
+def _refusal(error: Exception) -> BadRecord:
+    return BadRecord("template", f"the chat template refuses it: {error}")
 
 
 def _rebuild(source: str, tokens: dict[str, str], options: dict[str, Any]) -> ChatTemplate:

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, NoReturn
 
-import jinja2.compiler
 import jinja2.filters
 import jinja2.nodes
 import jinja2.runtime
-import jinja2.sandbox
 
 from packidx.processor.environment import (
     Generation,
@@ -25,6 +23,7 @@ from packidx.processor.environment import (
     now,
     to_json,
 )
+from packidx.processor.limits import LimitedEnvironment, LimitedGenerator, bounded
 from packidx.processor.trace import Block, Trace, Untraceable
 from packidx.processor.traced import Traced, join_pieces, pieces_of
 from packidx.processor.traced_values import Length, holds_traced, untangle
@@ -45,7 +44,7 @@ _SCOPES = {"_loop_vars", "_block_vars"}
 """What Jinja hands to a call besides its arguments: variables in scope, for its context alone."""
 
 
-class _Generator(jinja2.compiler.CodeGenerator):
+class _Generator(LimitedGenerator):
     """Writes code that calls the environment where plain strings would be made."""
 
     def _output_child_pre(self, node: Any, frame: Any, finalize: Any) -> None:
@@ -88,11 +87,10 @@ class _TracedGeneration(Generation):
         return join_pieces(environment.current, (Block(True), *text, Block(False)))
 
 
-class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+class TracingEnvironment(LimitedEnvironment):
     """Renders `Traced` texts to a `Traced` text."""
 
     code_generator_class = _Generator
-    intercepted_binops = frozenset(["%", "*"])
     current: Trace
     """The rendering under way."""
 
@@ -104,7 +102,7 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     @staticmethod
     def concat(values: Iterable[str]) -> str:
         """Texts as one."""
-        values = list(values)
+        values = bounded(values)
         trace = next((value._trace for value in values if isinstance(value, Traced)), None)
         if trace is None:
             return "".join(values)
@@ -128,7 +126,7 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call(context, function, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if holds_traced(left) or holds_traced(right):
+        if operator != "+" and (holds_traced(left) or holds_traced(right)):
             raise Untraceable(f"a text {operator} something")
         return super().call_binop(context, operator, left, right)
 

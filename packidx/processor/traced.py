@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter, methodcaller
 from typing import Any, NoReturn
 
+from packidx.processor.limits import limited_method
 from packidx.processor.trace import Block, Piece, Step, Trace, Untraceable
 
 LEAK = "\ue0b0"
@@ -126,7 +127,7 @@ class Traced(str):
     def _made(self, name: str, *args: Any) -> Traced:
         """What a method of str makes of this text."""
         number = self._number()
-        call = methodcaller(name, *args)
+        call = limited_method(name, *args)
         key = _hashable((name, number, args))
         return self._value(key, lambda v: call(v[number]), cut=name in _CUTS)
 

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from packidx.encode.loading import transformers_class
-from packidx.errors import BadRecord, MissingExtraError
+from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.compared import IMAGE, TEXT, Compared
 from packidx.processor.counter import Counter, media_token_in_text
 from packidx.processor.folder import ProcessorFiles
@@ -55,8 +55,8 @@ def _compare(
         kind = IMAGE if talk.media else TEXT
         try:
             ours = _own_ids(counter, talk)
-        except BadRecord:
-            continue  # it becomes a rejected row
+        except (BadRecord, LimitError, MemoryError):
+            continue  # it becomes a rejected row, or ends the run where it is counted
         try:
             real = _real_ids(files, processor, talk)
         except Exception as error:  # nothing was built that could be compared

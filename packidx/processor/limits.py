@@ -1,0 +1,321 @@
+"""What a chat template may take: it is foreign code, and must not eat a machine.
+
+A text above `MAX_TEXT` characters is refused wherever the template makes one: by what the template
+writes, by operators, by methods of texts, by filters. That depends on the record and the template
+alone, so the record is rejected. How long a rendering takes, and whether memory lasts, depends on
+the machine too: neither is a verdict on a record, so both end the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from operator import methodcaller
+from types import FrameType
+from typing import Any
+
+import jinja2.compiler
+import jinja2.exceptions
+import jinja2.filters
+import jinja2.nodes
+import jinja2.sandbox
+
+MAX_TEXT = 1 << 27
+"""Characters of a text: some 30 million tokens, above what any model is trained on."""
+MAX_SECONDS = 60.0
+"""CPU time of one conversation's rendering; the usual one takes some ten microseconds."""
+_MAX_BITS = 1 << 20  # of an integer that a template computes
+_MAX_INDENT = 1000
+_PER_ITEM = 64  # bytes of an item in a list, or so
+_MAX_PIECES = 1 << 22
+_NUMBER = re.compile(r"\d+")
+_OPERATORS = frozenset(("*", "**", "%", "+"))
+
+
+class TooLarge(jinja2.exceptions.SecurityError):
+    """A template makes a text above `MAX_TEXT` characters."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it makes a text of more than {MAX_TEXT:,} characters")
+
+
+class OutOfTime(BaseException):
+    """A rendering took over `MAX_SECONDS`; nothing that catches a template's errors catches it."""
+
+
+@contextlib.contextmanager
+def time_limit() -> Iterator[None]:
+    """Raise `OutOfTime` in the block when it has taken `MAX_SECONDS` of CPU time.
+
+    Processes that count do so in their main thread; in any other one there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "setitimer"
+    ):
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, _stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise OutOfTime
+
+
+def concat(texts: Iterable[str]) -> str:
+    """``"".join(texts)``, which stops where it becomes too large."""
+    whole = io.StringIO()
+    size = 0
+    for text in texts:
+        size += len(text)
+        if size > MAX_TEXT:
+            raise TooLarge
+        whole.write(text)
+    return whole.getvalue()
+
+
+def bounded(texts: Iterable[str]) -> list[str]:
+    """The texts, traced or not, if they are not too many.
+
+    Raises:
+        TooLarge: they are.
+    """
+    found: list[str] = []
+    size = 0
+    for text in texts:
+        size += _len(text)
+        if size > MAX_TEXT or len(found) > _MAX_PIECES:
+            raise TooLarge
+        found.append(text)
+    return found
+
+
+def check_indent(indent: int | str | None) -> None:
+    """Refuse JSON that is indented without measure.
+
+    Raises:
+        TooLarge: it is.
+    """
+    if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
+        raise TooLarge
+
+
+def limited_method(name: str, *args: Any) -> Callable[[str], Any]:
+    """A method of str, as `methodcaller`, that is refused where its result would be too large."""
+    call, size = methodcaller(name, *args), _METHODS.get(name)
+    if size is None:
+        return call
+
+    def limited(text: str) -> Any:
+        _check(size, text, *args)
+        return call(text)
+
+    return limited
+
+
+class Buffer(list[str]):
+    """What a macro or block has written so far."""
+
+    size = 0
+
+    def append(self, text: str) -> None:
+        self.size += _len(text)
+        if self.size > MAX_TEXT or len(self) > _MAX_PIECES:
+            raise TooLarge
+        super().append(text)
+
+    def extend(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.append(text)
+
+
+class LimitedGenerator(jinja2.compiler.CodeGenerator):
+    """Writes code that collects texts in a `Buffer`, and joins by the environment's `concat`."""
+
+    def buffer(self, frame: Any) -> None:
+        frame.buffer = self.temporary_identifier()
+        self.writeline(f"{frame.buffer} = environment.buffer()")
+
+    def visit_Concat(self, node: Any, frame: Any) -> None:
+        self.write("concat(map(str, (")
+        for child in node.nodes:
+            self.visit(child, frame)
+            self.write(", ")
+        self.write(")))")
+
+
+class LimitedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """A sandbox in which no text becomes too large."""
+
+    code_generator_class = LimitedGenerator
+    buffer = Buffer
+    intercepted_binops = _OPERATORS
+    concat = staticmethod(concat)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.filters |= {name: _limited(name, self.filters[name]) for name in _FILTERS}
+        self.filters["join"] = _join
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        check_binop(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        # `str.format` comes wrapped by the sandbox.
+        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
+        if type(owner) is str:
+            name = function.__name__
+            if name == "join" and len(args) == 1:
+                return concat(_between(owner, args[0]))
+            if (size := _METHODS.get(name)) is not None:
+                _check(size, owner, *args, **{k: v for k, v in kwargs.items() if k[0] != "_"})
+        return super().call(context, function, *args, **kwargs)
+
+
+def check_binop(operator: str, left: Any, right: Any) -> None:
+    """Refuse what an operator would make too large.
+
+    Raises:
+        TooLarge: it would.
+    """
+    sized = (str, list, tuple)
+    if operator == "%":
+        if isinstance(left, str):
+            _check(_format, left, *(right if isinstance(right, tuple) else (right,)))
+    elif operator == "+":
+        if (
+            isinstance(left, sized)
+            and isinstance(right, sized)
+            and _len(left) + _len(right) > MAX_TEXT
+        ):
+            raise TooLarge
+    elif isinstance(left, int) and isinstance(right, int):
+        bits = (
+            left.bit_length() * right
+            if operator == "**"
+            else left.bit_length() + right.bit_length()
+        )
+        if bits > _MAX_BITS:
+            raise TooLarge
+    elif operator == "*":
+        for value, times in ((left, right), (right, left)):
+            if (
+                isinstance(value, sized)
+                and isinstance(times, int)
+                and _len(value) * times > MAX_TEXT
+            ):
+                raise TooLarge
+
+
+def _len(value: str | list[Any] | tuple[Any, ...]) -> int:
+    return str.__len__(value) if isinstance(value, str) else len(value)  # of a traced text: 1
+
+
+def _check(size: Callable[..., int], *args: Any, **kwargs: Any) -> None:
+    try:
+        found = size(*args, **kwargs)
+    except (TypeError, ValueError, AttributeError):
+        return  # wrong arguments: the call itself says so
+    if found > MAX_TEXT:
+        raise TooLarge
+
+
+def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that is told before it makes a text that is too large."""
+    size = _FILTERS[name]
+    first = 1 if hasattr(function, "jinja_pass_arg") else 0  # the environment or context
+
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        _check(size, *args[first:], **kwargs)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@jinja2.pass_environment
+def _join(environment: Any, value: Any, d: Any = "", attribute: Any = None) -> str:
+    if attribute is not None:
+        value = map(jinja2.filters.make_attrgetter(environment, attribute), value)
+    return concat(_between(str(d), map(str, value)))
+
+
+def _between(separator: str, items: Iterable[Any]) -> Iterator[str]:
+    for number, item in enumerate(items):
+        if not isinstance(item, str):
+            text = f"sequence item {number}: expected str instance, {type(item).__name__} found"
+            raise TypeError(text)
+        if number:
+            yield separator
+        yield item
+
+
+# -- upper bounds of what methods and filters make -------------------------------------------------
+
+
+def _padded(text: Any, width: int = 80, *rest: Any, **named: Any) -> int:
+    return max(len(str(text)), width)
+
+
+def _tabs(text: str, tabsize: int = 8) -> int:
+    return len(text) + text.count("\t") * tabsize
+
+
+def _indented(text: str, width: int | str = 4, *rest: Any, **named: Any) -> int:
+    each = len(width) if isinstance(width, str) else width
+    return len(text) + (text.count("\n") + 1) * each
+
+
+def _replaced(text: Any, old: str, new: str, *rest: Any, **named: Any) -> int:
+    said = str(text)
+    return len(said) + said.count(old) * len(new)
+
+
+def _translated(text: str, table: dict[int, Any]) -> int:
+    longest = max((len(new) for new in table.values() if isinstance(new, str)), default=1)
+    return len(text) * longest
+
+
+def _format(text: str, *args: Any, **kwargs: Any) -> int:
+    """Of ``%``, ``format`` and ``format_map``: widths in the text or given, and what is put in."""
+    values: list[Any] = [*args, *kwargs.values()]
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, dict):
+            values += value.values()
+    longest = max((_len(value) for value in values if isinstance(value, str)), default=0)
+    fields = text.count("%") + text.count("{")
+    stated = sum(int(digits[:18]) for digits in _NUMBER.findall(text))
+    if "*" in text or text.count("{") > 1:  # a width may be an argument
+        stated += fields * max((v for v in values if type(v) is int), default=0)
+    return len(text) + fields * longest + stated
+
+
+def _items(value: Any, number: int, *rest: Any, **named: Any) -> int:
+    return number * _PER_ITEM
+
+
+_METHODS: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
+    **dict.fromkeys(("format", "format_map"), _format),
+    "expandtabs": _tabs,
+    "replace": _replaced,
+    "translate": _translated,
+}
+_FILTERS: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(("batch", "slice", "round"), _items),
+    "center": _padded,
+    "format": _format,
+    "indent": _indented,
+    "replace": _replaced,
+}

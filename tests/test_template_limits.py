@@ -1,0 +1,209 @@
+"""A chat template is foreign code: what it makes is bounded, and so is the time it takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from packidx_cli.main import main
+
+from packidx.errors import BadRecord, LimitError
+from packidx.processor import limits
+from packidx.processor.template import ChatTemplate
+from packidx.records.conversation import Conversation, Turn
+
+TALK = Conversation((Turn("user", ("hello\tthere",)), Turn("assistant", ("good day",))))
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+
+TOO_LARGE = {
+    "*": "{{ 'a' * 10**10 }}",
+    "* of a list": "{{ ([0] * 10**10)|length }}",
+    "* of what the record says": "{{ messages[0].content * 10**9 }}",
+    "**": "{{ 10**(10**10) }}",
+    "* of integers": "{% set n = namespace(x=10**1000) %}{% for i in range(40) %}"
+    "{% set n.x = n.x * n.x %}{% endfor %}",
+    "%": "{{ '%0999999999d' % 1 }}",
+    "% with a width given": "{{ '%*d' % (10**10, 1) }}",
+    "format": "{{ '{:>9999999999}'.format('a') }}",
+    "format with a width given": "{{ '{:{}}'.format('a', 10**10) }}",
+    "format_map": "{{ '{a:>9999999999}'.format_map({'a': 'a'}) }}",
+    "format, filter": "{{ '%9999999999s'|format('a') }}",
+    "+": "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}"
+    "{% endfor %}{{ n.x|length }}",
+    "~": "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}"
+    "{% endfor %}{{ n.x|length }}",
+    "center": "{{ 'a'|center(10**10) }}",
+    "center of what the record says": "{{ messages[0].content.center(10**10) }}",
+    "ljust": "{{ 'a'.ljust(10**10) }}",
+    "zfill": "{{ 'a'.zfill(10**10) }}",
+    "expandtabs": "{{ messages[0].content.expandtabs(10**10) }}",
+    "indent": "{{ 'a\nb'|indent(10**10, true) }}",
+    "replace": "{% set x = 'ab' * 10000 %}{{ x|replace('a', x)|replace('b', x)|length }}",
+    "replace, method": "{% set x = 'ab' * 10000 %}{{ x.replace('', x).replace('b', x)|length }}",
+    "join": "{{ ([messages[0].content] * 100000)|join('-' * 100000) }}",
+    "join, method": "{{ ('-' * 1000000).join(['a'] * 100000) }}",
+    "translate": "{{ ('a' * 10000).translate({97: 'b' * 1000000}) }}",
+    "batch": "{{ [1]|batch(10**10, 0)|list|length }}",
+    "tojson": "{{ [[1]]|tojson(indent=10**10) }}",
+    "round": "{{ 1.5|round(10**10, 'ceil') }}",
+    "written": "{% for i in range(100000) %}{{ 'a' * 1000000 }}{% endfor %}",
+    "blocks": "{% set x %}{% for i in range(100000) %}{{ 'a' * 1000000 }}{% endfor %}{% endset %}",
+    "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% else %}"
+    "{{ 'a' * 1000000 }}{% endif %}{% endmacro %}{{ m(12) }}",
+}
+
+
+@pytest.mark.parametrize("source", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_what_a_template_makes_too_large_is_refused(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_TEXT", 1 << 24)
+    template = ChatTemplate(CHATML + source)
+    for _ in range(2):  # as it is learned, and as it is known
+        with pytest.raises(BadRecord) as caught:
+            template.render(TALK)
+        assert caught.value.reason == "template"
+        assert "a text of more than 16,777,216 characters" in caught.value.detail
+
+
+def test_a_text_that_is_too_large_is_refused_whichever_way_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_TEXT", 1000)
+
+    def talk(words: str) -> Conversation:
+        return Conversation((Turn("user", (words,)), Turn("assistant", ("good day",))))
+
+    known = ChatTemplate(CHATML)
+    assert known.render(talk("a")).text
+    fresh = ChatTemplate(CHATML)
+    for template in (known, fresh):
+        with pytest.raises(BadRecord, match="more than 1,000 characters"):
+            template.render(talk("a" * 1000))
+    assert fresh.render(talk("a")).text == known.render(talk("a")).text
+
+
+ORDINARY = [
+    "{{ 'ab' ~ 1 ~ none ~ 'c' }}|{{ 'a' + 'b' }}|{{ 2 * 3 + 2 ** 8 }}",
+    "{{ '%05.1f|%s' % (1.5, 'x') }}|{{ '%d' % 3 }}|{{ 'a' * 0 }}|{{ 3 % 2 }}",
+    "{{ ['a', 1, 2.5]|join(', ') }}|{{ [{'a': 1}, {'a': 2}]|join('-', attribute='a') }}",
+    "{{ '-'.join(['a', 'b']) }}|{{ 'a'.center(5) }}|{{ '{:>3}{}'.format('a', 'b') }}",
+    "{{ 'a\nb'|indent(2) }}|{{ 'a'|center(4) }}|{{ 'aXa'|replace('a', 'bb', 1) }}",
+    "{{ '%s-%s'|format('a', 'b') }}|{{ [1, 2, 3]|batch(2, 0)|list }}|{{ 2.567|round(1) }}",
+    "{{ {'a': [1]}|tojson(indent=2) }}|{{ 'a' * 3 }}|{{ [1] + [2] }}|{{ 'a\tb'.expandtabs(4) }}",
+]
+
+
+@pytest.mark.parametrize("source", ORDINARY)
+def test_bounds_change_nothing_else(source: str) -> None:
+    import jinja2.sandbox
+
+    from packidx.processor.environment import to_json
+
+    plain = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    plain.filters["tojson"] = to_json
+    expected = plain.from_string(CHATML + source).render(
+        messages=[
+            {"role": turn.role, "content": "".join(map(str, turn.parts))} for turn in TALK.turns
+        ]
+    )
+    template = ChatTemplate(CHATML + source)
+    assert [template.render(TALK).text for _ in range(2)] == [expected] * 2
+
+
+ENDLESS = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+    "{% endfor %}{% endfor %}{% endfor %}",
+    "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ m(60) }}",
+}
+
+
+@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("slowly", [False, True])
+def test_a_template_that_does_not_end_is_no_verdict_on_a_record(
+    source: str, slowly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_SECONDS", 0.3)
+    untraceable = "{{ messages[0].content|urlize }}" if slowly else ""
+    template = ChatTemplate(untraceable + CHATML + source)
+    with pytest.raises(LimitError, match=r"has not come to an end after 0\.3 s"):
+        template.render(TALK)
+    monkeypatch.setattr(limits, "MAX_SECONDS", 60.0)
+    until = time.process_time() + 0.5
+    while time.process_time() < until:  # nothing is left that would go off
+        pass
+
+
+def test_the_run_ends_and_names_template_and_record(
+    tmp_path: Path,
+    processors: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(limits, "MAX_SECONDS", 0.5)
+    endless = "{% if 'wait' in messages[0].content %}" + ENDLESS["loops"] + "{% endif %}"
+    folder = tmp_path / "processor"
+    shutil.copytree(processors / "qwen2.5-vl", folder)
+    (folder / "chat_template.jinja").write_text(CHATML + endless)
+    said = {"role": "assistant", "content": "good day"}
+    records = [
+        {"id": f"number {n}", "messages": [{"role": "user", "content": words}, said]}
+        for n, words in enumerate(["hello", "hello", "wait", "hello"])
+    ]
+    (tmp_path / "talk.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    command = ["estimate", str(tmp_path / "talk.jsonl"), "-o", str(tmp_path / "out"), "--quiet"]
+    assert main([*command, "--processor", str(folder), "--workers", "1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path}/talk.jsonl, record 2 (number 2): {folder}: the chat template has" in line
+    assert not (tmp_path / "out").exists()
+
+
+_HUNGRY = """
+import resource, sys
+from packidx.processor.template import ChatTemplate
+from packidx.records.conversation import Conversation, Turn
+template = ChatTemplate(sys.argv[1])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+most = resource.getrlimit(resource.RLIMIT_AS)[1]
+resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), most))
+try:
+    template.render(Conversation((Turn("user", ("hello",)),)))
+except MemoryError:
+    print("memory")
+"""
+
+
+def test_memory_that_runs_out_is_no_verdict_on_a_record() -> None:
+    hoard = (
+        "{% set n = namespace(x=[]) %}{% for i in range(1000) %}"
+        "{% set n.x = n.x + ['a' * 60000000 ~ i] %}{% endfor %}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _HUNGRY, CHATML + hoard], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("memory\n", "")
+
+
+def test_the_run_ends_where_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hungry_encoder.py").write_text(
+        "def encode(record):\n"
+        "    return {'input_ids': [1] * 5} if record['a'] else bytearray(1 << 60)\n"
+    )
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": 0}\n')
+    command = ["estimate", "a.jsonl", "-o", "out", "--encode", "hungry_encoder:encode"]
+    assert main([*command, "--workers", "1", "--quiet"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a.jsonl, record 1 (a.jsonl#1): memory ran out" in line or (
+        "a.jsonl, record 1: memory ran out" in line
+    )
+    assert not (tmp_path / "out").exists()
