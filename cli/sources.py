@@ -25,6 +25,13 @@ _OPTIONS = (
         "own folder]",
     ),
     click.option(
+        "--remote-media",
+        multiple=True,
+        metavar="PREFIX",
+        help="URL, such as s3://corpus/images/, below which records may refer to objects. Repeat "
+        "for more.  [default: none but those below a media root, or a shard's folder, in a store]",
+    ),
+    click.option(
         "--column",
         "columns",
         multiple=True,
@@ -58,7 +65,7 @@ _OPTIONS = (
 
 
 def source_options(command: Command) -> Command:
-    """Media root, columns, tags, delimiter, workers, quiet and json."""
+    """Media root, remote media, columns, tags, delimiter, workers, quiet and json."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

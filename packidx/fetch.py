@@ -14,6 +14,7 @@ from packidx.index import Index, Sample
 
 if TYPE_CHECKING:
     from packidx.records.layout import Layout
+    from packidx.records.paths import MediaRoot
 
 # What reads records brings Pillow: it is imported when a record is read, so that `import
 # packidx.torch` costs little more than torch.
@@ -52,17 +53,15 @@ class Located(NamedTuple):
 
     record: dict[str, Any]
     """In its own dialect and the standard names."""
-    folder: str
-    """Where relative references start from."""
-    confined: bool
-    """Whether nothing outside `folder` may be read."""
+    root: MediaRoot
+    """Where its media may lie."""
 
 
 class Fetcher:
     """Reads the records that an index locates; holds no file open, pickles small.
 
     Of the manifest it needs, per shard, `uri`, `bytes`, and `container` where it is not JSON Lines;
-    per source `name`, `media_root`, and `layout` where it is not the default one.
+    per source `name`, `media_root`, and `remote_media` and `layout` where they were stated.
     """
 
     def __init__(self, index: Index) -> None:
@@ -73,6 +72,7 @@ class Fetcher:
             one["name"]: one.get("media_root") or self._layouts[one["name"]].media_root
             for one in sources
         }
+        self._remote_media = {one["name"]: tuple(one.get("remote_media", ())) for one in sources}
         self._checked: set[int] = set()  # shards of the planned size
         self._compared: set[int] = set()  # and those that were looked at more closely
         self._changes: list[str] = []
@@ -88,7 +88,7 @@ class Fetcher:
         from packidx.records.media import open_media
 
         found = self.record(sample)
-        return open_media(found.record, found.folder, found.confined, self.index.resolve)
+        return open_media(found.record, found.root, self.index.resolve)
 
     def read_together(self, samples: Sequence[Sample]) -> dict[int, dict[str, Any]]:
         """The records of those of `samples` that wait for a store, asked for at the same time.
@@ -123,8 +123,9 @@ class Fetcher:
         if sample.shard is None or sample.offset is None:
             return False  # what is read through a copy is not for several threads
         root = self._media_roots.get(sample.source or "")
+        remote = self._remote_media.get(sample.source or "", ())
         uri = self.index.manifest["shards"][sample.shard]["uri"]
-        return any(storage.is_url(self.index.resolve(one)) for one in (uri, root) if one)
+        return any(storage.is_url(self.index.resolve(one)) for one in (uri, root, *remote) if one)
 
     def record(self, sample: Sample) -> Located:
         """The record of `sample`, its media where they are.
@@ -155,9 +156,16 @@ class Fetcher:
             self.shard(sample.shard)
             raise
         check_key(path, sample, key_of(record, kind))
-        root = self._media_roots.get(sample.source or "")
-        folder = self.index.resolve(root) if root is not None else own_root(path, kind)
-        return Located(record, folder, root is not None)
+        return Located(record, self._root(sample.source or "", own_root(path, kind)))
+
+    def _root(self, source: str, own: str) -> MediaRoot:
+        from packidx.records.paths import MediaRoot
+
+        stated = self._media_roots.get(source)
+        remote = tuple(map(self.index.resolve, self._remote_media.get(source, ())))
+        if stated is None:
+            return MediaRoot(own, False, remote)
+        return MediaRoot(self.index.resolve(stated), True, remote)
 
     def layout(self, source: str | None) -> Layout:
         """How a source names things."""

@@ -82,6 +82,17 @@ def refuse_password(path: str) -> None:
         )
 
 
+def check_url(url: str) -> None:
+    """
+    Raises:
+        SourceError: it is no URL of a store that can be read, or has a password in it.
+        MissingExtraError: the package for it is not installed.
+    """
+    if not is_url(url) or not absolute(url).partition("://")[2]:
+        raise SourceError(f"{url} is no URL of a place in an object store: write s3://BUCKET/…")
+    _opened(url)
+
+
 def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
     """``call`` of each item, by threads: for requests, which wait for a store and not for a core.
 
@@ -440,6 +451,9 @@ def _opened(url: str) -> tuple[Any, str]:
     except ImportError as error:
         pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else str(error)
         raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
+    except Exception as error:  # of a store that cannot be reached by a URL alone
+        text = f"{url}: {scheme} cannot be used ({_words(error)}); name a file, or an s3:// URL"
+        raise SourceError(text) from None
     return system, system._strip_protocol(f"{scheme}://{url.partition('://')[2]}")
 
 

@@ -46,6 +46,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
 from packidx.estimate import estimate_lengths
 from packidx.records.media import open_media
+from packidx.records.paths import MediaRoot
 from packidx.records.sources import read_record
 
 COUNTED = None
@@ -279,7 +280,7 @@ def test_outcome(
         assert (row["length"], row["text_tokens"], row["media"]) == (0, None, None)
         return
     assert (row["status"], row["reason"], row["method"]) == ("ok", None, "exact"), row
-    built = encoder(open_media(record, str(places / "media"), True))
+    built = encoder(open_media(record, MediaRoot(str(places / "media"), True)))
     assert row["length"] == len(built["input_ids"])
     assert row["label_tokens"] == int((built["labels"][1:] != -100).sum())
     pixels = [

@@ -20,6 +20,7 @@ from PIL import Image
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, OptionError
 from packidx.records.media import open_media
+from packidx.records.paths import MediaRoot
 from packidx.verify import verify
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -393,7 +394,7 @@ def test_trl_counts_as_trl_encodes(
     theirs, ours = read(tmp_path / "trl"), read(tmp_path / "ours")
     assert len(theirs) == len(ours) == len(records) == 1000
     for record, their, our in zip(records, theirs, ours, strict=True):
-        sample = encoder(open_media(record, str(corpus), True))
+        sample = encoder(open_media(record, MediaRoot(str(corpus), True)))
         length = sample["input_ids"].shape[1]
         assert (their["status"], their["length"]) == ("ok", length)
         assert their["label_tokens"] == length - 1

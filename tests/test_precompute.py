@@ -34,6 +34,7 @@ from packidx.precompute.text import rewrite_text
 from packidx.records import sources
 from packidx.records.containers import lines
 from packidx.records.layout import Layout
+from packidx.records.paths import MediaRoot
 
 FORMS = ("lists", "objects")
 WRITTEN = re.compile(rb',? ?"_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
@@ -109,7 +110,7 @@ def test_sums_are_what_the_real_processor_builds(
     encoder = ProcessorEncoder(processor)
     for line in (tmp_path / "out" / "few.jsonl").read_text().splitlines():
         record = json.loads(line)
-        built = encoder(open_media(json.loads(line), str(corpus), True))
+        built = encoder(open_media(json.loads(line), MediaRoot(str(corpus), True)))
         meta = record["mm_inputs_meta"]
         assert record["_text_tokens"] + media_tokens(meta) == len(built["input_ids"])
         sizes = [pixels(corpus / path) for path in record["images"]]
@@ -201,7 +202,9 @@ LINES = st.one_of(
 
 def rewritten(shard: Path, kind: str, counter: RecordCounter, task_bytes: int) -> bytes:
     """A shard's bytes with counts, cut into as many pieces as `task_bytes` says."""
-    info = ShardInfo(0, shard.name, str(shard), "s", str(shard.parent), False, True, kind, Layout())
+    info = ShardInfo(
+        0, shard.name, str(shard), "s", MediaRoot(str(shard.parent)), True, kind, Layout()
+    )
     with mock.patch.object(lines, "SCAN_BLOCK", 64):
         scan = sources.container(kind).scan(str(shard), None, task_bytes)
     found = b""

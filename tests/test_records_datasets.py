@@ -16,6 +16,7 @@ from packidx.errors import SourceError
 from packidx.records.dialects import parse
 from packidx.records.expand import Shard, expand_sources
 from packidx.records.media import media_size, open_media
+from packidx.records.paths import MediaRoot
 from packidx.records.sources import read_records, read_row, scan
 
 datasets.disable_progress_bars()
@@ -89,8 +90,8 @@ def check(records: list[dict[str, Any]], first: int = 0) -> None:
         ]
         assert len(parsed.media) == len(expected.media) == (number % 3 != 0)
         for medium in parsed.media:
-            assert media_size(medium, "/nowhere", confined=True) == (20, 10 + number)
-        for medium in parse(open_media(record, "/nowhere", True)).media:
+            assert media_size(medium, MediaRoot("/nowhere", True)) == (20, 10 + number)
+        for medium in parse(open_media(record, MediaRoot("/nowhere", True))).media:
             assert isinstance(medium.ref, Image.Image)
             assert (medium.height, medium.width) == (20, 10 + number)
 

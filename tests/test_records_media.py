@@ -25,6 +25,7 @@ from packidx.records.media import (
     open_media,
     resolve,
 )
+from packidx.records.paths import MediaRoot
 
 ORIENTED_FORMATS = ["PNG", "JPEG", "WEBP", "TIFF"]
 
@@ -190,13 +191,13 @@ def test_lists_of_frames(root: Path) -> None:
     for video in (frames, {"frames": frames, "fps": 2}):
         record = {"messages": [{"role": "user", "content": "<video>"}], "videos": [video]}
         (medium,) = parse(record).media
-        assert media_size(medium, str(root), confined=True) is None
-        (opened,) = parse(open_media(record, str(root), True)).media
+        assert media_size(medium, MediaRoot(str(root), True)) is None
+        (opened,) = parse(open_media(record, MediaRoot(str(root), True))).media
         assert [image.size for image in opened.ref] == [(36, 20)] * 3
         assert (opened.num_frames, opened.fps) == (3, medium.fps)
         part = {"type": "video", **(video if isinstance(video, dict) else {"video": video})}
         record = {"messages": [{"role": "user", "content": [part]}]}
-        (inner,) = parse(open_media(record, str(root), True)).media
+        (inner,) = parse(open_media(record, MediaRoot(str(root), True))).media
         assert [image.size for image in inner.ref] == [(36, 20)] * 3
 
 
@@ -210,17 +211,17 @@ def test_lists_of_frames(root: Path) -> None:
 )
 def test_frames_are_looked_for(root: Path, frame: str, reason: str) -> None:
     video = Media("video", ["a.png", frame])
-    assert refused(media_size, video, str(root), confined=True).reason == reason
+    assert refused(media_size, video, MediaRoot(str(root), True)).reason == reason
     stated = Media("video", ["a.png", frame], 20, 36)
     if reason == "media_outside_root":
-        assert refused(media_size, stated, str(root), confined=True).reason == reason
+        assert refused(media_size, stated, MediaRoot(str(root), True)).reason == reason
     record = {"messages": [{"role": "user", "content": "<video>"}], "videos": [["a.png", frame]]}
-    assert refused(open_media, record, str(root), True).reason == reason
+    assert refused(open_media, record, MediaRoot(str(root), True)).reason == reason
 
 
 def test_single_turn_tables_are_opened(root: Path) -> None:
     record = {"question": "?", "answer": "!", "image": {"path": "a.png", "bytes": None}}
-    (medium,) = parse(open_media(record, str(root), True)).media
+    (medium,) = parse(open_media(record, MediaRoot(str(root), True))).media
     assert (medium.height, medium.width) == (20, 36)
 
 
@@ -241,7 +242,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
 
 def test_details_name_no_machine_address(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"not an image")
-    detail = refused(media_size, Media("image", "bad.png"), str(tmp_path), confined=True).detail
+    detail = refused(media_size, Media("image", "bad.png"), MediaRoot(str(tmp_path), True)).detail
     assert "bad.png" in detail
     assert str(tmp_path) not in detail
 
@@ -265,7 +266,7 @@ def root(tmp_path: Path) -> Path:
 def test_paths_inside_the_root(root: Path, ref: str) -> None:
     for confined in (True, False):
         for spelled in (ref, f"{root}/{ref}", f"file://{root}/{ref}"):
-            path = resolve(spelled, str(root), confined=confined)
+            path = resolve(spelled, MediaRoot(str(root), confined))
             assert os.path.samefile(path, root / ref)
 
 
@@ -273,12 +274,12 @@ def test_paths_inside_the_root(root: Path, ref: str) -> None:
     "ref", ["../root2/secret.png", "in/../../root2/secret.png", "link.png", "linked/secret.png"]
 )
 def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
-    assert refused(resolve, ref, str(root), confined=True).reason == "media_outside_root"
+    assert refused(resolve, ref, MediaRoot(str(root), True)).reason == "media_outside_root"
     absolute = f"{root}/{ref}"
-    assert refused(resolve, absolute, str(root), confined=True).reason == "media_outside_root"
+    assert refused(resolve, absolute, MediaRoot(str(root), True)).reason == "media_outside_root"
     if ".." in ref:
-        assert refused(resolve, ref, str(root), confined=False).reason == "media_outside_root"
-    assert os.path.exists(resolve(absolute, str(root), confined=False))
+        assert refused(resolve, ref, MediaRoot(str(root), False)).reason == "media_outside_root"
+    assert os.path.exists(resolve(absolute, MediaRoot(str(root), False)))
 
 
 @pytest.mark.parametrize(
@@ -296,20 +297,20 @@ def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
 )
 def test_references_that_lead_nowhere(root: Path, ref: str, reason: str) -> None:
     for confined in (True, False):
-        assert refused(resolve, ref, str(root), confined=confined).reason == reason
+        assert refused(resolve, ref, MediaRoot(str(root), confined)).reason == reason
 
 
 def test_media_size(root: Path) -> None:
     uri = "data:image/png;base64," + base64.b64encode(encoded()).decode()
     for ref in ("a.png", uri, encoded()):
-        assert media_size(Media("image", ref), str(root), confined=True) == (20, 36)
-    assert media_size(Media("image", "nope", 7, 8), str(root), confined=True) == (7, 8)
+        assert media_size(Media("image", ref), MediaRoot(str(root), True)) == (20, 36)
+    assert media_size(Media("image", "nope", 7, 8), MediaRoot(str(root), True)) == (7, 8)
     huge = Media("image", "nope", 100_000, 100_000)
-    assert refused(media_size, huge, str(root), confined=True).reason == "media_too_large"
+    assert refused(media_size, huge, MediaRoot(str(root), True)).reason == "media_too_large"
     video = Media("video", "none.mp4")
-    assert refused(media_size, video, str(root), confined=True).reason == "missing_media"
+    assert refused(media_size, video, MediaRoot(str(root), True)).reason == "missing_media"
     loop = Media("image", "loop.png")
-    reason = refused(media_size, loop, str(root), confined=False).reason
+    reason = refused(media_size, loop, MediaRoot(str(root), False)).reason
     assert reason in ("broken_media", "missing_media")
 
 
@@ -338,7 +339,7 @@ def test_media_size(root: Path) -> None:
 )
 def test_open_media_opens_every_image(root: Path, record: dict[str, Any]) -> None:
     before = repr(record)
-    opened = open_media(record, str(root), True)
+    opened = open_media(record, MediaRoot(str(root), True))
     (medium,) = parse(opened).media
     assert isinstance(medium.ref, Image.Image)
     assert (medium.height, medium.width) == (20, 36)
@@ -352,15 +353,15 @@ def test_relative_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: s
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path)
     forget_sizes()
-    assert resolve("a.png", root, confined=False) == os.path.join(root, "a.png")
+    assert resolve("a.png", MediaRoot(root, False)) == os.path.join(root, "a.png")
     with pytest.raises(BadRecord, match="not inside the media root"):
-        resolve("../a.png", root, confined=False)
+        resolve("../a.png", MediaRoot(root, False))
 
 
 def test_a_root_above_is_no_way_further_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     forget_sizes()
-    assert resolve("a.png", "..", confined=False) == "../a.png"
+    assert resolve("a.png", MediaRoot("..", False)) == "../a.png"
     with pytest.raises(BadRecord, match="not inside the media root"):
-        resolve("../a.png", "..", confined=False)
+        resolve("../a.png", MediaRoot("..", False))

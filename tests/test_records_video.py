@@ -20,6 +20,7 @@ from PIL import Image
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records import video as module
 from packidx.records.conversation import Media, MediaInfo
+from packidx.records.paths import MediaRoot
 from packidx.records.video import Video, forget_videos, media_info, video_info
 
 CONTAINERS: list[tuple[str, dict[str, Any]]] = [
@@ -175,7 +176,7 @@ def test_broken_files(tmp_path: Path) -> None:
         path = tmp_path / "b.mp4"
         path.write_bytes(data)
         with pytest.raises(BadRecord) as again:
-            media_info(Media("video", "b.mp4"), str(tmp_path), confined=True)
+            media_info(Media("video", "b.mp4"), MediaRoot(str(tmp_path), True))
         assert again.value.detail == found.value.detail  # the same on every machine
         forget_videos()
 
@@ -186,10 +187,10 @@ def test_no_file(tmp_path: Path) -> None:
     cases |= {"../a.mp4": "media_outside_root", "http://x/a.mp4": "media_remote"}
     for ref, reason in cases.items():
         with pytest.raises(BadRecord) as found:
-            media_info(Media("video", ref), str(tmp_path), confined=True)
+            media_info(Media("video", ref), MediaRoot(str(tmp_path), True))
         assert found.value.reason == reason, ref
     with pytest.raises(BadRecord, match="without a path"):
-        media_info(Media("video"), str(tmp_path), confined=True)
+        media_info(Media("video"), MediaRoot(str(tmp_path), True))
 
 
 def test_huge_frames_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,20 +203,20 @@ def test_huge_frames_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_a_record_states_goes_first(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", frames=12)
     root = str(tmp_path)
-    found = media_info(Media("video", "a.mp4"), root, confined=True)
+    found = media_info(Media("video", "a.mp4"), MediaRoot(root, True))
     assert found == MediaInfo(64, 96, 12, 10.0)
     stated = Media("video", "a.mp4", fps=4.0, frame_indices=(3, 1))
-    assert media_info(stated, root, confined=True) == MediaInfo(64, 96, 12, 4.0, (3, 1))
+    assert media_info(stated, MediaRoot(root, True)) == MediaInfo(64, 96, 12, 4.0, (3, 1))
     # Everything stated: the file is not looked at, but its place is.
     complete = {"height": 48, "width": 64, "num_frames": 99, "fps": 25.0}
-    info = media_info(Media("video", "none.mp4", **complete), root, confined=True)
+    info = media_info(Media("video", "none.mp4", **complete), MediaRoot(root, True))
     assert info == MediaInfo(48, 64, 99, 25.0)
     with pytest.raises(BadRecord, match="media_outside_root"):
-        media_info(Media("video", "../none.mp4", **complete), root, confined=True)
+        media_info(Media("video", "../none.mp4", **complete), MediaRoot(root, True))
     # A video that is opened says itself what it is.
     opened = Video(str(tmp_path / "a.mp4"))
-    assert media_info(Media("video", opened), "", confined=False) == found
-    assert media_info(Media("video", opened, fps=5.0), "", confined=False).fps == 5.0
+    assert media_info(Media("video", opened), MediaRoot("", False)) == found
+    assert media_info(Media("video", opened, fps=5.0), MediaRoot("", False)).fps == 5.0
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_what_a_record_states_goes_first(tmp_path: Path) -> None:
 def test_statements_that_cannot_be(stated: dict[str, Any], text: str, tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4", frames=12)
     with pytest.raises(BadRecord, match=re.escape(text)):
-        media_info(Media("video", "a.mp4", **stated), str(tmp_path), confined=True)
+        media_info(Media("video", "a.mp4", **stated), MediaRoot(str(tmp_path), True))
 
 
 def pictures(tmp_path: Path, sizes: list[tuple[int, int]]) -> list[str]:
@@ -248,20 +249,20 @@ def test_extracted_frames(tmp_path: Path) -> None:
     names = pictures(tmp_path, [(40, 30)] * 5)
     root = str(tmp_path)
     want = MediaInfo(30, 40, 5, extracted=True)
-    assert media_info(Media("video", names), root, confined=True) == want
+    assert media_info(Media("video", names), MediaRoot(root, True)) == want
     timed = Media("video", names, fps=2.0, frame_indices=(0, 10, 20, 30, 40), num_frames=7)
-    info = media_info(timed, root, confined=True)
+    info = media_info(timed, MediaRoot(root, True))
     assert info == MediaInfo(30, 40, 5, 2.0, (0, 10, 20, 30, 40), extracted=True)
     with pytest.raises(BadRecord, match="names 2 frames, the video has 5"):
-        media_info(Media("video", names, frame_indices=(0, 1)), root, confined=True)
+        media_info(Media("video", names, frame_indices=(0, 1)), MediaRoot(root, True))
     data = (tmp_path / names[3]).read_bytes()
     mixed = [tmp_path / names[0], data, Image.open(tmp_path / names[4])]
     video = Video([str(mixed[0]), *mixed[1:]])
     assert video.info == MediaInfo(30, 40, 3, extracted=True)
-    assert media_info(Media("video", video), "", confined=False) == video.info
+    assert media_info(Media("video", video), MediaRoot("", False)) == video.info
     assert video.frames([2, 0, 1])[:, 0, 0].tolist() == [[4, 8, 99], [0, 0, 99], [3, 6, 99]]
     uri = "data:image/png;base64," + base64.b64encode(data).decode()
-    assert media_info(Media("video", [uri, names[0]]), root, confined=True).num_frames == 2
+    assert media_info(Media("video", [uri, names[0]]), MediaRoot(root, True)).num_frames == 2
     with pytest.raises(BadRecord, match="has no frame 5"):
         Video([str(mixed[0])] * 5).frames([5])
 
@@ -273,7 +274,7 @@ def test_extracted_frames_that_do_not_do(tmp_path: Path) -> None:
     Image.new("RGB", (30, 40)).save(tmp_path / "turned.jpg", exif=exif)
     root = str(tmp_path)
     upright = Media("video", [names[0], "turned.jpg"])
-    assert media_info(upright, root, confined=True).height == 30
+    assert media_info(upright, MediaRoot(root, True)).height == 30
     for refs, text in (
         (names, "frame 0 of a video has 40x30 pixels, frame 2 has 30x40"),
         ([], "a video of no frames"),
@@ -281,20 +282,20 @@ def test_extracted_frames_that_do_not_do(tmp_path: Path) -> None:
         ([names[0], "../a.png"], "media_outside_root"),
     ):
         with pytest.raises(BadRecord, match=text):
-            media_info(Media("video", refs), root, confined=True)
+            media_info(Media("video", refs), MediaRoot(root, True))
     sized = Media("video", ["../a.png"], height=4, width=4)
     with pytest.raises(BadRecord, match="media_outside_root"):
-        media_info(sized, root, confined=True)
+        media_info(sized, MediaRoot(root, True))
 
 
 def test_answers_are_remembered_until_forgotten(tmp_path: Path) -> None:
     path = write_clip(tmp_path / "a.mp4", frames=4)
     media = Media("video", "a.mp4")
-    assert media_info(media, str(tmp_path), confined=True).num_frames == 4
+    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
     write_clip(path, frames=6)
-    assert media_info(media, str(tmp_path), confined=True).num_frames == 4
+    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
     forget_videos()
-    assert media_info(media, str(tmp_path), confined=True).num_frames == 6
+    assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 6
 
 
 def test_videos_travel_between_processes_and_hold_no_file(tmp_path: Path) -> None:
@@ -313,4 +314,4 @@ def test_pyav_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MissingExtraError, match=r'pip install "packidx\[video\]"'):
         video_info(str(path))
     complete = {"height": 48, "width": 64, "num_frames": 99, "fps": 25.0}
-    assert media_info(Media("video", "a.mp4", **complete), str(tmp_path), confined=True)
+    assert media_info(Media("video", "a.mp4", **complete), MediaRoot(str(tmp_path), True))

@@ -30,6 +30,7 @@ from packidx.fetch import is_transient
 from packidx.precompute import precompute
 from packidx.records.expand import expand_sources, short_names
 from packidx.records.media import open_media
+from packidx.records.paths import MediaRoot
 from packidx.torch import PackedDataset, PackSampler
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
@@ -268,7 +269,9 @@ def test_requests_do_not_wait_for_each_other(
     in_flight.most = 0
     turns = [{"role": "user", "content": "<image><image><image>?"}]
     names = [f"{number}.png" for number in range(3)]
-    opened = open_media({"messages": turns, "images": names}, f"{there}/kinds/jsonl", True)
+    opened = open_media(
+        {"messages": turns, "images": names}, MediaRoot(f"{there}/kinds/jsonl", True)
+    )
     assert in_flight.most == 3
     assert [image.format for image in opened["images"]] == ["PNG"] * 3
 
@@ -289,7 +292,7 @@ def test_records_whose_media_cannot_be_had(store: Store, tmp_path: Path) -> None
         "empty.png": "broken_media",
         "../outside.png": "media_outside_root",
         f"{URL}/refused/data/in/a.png": None,
-        f"{URL}/refused/data/../outside.png": "media_outside_root",
+        f"{URL}/refused/data/../outside.png": "media_remote",
         "https://example.org/a.png": "media_remote",
         f"s3://key:secret@{URL[5:]}/refused/data/in/a.png": "media_remote",
         "/etc/hostname": "media_outside_root",

@@ -19,6 +19,7 @@ from packidx.processor.sequence import locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects import parse
 from packidx.records.images import open_image
+from packidx.records.paths import MediaRoot
 from packidx.records.video import Video, media_info
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def _given(conversation: Conversation) -> dict[str, np.ndarray]:
 
 def _info(medium: Media) -> MediaInfo:
     if medium.kind == "video":
-        return media_info(medium, ".", confined=False)
+        return media_info(medium, MediaRoot("."))
     width, height = _open(medium).size
     return MediaInfo(height, width)
 

@@ -38,6 +38,8 @@ class Job:
     counter: RecordCounter
     """Of `recipe`, in this process."""
     media_root: str | None
+    remote_media: tuple[str, ...] = ()
+    """URLs below which records may refer to objects of stores."""
     calibrate: int = 0
     """Samples to encode for real (see `calibrate`)."""
     wanted_engine: str | None = None
@@ -57,6 +59,7 @@ class Job:
             "encode": None if self.counter.encoder is None else self.counter.encoder.name,
             "labels": self.recipe.labels,
             "media_root": self.media_root,
+            "remote_media": list(self.remote_media),
             "calibrate": self.calibrate,
             "seed": self.recipe.seed,
         }
@@ -91,7 +94,12 @@ def shard_infos(job: Job) -> list[ShardInfo]:
             names[number],
             shard.path,
             shard.source,
-            *media_root(shard.path, job.media_root or shard.layout.media_root, shard.container),
+            media_root(
+                shard.path,
+                job.media_root or shard.layout.media_root,
+                shard.container,
+                job.remote_media,
+            ),
             sized=job.recipe.processor is not None,
             container=shard.container,
             layout=shard.layout,
@@ -111,7 +119,7 @@ def job_digest(job: Job) -> str:
         **_inputs(job),
         "layouts": _layouts(job),
         "paths": [storage.absolute(info.path) for info in infos],
-        "media_roots": [[storage.absolute(info.root), info.confined] for info in infos],
+        "media_roots": [[storage.absolute(info.root.folder), info.root.confined] for info in infos],
         "fingerprints": job.counter.fingerprints(),
         "engine": job.engine,
         "compared": None if job.compared is None else job.compared.to_json(),
@@ -232,6 +240,7 @@ def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:
         {
             "name": name,
             "media_root": job.media_root or layouts.get(name, {}).get("media_root"),
+            **({"remote_media": list(job.remote_media)} if job.remote_media else {}),
             **({"layout": layouts[name]} if name in layouts else {}),
             **sums.to_json(),
         }

@@ -86,6 +86,7 @@ def estimate_lengths(
     method: str | None = None,
     text_engine: str | None = None,
     media_root: str | os.PathLike[str] | None = None,
+    remote_media: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
@@ -125,6 +126,9 @@ def estimate_lengths(
             with `tokenizers` on the data.
         media_root: folder of the media, or its URL; nothing outside it is read. Otherwise relative
             paths start from each shard's own folder, or from the one that a mix states.
+        remote_media: URLs, such as ``s3://corpus/images/``, below which records may refer to
+            objects. Any other reference to a store is rejected, unless it leads below a
+            `media_root` that is a URL or, without one, below the folder of a shard in a store.
         columns: what the sources call their columns, ``{"messages": "chat"}``; see
             `packidx.records.layout.COLUMNS`. A data set of a mix that states columns of its own
             must not be among the sources then; the same holds for tags and the delimiter.
@@ -151,7 +155,7 @@ def estimate_lengths(
     asked, workers = workers, num_workers(workers)
     wanted = text_engines.check_engine(text_engine)
     output = storage.local_path(os.fspath(output))
-    root = check_folder(media_root)
+    root, remote = check_folder(media_root), check_remote(remote_media)
     existing = place.check_place(output)
     layout = layout_from_options(columns, tags, delimiter=delimiter)
     shards = expand_sources([sources] if isinstance(sources, str) else list(sources), layout)
@@ -180,7 +184,7 @@ def estimate_lengths(
         if method is None:
             _check_renders(counter)
         scans = scan_shards(shards, workers, progress)
-        job = Job(shards, scans, recipe, counter, root, calibrate, wanted, method=method)
+        job = Job(shards, scans, recipe, counter, root, remote, calibrate, wanted, method=method)
         if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
             discarded = remove_abandoned(output)
             summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
@@ -336,3 +340,16 @@ def check_folder(path: str | os.PathLike[str] | None) -> str | None:
     if not found:
         raise SourceError(f"the media root {folder} is not a folder: check the path")
     return storage.local_path(folder)
+
+
+def check_remote(places: Sequence[str]) -> tuple[str, ...]:
+    """`remote_media`, checked.
+
+    Raises:
+        SourceError: one is no URL that can be read.
+        MissingExtraError: the package for it is not installed.
+    """
+    found = (places,) if isinstance(places, str) else tuple(map(os.fspath, places))
+    for url in found:
+        storage.check_url(url)
+    return found

@@ -15,6 +15,7 @@ from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects import parse
 from packidx.records.media import open_media
+from packidx.records.paths import MediaRoot
 from packidx.transform import Function, Transform
 
 
@@ -148,15 +149,13 @@ class RecordCounter:
         """Whether `fingerprints` tell this counter from every other one."""
         return self.encoder is None or self.encoder.fingerprint() is not None
 
-    def open(
-        self, record: dict[str, Any], root: str, confined: bool, sample_id: int
-    ) -> dict[str, Any]:
+    def open(self, record: dict[str, Any], root: MediaRoot, sample_id: int) -> dict[str, Any]:
         """The record as the reader hands it to an encoder: media opened, transformed.
 
         Raises:
             BadRecord: media cannot be opened, or the transform failed.
         """
-        opened = open_media(record, root, confined)
+        opened = open_media(record, root)
         return opened if self.transform is None else self.transform.apply(opened, sample_id)
 
     def measure(self, record: dict[str, Any], item: Examined) -> None:

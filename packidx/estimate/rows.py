@@ -25,6 +25,7 @@ from packidx.records.dialects import parse
 from packidx.records.keys import record_key
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media import check_place, is_remote, media_size
+from packidx.records.paths import MediaRoot
 from packidx.records.video import media_info
 
 BATCH = 512
@@ -42,10 +43,8 @@ class ShardInfo:
     """File name, or the shortest path suffix that tells it from the table's other shards."""
     path: str
     source: str
-    root: str
-    """Folder that relative media paths start from."""
-    confined: bool
-    """Whether `root` was stated: then nothing outside it is read."""
+    root: MediaRoot
+    """Where its records' media may lie."""
     sized: bool
     """Whether sizes matter where token counts are stated (that is, a processor is given)."""
     container: str = JSONL
@@ -201,7 +200,7 @@ def _at(item: Row, text: str) -> LimitError:
 def _examine_opened(
     item: Row, record: dict[str, Any], shard: ShardInfo, counter: RecordCounter
 ) -> None:
-    opened = counter.open(record, shard.root, shard.confined, item.sample_id)
+    opened = counter.open(record, shard.root, item.sample_id)
     counter.measure(opened, item)
     if item.measured is None:
         item.conversation = parse(opened)
@@ -216,11 +215,11 @@ def _too_large(error: Exception) -> BadRecord:
 
 def _info(medium: Media, shard: ShardInfo) -> MediaInfo | None:
     if medium.tokens is not None and not shard.sized:
-        check_place(medium, shard.root, confined=shard.confined)
+        check_place(medium, shard.root)
         return None
     if medium.kind == "video" and shard.sized:
-        return media_info(medium, shard.root, confined=shard.confined)
-    size = media_size(medium, shard.root, confined=shard.confined)
+        return media_info(medium, shard.root)
+    size = media_size(medium, shard.root)
     return None if size is None else MediaInfo(*size)
 
 
@@ -297,6 +296,8 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def media_root(path: str, stated: str | None, container: str) -> tuple[str, bool]:
-    """(root, confined) for a shard: the stated media root, else `sources.own_root`."""
-    return (stated, True) if stated is not None else (sources.own_root(path, container), False)
+def media_root(path: str, stated: str | None, container: str, remote: tuple[str, ...]) -> MediaRoot:
+    """Of a shard: the stated media root, else `sources.own_root`."""
+    if stated is not None:
+        return MediaRoot(stated, True, remote)
+    return MediaRoot(sources.own_root(path, container), False, remote)

@@ -18,7 +18,9 @@ from packidx.records.conversation import Conversation
 from packidx.records.dialects import parse
 from packidx.records.extents import Extent
 from packidx.records.images import read_image
+from packidx.records.inside import InRoot
 from packidx.records.media import MediaOpener
+from packidx.records.paths import MediaRoot
 
 Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
@@ -75,7 +77,7 @@ def read_conversation(
         BadRecord, SourceError, PackidxError: as `Fetcher.read`, or it cannot be parsed.
     """
     found = fetcher.record(sample)
-    collector = _Collector(found.folder, found.confined, fetcher.index.resolve)
+    collector = _Collector(found.root, fetcher.index.resolve)
     conversation = parse(collector.opened(found.record))
     names: list[str | list[str]] = []
     files: Files = []
@@ -102,8 +104,8 @@ def _file(stem: str, found: tuple[str, bytes] | None) -> tuple[str, bytes]:
 class _Collector(MediaOpener):
     """Reads the bytes of a record's media, and puts a key of `files` in each one's place."""
 
-    def __init__(self, root: str, confined: bool, moved: Any) -> None:
-        super().__init__(root, confined, moved)
+    def __init__(self, root: MediaRoot, moved: Any) -> None:
+        super().__init__(root, moved)
         self.files: dict[Any, tuple[str, bytes]] = {}
         """What stands in the record → the medium's own name, and its bytes."""
 
@@ -121,5 +123,6 @@ class _Collector(MediaOpener):
         if not data:
             raise BadRecord("broken_media", "a medium in the record is empty")
         place = f"#{len(self.files)}"
-        self.files[place] = os.path.basename(located) if isinstance(located, str) else "", data
+        path = located.path if isinstance(located, InRoot) else located
+        self.files[place] = os.path.basename(path) if isinstance(path, str) else "", data
         return place

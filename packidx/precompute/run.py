@@ -17,6 +17,7 @@ from packidx.errors import LimitError, SourceError
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.lengths import (
     check_folder,
+    check_remote,
     decided,
     is_large,
     scan_shards,
@@ -72,6 +73,7 @@ def precompute(
     *,
     meta: str = LISTS,
     media_root: str | os.PathLike[str] | None = None,
+    remote_media: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
@@ -93,7 +95,7 @@ def precompute(
         processor: folder or hub name of a Hugging Face processor.
         meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
             n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
-        media_root, columns, tags, delimiter: as for `packidx.estimate_lengths`.
+        media_root, remote_media, columns, tags, delimiter: as for `packidx.estimate_lengths`.
         workers: processes; the CPUs that this process may use by default.
         max_rejected: as for `packidx.estimate_lengths`.
         progress: called with how far the work is.
@@ -109,7 +111,7 @@ def precompute(
     form = check_form(meta)
     limit = read_limit(max_rejected)
     output = os.fspath(output)
-    root = check_folder(media_root)
+    root, remote = check_folder(media_root), check_remote(remote_media)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
     shards = expand_sources(given, layout_from_options(columns, tags, delimiter=delimiter))
     names = place.output_names(shards)
@@ -122,7 +124,7 @@ def precompute(
             pool.start()
         counter = _build(recipe)
         scans = scan_shards(shards, workers, progress)
-        job = decided(Job(shards, scans, recipe, counter, root))
+        job = decided(Job(shards, scans, recipe, counter, root, remote))
         with replacing(output, secrets.token_hex(32), "data set") as built:
             folder = built.place.table
             tallies = _write(job, names, form, folder, pool, progress)
@@ -254,7 +256,11 @@ def _head(job: Job, form: str) -> dict[str, Any]:
     return {
         "encoder": job.encoder,
         "text_engine": job.engine,
-        "options": {"meta": form, "media_root": job.media_root},
+        "options": {
+            "meta": form,
+            "media_root": job.media_root,
+            "remote_media": list(job.remote_media),
+        },
         "software": software(),
     }
 

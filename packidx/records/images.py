@@ -13,7 +13,6 @@ import functools
 import io
 import os
 import re
-import stat
 import warnings
 from collections.abc import Iterator
 from typing import IO, Any
@@ -25,6 +24,7 @@ from packidx.errors import BadRecord, PackidxError
 from packidx.records.containers.base import unreadable
 from packidx.records.extents import Extent, Window
 from packidx.records.image_headers import is_whole, webp_size
+from packidx.records.inside import InRoot, open_regular
 from packidx.records.lmdb_store import read_value, split_reference
 from packidx.records.paths import shortened
 from packidx.records.references import is_opened
@@ -35,8 +35,8 @@ _GAP = 1 << 12  # bytes of an object that are read rather than skipped
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
-Source = str | bytes | Extent
-"""A path, a URL, a file's bytes, or where they lie."""
+Source = str | InRoot | bytes | Extent
+"""A path, a URL, a path in a media root, a file's bytes, or where they lie."""
 
 _FORMATS = (
     "PNG",
@@ -136,11 +136,16 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
     """The source as a file that can seek (in memory if small), and its size in bytes.
 
     Raises:
-        BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read.
+        BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read;
+            ``media_outside_root``.
         SourceError: an object store, or the tar that it is in, cannot be read.
     """
+    root = None
+    if isinstance(source, InRoot):
+        root = source.root
+        source = source.path
     if isinstance(source, str) and (entry := split_reference(source)) is not None:
-        source = read_value(*entry, label)
+        source = read_value(*entry, label, root)
     file: IO[bytes]
     if isinstance(source, bytes):
         file, nbytes = io.BytesIO(source), len(source)
@@ -152,7 +157,7 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file, nbytes = _open_url(source, label)
     else:
         try:
-            file = open(source, "rb", opener=_open_regular)  # noqa: SIM115, the caller closes it
+            file = open(open_regular(source, root, label), "rb")  # noqa: SIM115, the caller closes it
             nbytes = os.fstat(file.fileno()).st_size
             if nbytes <= _IN_MEMORY:
                 with file:
@@ -192,14 +197,6 @@ def _asked(url: str, label: str) -> Iterator[None]:
         raise BadRecord("missing_media", f"{label} does not exist") from None
     except OSError as error:
         raise unreadable(url, error) from error
-
-
-def _open_regular(path: str, flags: int) -> int:
-    handle = os.open(path, flags | os.O_NONBLOCK)  # a pipe of that name must not stop the program
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return handle
 
 
 def _read(source: Source, label: str) -> bytes:
@@ -279,4 +276,5 @@ def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
 
 
 def _label(source: Source) -> str:
-    return repr(shortened(source)) if isinstance(source, str) else "an image in the record"
+    path = source.path if isinstance(source, InRoot) else source
+    return repr(shortened(path)) if isinstance(path, str) else "an image in the record"

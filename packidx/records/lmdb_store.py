@@ -9,18 +9,19 @@ from __future__ import annotations
 import functools
 import os
 import re
-import stat
 import threading
 from typing import Any
 
 from packidx import cache, storage
 from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.records.containers.base import unreadable
+from packidx.records.inside import open_regular
 
 SEPARATOR = "::"
 
 _REFERENCE = re.compile(r"(.*?\.l?mdb)::(.*)", re.DOTALL | re.IGNORECASE)
 _DATA = "data.mdb"  # the file of a database that is a folder
+_OPENED_AS = re.compile("/dev/fd/[0-9]+")
 
 
 class _Opened:
@@ -58,16 +59,17 @@ def data_file(path: str) -> str:
     return storage.join(path, _DATA) if storage.is_folder(path) else path
 
 
-def read_value(path: str, key: str, label: str) -> bytes:
+def read_value(path: str, key: str, label: str, root: str | None = None) -> bytes:
     """A value.
 
     Args:
         path: of the database, a folder or a file.
         key: in UTF-8.
         label: how an error names the reference.
+        root: the folder that the database must lie in; None where it may lie anywhere.
 
     Raises:
-        BadRecord: ``missing_media``, ``broken_media``.
+        BadRecord: ``missing_media``, ``broken_media``, ``media_outside_root``.
         SourceError: other code of this process has the database open.
         MissingExtraError: the package lmdb is not installed.
     """
@@ -75,7 +77,7 @@ def read_value(path: str, key: str, label: str) -> bytes:
     if storage.is_url(path):
         return _remote_value(path, key, label)
     try:
-        with _database(lmdb, path, label).begin(buffers=False) as transaction:
+        with _database(lmdb, path, label, root).begin(buffers=False) as transaction:
             value = transaction.get(key.encode())
     except lmdb.BadValsizeError:
         value = None  # an empty key, or one that is longer than any in a database
@@ -83,7 +85,7 @@ def read_value(path: str, key: str, label: str) -> bytes:
         if "already open in this process" in str(error):
             text = f"{path} was opened by other code of this process: close it there"
             raise SourceError(text) from None
-        text = f"{label} cannot be read: {str(error).replace(path, 'the database')}"
+        text = f"{label} cannot be read: {_OPENED_AS.sub('the database', str(error))}"
         raise BadRecord("broken_media", text) from None
     if value is None:
         raise BadRecord("missing_media", f"{label}: the database has no such key")
@@ -115,28 +117,32 @@ def forget_databases() -> None:
     _file_of.cache_clear()
 
 
-def _database(lmdb: Any, path: str, label: str) -> Any:
+def _database(lmdb: Any, path: str, label: str, root: str | None) -> Any:
     with _opened.lock:  # a process must not open a database twice, by whatever name
-        file = data_file(path)
         try:
-            status = os.stat(file)
-        except OSError:
+            handle = open_regular(data_file(path), root, label)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             raise BadRecord("missing_media", f"{label}: there is no such database") from None
-        identity = (status.st_dev, status.st_ino)
-        database = _opened.databases.get(identity)
-        if database is None:
-            if not stat.S_ISREG(status.st_mode):
-                raise BadRecord("broken_media", f"{label}: the database is no regular file")
-            database = lmdb.open(
-                file,
-                subdir=False,
-                readonly=True,
-                lock=False,
-                readahead=False,
-                create=False,
-                max_spare_txns=1,
-            )
-            _opened.databases[identity] = database
+        except OSError as error:
+            text = f"{label}: the database cannot be read: {error.strerror}"
+            raise BadRecord("broken_media", text) from None
+        try:
+            status = os.fstat(handle)
+            identity = (status.st_dev, status.st_ino)
+            database = _opened.databases.get(identity)
+            if database is None:
+                # The very file that was looked at: by its path another one might be opened.
+                database = _opened.databases[identity] = lmdb.open(
+                    f"/dev/fd/{handle}",
+                    subdir=False,
+                    readonly=True,
+                    lock=False,
+                    readahead=False,
+                    create=False,
+                    max_spare_txns=1,
+                )
+        finally:
+            os.close(handle)
         return database
 
 

@@ -6,6 +6,7 @@ import functools
 import os
 import urllib.parse
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from PIL import Image
@@ -17,6 +18,7 @@ from packidx.records.conversation import Media
 from packidx.records.extents import Extent
 from packidx.records.images import MAX_PIXELS, image_size, labelled_size, open_image, read_image
 from packidx.records.images import open_file as _open
+from packidx.records.inside import InRoot, real_folder
 from packidx.records.layout import TURN_KEYS
 from packidx.records.lmdb_store import (
     SEPARATOR,
@@ -24,7 +26,7 @@ from packidx.records.lmdb_store import (
     read_value,
     split_reference,
 )
-from packidx.records.paths import absolute_folder, data_uri, real_folder, resolve, shortened
+from packidx.records.paths import MediaRoot, absolute_folder, data_uri, resolve, shortened
 from packidx.records.references import (
     LIST_KEYS,
     frames_of,
@@ -42,7 +44,7 @@ Moved = Callable[[str], str]
 _PLACES = ("image_url", "video_url", "url", "path", "bytes", "base64")
 
 
-def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | None:
+def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
     """(height, width) of one medium: stated, else from its image's header; None for a video.
 
     Answers about paths are remembered until `forget_sizes`.
@@ -54,12 +56,12 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
         if media.kind == "image" and media.height * media.width > MAX_PIXELS:
             size = f"{media.height} x {media.width}"
             raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
-        check_place(media, root, confined=confined)
+        check_place(media, root)
         return media.height, media.width
     if media.kind != "image":
         refs = media.ref if isinstance(media.ref, list | tuple) else [media.ref]
         for ref in refs:
-            _check_exists(ref, root, confined)
+            _check_exists(ref, root)
         return None
     if isinstance(media.ref, bytes | Extent):
         return image_size(media.ref)
@@ -67,13 +69,13 @@ def media_size(media: Media, root: str, *, confined: bool) -> tuple[int, int] | 
         raise BadRecord("bad_media", "an image without a path, bytes or stated size")
     if media.ref.startswith("data:"):
         return labelled_size(data_uri(media.ref), "a data: URI")
-    answer = _remembered_size(media.ref, root, confined)
+    answer = _remembered_size(media.ref, root)
     if isinstance(answer, tuple):
         return answer
     raise BadRecord(answer.reason, answer.detail)
 
 
-def check_place(media: Media, root: str, *, confined: bool) -> None:
+def check_place(media: Media, root: MediaRoot) -> None:
     """Refuse a reference that the reader will refuse, without looking at the file.
 
     Raises:
@@ -81,7 +83,7 @@ def check_place(media: Media, root: str, *, confined: bool) -> None:
     """
     for ref in media.ref if isinstance(media.ref, list | tuple) else [media.ref]:
         if isinstance(ref, str) and not ref.startswith("data:"):
-            resolve(ref, root, confined=confined)
+            resolve(ref, root)
 
 
 def forget_sizes() -> None:
@@ -91,16 +93,14 @@ def forget_sizes() -> None:
     forget_databases()
 
 
-def is_remote(media: Media, root: str) -> bool:
+def is_remote(media: Media, root: MediaRoot) -> bool:
     """Whether to know a medium's size may take a request to an object store."""
     refs = media.ref if isinstance(media.ref, list | tuple) else [media.ref]
-    below = storage.is_url(root)
+    below = storage.is_url(root.folder)
     return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs)
 
 
-def open_media(
-    record: Mapping[str, Any], root: str, confined: bool, moved: Moved = str
-) -> dict[str, Any]:
+def open_media(record: Mapping[str, Any], root: MediaRoot, moved: Moved = str) -> dict[str, Any]:
     """A shallow copy of a raw record in which every image is opened and upright.
 
     The record keeps its dialect: entries of its own image list become PIL images, and content
@@ -110,8 +110,7 @@ def open_media(
 
     Args:
         record: the raw record, as it stands in its shard.
-        root: the folder that relative paths start from.
-        confined: whether nothing outside `root` may be read.
+        root: where its media may lie.
         moved: old absolute path -> where it is now.
 
     Raises:
@@ -119,16 +118,16 @@ def open_media(
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
-    if fetched := _fetched(record, root, confined, moved):
-        return MediaOpener(root, confined, moved, fetched).opened(record)
-    return MediaOpener(root, confined, moved).opened(record)
+    if fetched := _fetched(record, root, moved):
+        return MediaOpener(root, moved, fetched).opened(record)
+    return MediaOpener(root, moved).opened(record)
 
 
 def _fetched(
-    record: Mapping[str, Any], root: str, confined: bool, moved: Moved
+    record: Mapping[str, Any], root: MediaRoot, moved: Moved
 ) -> dict[str, bytes | BadRecord]:
     """The images of a record that are objects of a store, read at the same time, by URL."""
-    looker = _Looker(root, confined, moved)
+    looker = _Looker(root, moved)
     looker.opened(record)
     return dict(storage.overlapped(looker.fetch, looker.urls))
 
@@ -138,12 +137,11 @@ class MediaOpener:
 
     def __init__(
         self,
-        root: str,
-        confined: bool,
+        root: MediaRoot,
         moved: Moved,
         fetched: Mapping[str, bytes | BadRecord] | None = None,
     ) -> None:
-        self._root, self._confined, self._moved = root, confined, moved
+        self._root, self._moved = root, moved
         self._fetched = fetched or {}
 
     def opened(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,27 +207,37 @@ class MediaOpener:
         if not isinstance(ref, str | bytes | Extent):
             return ref
         located = self.located_at(ref)
-        entry = split_reference(located) if isinstance(located, str) else None
-        return Video(located if entry is None else read_value(*entry, repr(shortened(str(ref)))))
+        path, root = located, None
+        if isinstance(located, InRoot):
+            path, root = located.path, located.root
+        entry = split_reference(path) if isinstance(path, str) else None
+        if entry is None:
+            return Video(located)
+        return Video(read_value(*entry, repr(shortened(str(ref))), root))
 
     def located_at(self, ref: Any) -> Any:
         """Where a reference leads, through `moved` if it is absolute; anything else as it is."""
         if not isinstance(ref, str):
             return ref
+        root = self._root
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
         if os.path.isabs(path) or storage.is_url(path):
             place, separator, key = path, "", ""
             if (entry := split_reference(path)) is not None:
                 (place, key), separator = entry, SEPARATOR
-            ref = self._moved(place) + separator + key
-        return resolve(ref, self._root, confined=self._confined)
+            moved = self._moved(place)
+            if storage.is_url(moved) and not (storage.is_url(place) or root.confined):
+                # A path may be any; that it is in a store now is the user's word.
+                root = replace(root, remote=(*root.remote, moved))
+            ref = moved + separator + key
+        return resolve(ref, root)
 
 
 class _Looker(MediaOpener):
     """Notes the URLs of a record's images instead of opening them."""
 
-    def __init__(self, root: str, confined: bool, moved: Moved) -> None:
-        super().__init__(root, confined, moved)
+    def __init__(self, root: MediaRoot, moved: Moved) -> None:
+        super().__init__(root, moved)
         self.urls: dict[str, None] = {}
 
     def image(self, ref: Any) -> Any:
@@ -250,9 +258,10 @@ class _Looker(MediaOpener):
             return url, error.with_traceback(None)
 
 
-def _check_exists(ref: Any, root: str, confined: bool) -> None:
+def _check_exists(ref: Any, root: MediaRoot) -> None:
     if isinstance(ref, str):
-        path = resolve(ref, root, confined=confined)
+        found = resolve(ref, root)
+        path = found.path if isinstance(found, InRoot) else found
         if isinstance(path, str) and not _exists(path):
             raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
 
@@ -267,9 +276,9 @@ def _exists(path: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _remembered_size(ref: str, root: str, confined: bool) -> tuple[int, int] | BadRecord:
+def _remembered_size(ref: str, root: MediaRoot) -> tuple[int, int] | BadRecord:
     try:
         # The reference, not the path, goes into the detail: it is the same on every machine.
-        return labelled_size(resolve(ref, root, confined=confined), repr(shortened(ref)))
+        return labelled_size(resolve(ref, root), repr(shortened(ref)))
     except BadRecord as error:
         return error.with_traceback(None)

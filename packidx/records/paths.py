@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import os
 import re
 import urllib.parse
+from dataclasses import dataclass
 
 from packidx import storage
 from packidx.errors import BadRecord, SourceError
+from packidx.records.inside import InRoot, is_inside, real_folder
 from packidx.records.lmdb_store import SEPARATOR, data_file, split_reference
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
@@ -18,19 +19,32 @@ _STORES = frozenset(
     ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "obs", "cos", "tos")
     + ("hf", "hdfs", "webhdfs", "memory")
 )
-"""Schemes of stores that a record may name; of any other place, only what its root states."""
+"""Schemes of object stores, of which media need not be downloaded."""
+
+_LONGEST = 4096  # bytes: PATH_MAX of Linux; keys in S3 have 1,024
 
 
-def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
+@dataclass(frozen=True, slots=True)
+class MediaRoot:
+    """Where the media of a shard's records may lie."""
+
+    folder: str
+    """The folder, or the URL, that relative references start from."""
+    confined: bool = False
+    """Whether it was stated: nothing outside it, symbolic links followed, is read then. Otherwise
+    absolute paths are allowed; a relative one stays below `folder` always."""
+    remote: tuple[str, ...] = ()
+    """URLs below which references to object stores may lead, besides `folder`. A reader may have
+    them moved to folders of this machine."""
+
+
+def resolve(ref: str, root: MediaRoot) -> str | bytes | InRoot:
     """Where a media reference leads.
 
     Args:
         ref: a path, a URL of an object store, a ``file://`` URL, a ``data:`` URI, or
             ``path.lmdb::key``, of which the path is resolved and the key kept.
-        root: the folder, or the URL, that relative paths start from.
-        confined: a media root was stated, and nothing outside it (symbolic links followed) is read.
-            Otherwise absolute paths and URLs are allowed; a relative path stays below `root`
-            always.
+        root: where it may lead.
 
     Returns:
         A path on disk or a URL, not checked to exist, or the bytes of a ``data:`` URI.
@@ -39,42 +53,84 @@ def resolve(ref: str, root: str, *, confined: bool) -> str | bytes:
         BadRecord: ``media_outside_root``, ``media_remote``, ``missing_media`` or ``broken_media``.
     """
     scheme = _SCHEME.match(ref)
-    if scheme is not None:
-        if scheme[1].lower() == "data":
-            return data_uri(ref)
-        if scheme[2]:
-            ref = _place_of(ref, scheme[1].lower(), root)
-    if not ref or "\0" in ref:
+    if scheme is not None and scheme[1].lower() == "data":
+        return data_uri(ref)
+    _check_name(ref)
+    if scheme is not None and scheme[2]:
+        if scheme[1].lower() != "file":
+            return _remote(ref, root)
+        ref = _path_of_url(ref)
+        _check_name(ref)
+    path, key = split_reference(ref) or (ref, None)
+    return _placed(path, key, root)
+
+
+def _check_name(ref: str) -> None:
+    """Refuse what can name no file: it would be looked up at some cost, or end in an error."""
+    try:
+        is_name = bool(ref) and "\0" not in ref and len(os.fsencode(ref)) <= _LONGEST
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
         raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
-    if (entry := split_reference(ref)) is not None:
-        return SEPARATOR.join((_database(entry[0], root, confined), entry[1]))
-    return _placed(ref, root, confined)
 
 
-def _database(path: str, root: str, confined: bool) -> str:
-    place = _placed(path, root, confined)
-    if storage.is_url(place):
-        return place
-    if confined and not _is_inside(real_folder(data_file(place)), real_folder(root)):
-        raise BadRecord("media_outside_root", f"{shortened(path)!r} is not inside the media root")
-    return place
-
-
-def _placed(ref: str, root: str, confined: bool) -> str:
-    path = storage.join(root, ref)
+def _placed(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
+    """A path, or what a relative one means below a URL, with the key in a database."""
+    path = storage.join(root.folder, ref)
+    suffix = "" if key is None else SEPARATOR + key
     if storage.is_url(path):  # it has no links, so what ".." means is all there is to see
         path = storage.absolute(path)
-        free = not confined and storage.is_url(ref)
-        inside = free or path.startswith(absolute_folder(root).rstrip("/") + "/")
-    elif confined:
-        inside = _is_inside(_real_path(path), real_folder(root))
+        inside = _is_below(path, root.folder)
+    elif root.confined:
+        folder = _confining(path if key is None else data_file(path), root)
+        if folder is not None and (key is None or _confining(path, root) == folder):
+            return InRoot(path + suffix, folder)
+        inside = False
     else:
-        inside = os.path.isabs(ref) or _is_inside(os.path.abspath(path), absolute_folder(root))
+        inside = os.path.isabs(ref) or is_inside(
+            os.path.abspath(path), absolute_folder(root.folder)
+        )
     if not inside:
-        own = "" if confined else " (its shard's own folder; --media-root states another)"
+        own = "" if root.confined else " (its shard's own folder; --media-root states another)"
         text = f"{shortened(ref)!r} is not inside the media root{own}"
         raise BadRecord("media_outside_root", text)
-    return path
+    return path + suffix
+
+
+def _confining(path: str, root: MediaRoot) -> str | None:
+    """Which of the folders that may be read a file lies in."""
+    real = _real_path(path)
+    folders = (place for place in (root.folder, *root.remote) if not storage.is_url(place))
+    return next((folder for folder in folders if is_inside(real, real_folder(folder))), None)
+
+
+def _remote(ref: str, root: MediaRoot) -> str:
+    """A URL that is below one that may be read: by ``..`` taken out, and by whole components."""
+    try:
+        storage.refuse_password(ref)
+    except SourceError as error:
+        raise BadRecord("media_remote", str(error)) from None
+    path, key = split_reference(ref) or (ref, None)
+    url = storage.absolute(path) if storage.is_url(path) else path
+    if not any(_is_below(url, place) for place in (root.folder, *root.remote)):
+        raise BadRecord("media_remote", _not_allowed(url))
+    return url if key is None else f"{url}{SEPARATOR}{key}"
+
+
+def _not_allowed(url: str) -> str:
+    scheme, _, place = url.partition("://")
+    if scheme.lower() not in _STORES or "/" not in place:
+        return f"{shortened(url)!r} is not on this machine: download it first and refer to the file"
+    folder = shortened(f"{scheme}://{place.rpartition('/')[0]}/")
+    return (
+        f"{shortened(url)!r} is in an object store, which no record may choose: allow it with "
+        f"--remote-media {folder} if the data is trusted"
+    )
+
+
+def _is_below(url: str, place: str) -> bool:
+    return storage.is_url(place) and f"{url}/".startswith(absolute_folder(place).rstrip("/") + "/")
 
 
 def data_uri(ref: str) -> bytes:
@@ -86,41 +142,26 @@ def data_uri(ref: str) -> bytes:
     head, comma, body = ref.partition(",")
     if not comma:
         raise BadRecord("broken_media", "a data: URI without a comma")
-    if not head.lower().endswith(";base64"):
-        return urllib.parse.unquote_to_bytes(body)
     try:
-        return base64.b64decode(urllib.parse.unquote_to_bytes(body), validate=True)
-    except (binascii.Error, ValueError):
-        raise BadRecord("broken_media", "a data: URI whose base64 is broken") from None
+        data = urllib.parse.unquote_to_bytes(body)
+        is_base64 = head.lower().endswith(";base64")
+        return base64.b64decode(data, validate=True) if is_base64 else data
+    except ValueError:  # of base64, or of text that is not UTF-8
+        raise BadRecord("broken_media", "a data: URI whose content is broken") from None
 
 
-def _place_of(ref: str, scheme: str, root: str) -> str:
-    """The path of a ``file://`` URL; a store's URL as it is."""
-    if scheme != "file":
-        if scheme in _STORES or root.startswith(f"{scheme}://"):
-            return _without_password(ref)
-        text = f"{shortened(ref)!r} is not on this machine: download it first and refer to the file"
-        raise BadRecord("media_remote", text)
-    url = urllib.parse.urlsplit(ref)
-    if url.netloc not in ("", "localhost"):
+def _path_of_url(ref: str) -> str:
+    """The path of a ``file://`` URL."""
+    try:
+        url = urllib.parse.urlsplit(ref)
+        machine, path = url.netloc, urllib.parse.unquote(url.path)
+    except ValueError:  # of an odd name of a machine
+        machine, path = "another", ""
+    if machine not in ("", "localhost"):
         raise BadRecord(
             "media_remote", f"{shortened(ref)!r} names another machine: download it first"
         )
-    return urllib.parse.unquote(url.path)
-
-
-def _without_password(ref: str) -> str:
-    try:
-        storage.refuse_password(ref)
-    except SourceError as error:
-        raise BadRecord("media_remote", str(error)) from None
-    return ref
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def real_folder(path: str) -> str:
-    """`os.path.realpath` of a folder (or a database), remembered."""
-    return os.path.realpath(path)
+    return path
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -133,10 +174,6 @@ def _real_path(path: str) -> str:
     if not folder or name in ("", ".", "..") or os.path.islink(path):
         return os.path.realpath(path)
     return f"{real_folder(folder)}/{name}"
-
-
-def _is_inside(path: str, root: str) -> bool:
-    return path == root or path.startswith(root if root.endswith(os.sep) else root + os.sep)
 
 
 def shortened(text: str, limit: int = 200) -> str:

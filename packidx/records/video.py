@@ -22,8 +22,9 @@ from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.extents import Extent
 from packidx.records.images import MAX_PIXELS, Source, image_size, open_file, open_image
+from packidx.records.inside import InRoot
 from packidx.records.lmdb_store import split_reference
-from packidx.records.paths import resolve, shortened
+from packidx.records.paths import MediaRoot, resolve, shortened
 from packidx.records.references import is_opened
 
 Frames = tuple[Any, ...]
@@ -40,12 +41,13 @@ class Video:
 
     Args:
         source: a path, a file's bytes, or the list of extracted frames: paths, bytes, PIL images.
+            A path in a media root is an `InRoot`.
         label: how errors name it; by default the path.
     """
 
     def __init__(self, source: Source | Sequence[Any], label: str | None = None) -> None:
         self.source: Source | Frames
-        if isinstance(source, str | bytes | Extent):
+        if isinstance(source, str | InRoot | bytes | Extent):
             self.source, name = source, _label(source)
         else:
             self.source, name = tuple(source), "a video"
@@ -154,21 +156,21 @@ def frames_info(frames: Sequence[Any]) -> MediaInfo:
     return MediaInfo(*sizes[0], num_frames=len(frames), extracted=True)
 
 
-def media_info(media: Media, root: str, *, confined: bool) -> MediaInfo:
+def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     """What is known of a video in a record: what the record states, else what its headers say.
 
     Answers about paths are remembered until `forget_videos`.
 
     Args:
         media: a video given as path, URL, bytes, `Video` or list of frames.
-        root, confined: as for `resolve`.
+        root: as for `resolve`.
 
     Raises:
         BadRecord: as `resolve`, `video_info` and `frames_info`; ``bad_media`` where there is
             nothing to look at, or where the record asks for a frame that is not there.
         MissingExtraError: PyAV is not installed.
     """
-    info = _stated(media, root, confined) or _looked_at(media.ref, root, confined)
+    info = _stated(media, root) or _looked_at(media.ref, root)
     info = MediaInfo(
         height=info.height if media.height is None else media.height,
         width=info.width if media.width is None else media.width,
@@ -188,7 +190,7 @@ def forget_videos() -> None:
     _remembered.cache_clear()
 
 
-def _stated(media: Media, root: str, confined: bool) -> MediaInfo | None:
+def _stated(media: Media, root: MediaRoot) -> MediaInfo | None:
     """What the record states, where that is everything and no file need be looked at."""
     frames = media.ref if isinstance(media.ref, list | tuple) else None
     num_frames = media.num_frames if frames is None else len(frames)
@@ -198,7 +200,7 @@ def _stated(media: Media, root: str, confined: bool) -> MediaInfo | None:
         return None
     for ref in [media.ref] if frames is None else frames:
         if isinstance(ref, str):
-            resolve(ref, root, confined=confined)
+            resolve(ref, root)
     return MediaInfo(media.height, media.width, num_frames, extracted=frames is not None)
 
 
@@ -224,28 +226,26 @@ def _check(info: MediaInfo) -> None:
             raise BadRecord("bad_media", text)
 
 
-def _looked_at(ref: Any, root: str, confined: bool) -> MediaInfo:
+def _looked_at(ref: Any, root: MediaRoot) -> MediaInfo:
     if isinstance(ref, Video):
         return ref.info
     if isinstance(ref, bytes | Extent):
         return video_info(ref)
     if isinstance(ref, list | tuple):
-        return frames_info(
-            [resolve(one, root, confined=confined) if isinstance(one, str) else one for one in ref]
-        )
+        return frames_info([resolve(one, root) if isinstance(one, str) else one for one in ref])
     if not isinstance(ref, str):
         raise BadRecord("bad_media", "a video without a path, bytes, frames or stated size")
-    answer = _remembered(ref, root, confined)
+    answer = _remembered(ref, root)
     if isinstance(answer, MediaInfo):
         return answer
     raise BadRecord(answer.reason, answer.detail)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _remembered(ref: str, root: str, confined: bool) -> MediaInfo | BadRecord:
+def _remembered(ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
     try:
         # The reference, not the path, goes into the detail: it is the same on every machine.
-        return video_info(resolve(ref, root, confined=confined), label=repr(shortened(ref)))
+        return video_info(resolve(ref, root), label=repr(shortened(ref)))
     except BadRecord as error:
         return error.with_traceback(None)
 
@@ -354,14 +354,14 @@ def _import_av() -> Any:
 
 
 def _frame_size(frame: Any) -> tuple[int, int]:
-    if isinstance(frame, str | bytes | Extent):
+    if isinstance(frame, str | InRoot | bytes | Extent):
         return image_size(frame)
     image = open_image(frame)
     return image.height, image.width
 
 
 def _pixels(frame: Any) -> NDArray[np.uint8]:
-    if not (isinstance(frame, str | bytes | Extent) or is_opened(frame)):
+    if not (isinstance(frame, str | InRoot | bytes | Extent) or is_opened(frame)):
         raise BadRecord("bad_media", f"a frame given as {type(frame).__name__}")
     try:
         return np.asarray(open_image(frame).convert("RGB"))
@@ -370,4 +370,5 @@ def _pixels(frame: Any) -> NDArray[np.uint8]:
 
 
 def _label(source: Source) -> str:
-    return repr(shortened(source)) if isinstance(source, str) else "a video in the record"
+    path = source.path if isinstance(source, InRoot) else source
+    return repr(shortened(path)) if isinstance(path, str) else "a video in the record"

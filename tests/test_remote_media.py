@@ -1,0 +1,205 @@
+"""References to object stores: none is followed that the user did not allow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from object_store import URL, Store, object_store
+from packidx_cli.main import main
+from PIL import Image
+
+from packidx import estimate_lengths, open_index, plan_packs, storage
+from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.precompute import precompute
+from packidx.torch import PackedDataset
+
+IMAGES = f"{URL}/images"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        folder = tmp_path_factory.mktemp("bucket")
+        for place in ("images/in", "images-private", "chats/in"):
+            (folder / place).mkdir(parents=True)
+            Image.new("RGB", (40, 30)).save(folder / place / "a.png")
+        found.put_tree(folder)
+        yield found
+
+
+REFERENCES: dict[str, str | None] = {
+    "a.png": None,
+    f"{IMAGES}/in/a.png": None,
+    f"{IMAGES}/./in/../in/a.png": None,
+    f"S3{IMAGES[2:]}/in/a.png": None,
+    f"{IMAGES}/../images/in/a.png": None,
+    IMAGES: "missing_media",
+    f"{IMAGES}/none.png": "missing_media",
+    f"{IMAGES}/{'n' * 3000}": "missing_media",
+    f"{IMAGES}/caf\u00e9 \u2603?versionId=1#x.png": "missing_media",
+    f"{IMAGES}/[a-z]*.png": "missing_media",
+    f"{IMAGES}-private/a.png": "media_remote",
+    f"{IMAGES}/../images-private/a.png": "media_remote",
+    f"{IMAGES}/in/../../images-private/a.png": "media_remote",
+    f"{IMAGES}/in/../../../other/images/in/a.png": "media_remote",
+    f"{URL}/a.png": "media_remote",
+    "s3://other/images/in/a.png": "media_remote",
+    "gs://corpus/images/in/a.png": "media_remote",
+    "s3://": "media_remote",
+}
+
+
+def record(ref: str) -> dict[str, Any]:
+    turns = [{"role": "user", "content": "<image>what?"}, {"role": "assistant", "content": "it"}]
+    return {"messages": turns, "images": [ref]}
+
+
+def write(path: Path, *refs: str) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(json.dumps(record(ref)) for ref in refs))
+    return str(path)
+
+
+def reasons(folder: Path) -> list[str | None]:
+    rows = pq.read_table(sorted(folder.glob("part-*"))).to_pylist()
+    return [row["reason"] for row in rows]
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    path = write(tmp_path / "data" / "x.jsonl", *REFERENCES)
+    Image.new("RGB", (40, 30)).save(tmp_path / "data" / "a.png")
+    return path
+
+
+@pytest.mark.parametrize("confined", [True, False])
+def test_a_record_alone_sends_nobody_to_a_store(
+    store: Store, tmp_path: Path, shard: str, confined: bool
+) -> None:
+    store.forget()
+    root = str(tmp_path / "data") if confined else None
+    estimate_lengths(shard, tmp_path / "l", media_root=root, workers=1)
+    assert reasons(tmp_path / "l") == [None] + ["media_remote"] * (len(REFERENCES) - 1)
+    assert store.requests == []
+    (part,) = (tmp_path / "l").glob("part-*")
+    details = pq.read_table(part)["detail"].to_pylist()
+    assert f"allow it with --remote-media {IMAGES}/in/ if" in details[1]
+
+
+@pytest.mark.parametrize("prefix", [IMAGES, f"{IMAGES}/", f"{URL}/chats/../images"])
+@pytest.mark.parametrize("confined", [True, False])
+def test_what_is_allowed_is_below_the_prefix_by_whole_names(
+    store: Store, tmp_path: Path, shard: str, prefix: str, confined: bool
+) -> None:
+    store.forget()
+    root = str(tmp_path / "data") if confined else None
+    estimate_lengths(shard, tmp_path / "l", media_root=root, remote_media=[prefix], workers=1)
+    assert reasons(tmp_path / "l") == list(REFERENCES.values())
+    assert store.requests
+    assert all(
+        one.path.startswith("/corpus/images/")
+        for one in store.requests
+        if one.path != "/corpus/images"
+    )
+
+
+def test_below_the_folder_of_a_remote_shard_nothing_needs_a_word(
+    store: Store, tmp_path: Path
+) -> None:
+    refs = ["in/a.png", f"{URL}/chats/in/a.png", f"{IMAGES}/in/a.png", "../images/in/a.png"]
+    path = write(tmp_path / "x.jsonl", *refs)
+    storage.write(f"{URL}/chats/x.jsonl", Path(path).read_bytes())
+    estimate_lengths(f"{URL}/chats/x.jsonl", tmp_path / "l", workers=1)
+    assert reasons(tmp_path / "l") == [None, None, "media_remote", "media_outside_root"]
+    options: dict[str, Any] = {"media_root": f"{URL}/chats", "workers": 1}
+    estimate_lengths(path, tmp_path / "l", **options)
+    assert reasons(tmp_path / "l") == [None, None, "media_remote", "media_outside_root"]
+    estimate_lengths(path, tmp_path / "l", remote_media=[IMAGES], **options)
+    assert reasons(tmp_path / "l") == [None, None, None, "media_outside_root"]
+
+
+def encode(opened: Any) -> dict[str, Any]:
+    assert [image.size for image in opened["images"]] == [(40, 30)]
+    return {"input_ids": list(range(502))}
+
+
+def test_the_reader_goes_where_the_plan_was_allowed_to(store: Store, tmp_path: Path) -> None:
+    ref = f"{IMAGES}/in/a.png"
+    path = Path(write(tmp_path / "data" / "x.jsonl", ref))
+    options: dict[str, Any] = {"media_root": path.parent, "remote_media": [IMAGES], "workers": 1}
+    estimate_lengths(str(path), tmp_path / "l", **options)
+    manifest = json.loads((tmp_path / "l" / "manifest.json").read_text())
+    assert manifest["options"]["remote_media"] == [IMAGES]
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=510, margin=0.0)
+    assert open_index(tmp_path / "i").manifest["sources"][0]["remote_media"] == [IMAGES]
+    assert len(PackedDataset(tmp_path / "i", encode)[0]["input_ids"]) == 502
+    store.forget()
+    (tmp_path / "copy" / "in").mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save(tmp_path / "copy" / "in" / "a.png")
+    moved = {IMAGES: str(tmp_path / "copy")}
+    assert len(PackedDataset(tmp_path / "i", encode, moved)[0]["input_ids"]) == 502
+    elsewhere = f"{IMAGES[:-6]}secret/in/a.png"  # the shard keeps its size
+    path.write_text(path.read_text().replace(ref, elsewhere))
+    for roots in ({}, moved, {URL: str(tmp_path / "copy")}):
+        with pytest.raises(BadRecord, match="media_remote|media_outside_root"):
+            PackedDataset(tmp_path / "i", encode, roots)[0]
+    assert store.requests == []
+
+
+def test_a_plan_that_was_allowed_nothing_reads_nothing(store: Store, tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "x.jsonl", "./././././././././././a.png"))
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    estimate_lengths(str(path), tmp_path / "l", workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=510, margin=0.0)
+    ref = f"{URL}/in/a.png"
+    path.write_text(path.read_text().replace("./././././././././././a.png", ref.ljust(27, "g")))
+    path.write_text(path.read_text().ljust(path.stat().st_size))
+    store.forget()
+    with pytest.raises(BadRecord, match="media_remote"):
+        PackedDataset(tmp_path / "i", encode)[0]
+    assert store.requests == []
+
+
+UNUSABLE = {
+    "images/": (SourceError, "images/ is no URL of a place in an object store"),
+    "s3://": (SourceError, "s3:// is no URL of a place"),
+    "webhdfs://host/images": (SourceError, "webhdfs cannot be used"),
+    "nowhere://host/images": (SourceError, "Protocol not known: nowhere"),
+    "gs://corpus/images": (MissingExtraError, "gs://corpus/images needs a package"),
+    "s3://key:secret@corpus/images": (SourceError, "has a password in it"),
+}
+
+
+@pytest.mark.parametrize("prefix", UNUSABLE)
+def test_prefixes_that_cannot_be_used(tmp_path: Path, shard: str, prefix: str) -> None:
+    kind, words = UNUSABLE[prefix]
+    with pytest.raises(kind, match=words) as caught:
+        estimate_lengths(shard, tmp_path / "l", remote_media=[prefix], workers=1)
+    assert "secret" not in str(caught.value)
+    assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.parametrize("source", ["webhdfs://host/x.jsonl", "hdfs://host/x.jsonl"])
+def test_sources_in_stores_that_cannot_be_used_are_told(tmp_path: Path, source: str) -> None:
+    with pytest.raises((SourceError, MissingExtraError), match=r"hdfs://host/x\.jsonl"):
+        estimate_lengths(source, tmp_path / "l", workers=1)
+
+
+def test_the_option_is_one_of_both_commands(
+    store: Store, tmp_path: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = write(tmp_path / "data" / "x.jsonl", f"{IMAGES}/in/a.png", f"{URL}/chats/in/a.png")
+    options = ["--remote-media", IMAGES, "--remote-media", f"{URL}/chats/", "--workers", "1"]
+    options += ["--processor", str(processors / "qwen2.5-vl"), "--json"]
+    for command in ("estimate", "precompute"):
+        assert not main([command, shard, "-o", str(tmp_path / command), *options])
+        assert json.loads(capsys.readouterr().out)["num_rejected"] == 0
+    summary = precompute(
+        [shard], tmp_path / "again", processors / "qwen2.5-vl", workers=1, remote_media=[IMAGES]
+    )
+    assert summary.num_rejected == 1
