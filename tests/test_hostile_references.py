@@ -20,8 +20,7 @@ from packidx import estimate_lengths
 
 REPO = Path(__file__).parent.parent
 
-# What a process opens and whom it calls, a line each. Files that are only held (O_PATH) are not
-# opened; of what is held, the link in /proc says which file it is.
+# What a process opens and whom it calls, a line each.
 WATCHING = """
 import json, os, sys
 
@@ -31,7 +30,7 @@ calls = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket
 
 
 def watch(event, args):
-    if event == "open" and isinstance(args[0], (str, bytes)) and not args[2] & os.O_PATH:
+    if event == "open" and isinstance(args[0], (str, bytes)):
         path = os.path.realpath(os.fsdecode(args[0]))
         os.write(log, (json.dumps(["open", path]) + "\\n").encode())
     elif event in calls:

@@ -139,7 +139,7 @@ def _opened(raw: RawRecord, shard: ShardInfo, counter: RecordCounter) -> Convers
         if any(medium.kind != "image" or is_remote(medium, shard.root) for medium in talk.media):
             return None
         if talk.media or counter.transform is not None:
-            talk = parse(counter.open(raw.record, shard.root, shard.confined, 0))
+            talk = parse(counter.open(raw.record, shard.root, 0))
     except (BadRecord, OSError, MemoryError, RecursionError):
         return None
     sizes = [medium.ref.size for medium in talk.media if medium.kind == "image"]

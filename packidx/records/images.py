@@ -157,12 +157,13 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         file, nbytes = _open_url(source, label)
     else:
         try:
-            file = open(open_regular(source, root, label), "rb")  # noqa: SIM115, the caller closes it
-            nbytes = os.fstat(file.fileno()).st_size
-            if nbytes <= _IN_MEMORY:
-                with file:
-                    file = io.BytesIO(file.read())
-                nbytes = len(file.getbuffer())
+            handle, status = open_regular(source, root, label)
+            nbytes = status.st_size
+            if nbytes > _IN_MEMORY:
+                file = open(handle, "rb")  # noqa: SIM115, the caller closes it
+            else:
+                data = _read_all(handle, nbytes)
+                file, nbytes = io.BytesIO(data), len(data)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             raise BadRecord("missing_media", f"{label} does not exist") from None
         except OSError as error:
@@ -171,6 +172,17 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
     if not nbytes:
         raise BadRecord("broken_media", f"{label} is empty")
     return file, nbytes
+
+
+def _read_all(handle: int, nbytes: int) -> bytes:
+    """A small file's content; `handle` is closed."""
+    try:
+        data = os.read(handle, nbytes)
+        while data and len(data) < nbytes and (piece := os.read(handle, nbytes - len(data))):
+            data += piece
+    finally:
+        os.close(handle)
+    return data
 
 
 def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:

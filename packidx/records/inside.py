@@ -1,8 +1,7 @@
 """Files that must lie below a media root, opened so that they certainly do.
 
-Between a look at a path and its opening, any folder in it may be exchanged for a link. So the file
-is at first only held, which opens nothing (O_PATH, open(2)); the kernel is asked where it lies and
-what it is; and what is held is what is opened.
+Between a look at a path and its opening, any folder in it may be exchanged for a link. So the
+kernel is asked where the opened file lies and what it is, and nothing is read before.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 
 from packidx.errors import BadRecord
 
-_HOLDS = hasattr(os, "O_PATH") and os.path.isdir("/proc/self/fd")
+_HAS_PROC = os.path.isdir("/proc/self/fd")  # Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,8 @@ class InRoot:
         return self.path
 
 
-def open_regular(path: str, root: str | None, label: str) -> int:
-    """A descriptor, for reading, of a regular file.
+def open_regular(path: str, root: str | None, label: str) -> tuple[int, os.stat_result]:
+    """A descriptor, for reading, of a regular file, and what the kernel says of it.
 
     A pipe, a device or a socket is not opened: that alone may have effects.
 
@@ -44,35 +43,27 @@ def open_regular(path: str, root: str | None, label: str) -> int:
         OSError: there is no such file, it cannot be opened, or it is no regular one.
         ValueError: no file can have such a name.
     """
-    if not _HOLDS:
-        return _opened_and_compared(path, root, label)
-    held = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        place = f"/proc/self/fd/{held}"
-        if root is not None:
-            _check_inside(os.readlink(place), root, label)
-        _check_regular(os.fstat(held))
-        return os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(held)
-
-
-def _opened_and_compared(path: str, root: str | None, label: str) -> int:
-    """The same where nothing can be held: the file is refused after it was opened."""
     _check_regular(os.stat(path))
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        found = os.fstat(handle)
-        _check_regular(found)
+        status = os.fstat(handle)
+        _check_regular(status)
         if root is not None:
-            real = os.path.realpath(path)
-            _check_inside(real, root, label)
-            if not os.path.samestat(found, os.stat(real)):
-                raise OSError(errno.EBUSY, "it is being exchanged")
+            _check_inside(_place_of(handle, path, status), root, label)
     except BaseException:
         os.close(handle)
         raise
-    return handle
+    return handle, status
+
+
+def _place_of(handle: int, path: str, status: os.stat_result) -> str:
+    """The real path of what was opened as `path`."""
+    if _HAS_PROC:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    real = os.path.realpath(path)
+    if not os.path.samestat(status, os.stat(real)):
+        raise OSError(errno.EBUSY, "it is being exchanged")
+    return real
 
 
 def _check_regular(status: os.stat_result) -> None:

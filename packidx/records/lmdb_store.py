@@ -120,14 +120,13 @@ def forget_databases() -> None:
 def _database(lmdb: Any, path: str, label: str, root: str | None) -> Any:
     with _opened.lock:  # a process must not open a database twice, by whatever name
         try:
-            handle = open_regular(data_file(path), root, label)
+            handle, status = open_regular(data_file(path), root, label)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             raise BadRecord("missing_media", f"{label}: there is no such database") from None
         except OSError as error:
             text = f"{label}: the database cannot be read: {error.strerror}"
             raise BadRecord("broken_media", text) from None
         try:
-            status = os.fstat(handle)
             identity = (status.st_dev, status.st_ino)
             database = _opened.databases.get(identity)
             if database is None:

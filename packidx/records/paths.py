@@ -100,9 +100,13 @@ def _placed(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
 
 def _confining(path: str, root: MediaRoot) -> str | None:
     """Which of the folders that may be read a file lies in."""
-    real = _real_path(path)
-    folders = (place for place in (root.folder, *root.remote) if not storage.is_url(place))
-    return next((folder for folder in folders if is_inside(real, real_folder(folder))), None)
+    folders = [place for place in (root.folder, *root.remote) if not storage.is_url(place)]
+    for real_of in (_real_path, os.path.realpath):  # what is remembered may have changed since
+        real = real_of(path)
+        for folder in folders:
+            if is_inside(real, real_folder(folder)):
+                return folder
+    return None
 
 
 def _remote(ref: str, root: MediaRoot) -> str:
@@ -142,12 +146,13 @@ def data_uri(ref: str) -> bytes:
     head, comma, body = ref.partition(",")
     if not comma:
         raise BadRecord("broken_media", "a data: URI without a comma")
+    is_base64 = head.lower().endswith(";base64")
     try:
         data = urllib.parse.unquote_to_bytes(body)
-        is_base64 = head.lower().endswith(";base64")
         return base64.b64decode(data, validate=True) if is_base64 else data
-    except ValueError:  # of base64, or of text that is not UTF-8
-        raise BadRecord("broken_media", "a data: URI whose content is broken") from None
+    except ValueError:  # of base64, or of text that no bytes stand for
+        what = "base64" if is_base64 else "content"
+        raise BadRecord("broken_media", f"a data: URI whose {what} is broken") from None
 
 
 def _path_of_url(ref: str) -> str:

@@ -251,7 +251,11 @@ def _remembered(ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
 
 
 def _check_whole(container: Any, stream: Any, label: str) -> None:
-    """Refuse a file that ends before the frames that its index names, as a cut download does."""
+    """Refuse a file that ends before the frames that its index names, as a cut download does, or
+    that cannot hold so many of them."""
+    if len(stream.index_entries) > container.size:
+        text = f"{label} claims {len(stream.index_entries)} frames in {container.size} bytes"
+        raise BadRecord("broken_media", text)
     end = max((entry.pos + entry.size for entry in stream.index_entries), default=0)
     if end > container.size:
         text = f"{label} is truncated: its frames reach to byte {end}, it has {container.size}"
