@@ -82,6 +82,7 @@ class Source:
 
     name: str
     media_root: Place | None
+    remote_media: tuple[Place, ...] = ()
     layout: Layout | None = None
     num_samples: Count
     num_dropped: Count

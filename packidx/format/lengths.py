@@ -34,6 +34,7 @@ class Source:
 
     name: str
     media_root: Place | None
+    remote_media: tuple[Place, ...] = ()
     layout: Layout | None = None
     num_samples: Count
     num_rejected: Count
