@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -80,6 +81,8 @@ def _give_up_stdout() -> None:
 
 def _main(args: list[str] | None) -> Any:
     try:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # since modules were loaded
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return cli.main(args, standalone_mode=False) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from packidx.errors import MismatchError, OptionError
 from packidx.estimate.recipe import Recipe, RecordCounter
-from packidx.processes import follow_parent
+from packidx.processes import follow_parent, interrupts_held
 from packidx.processor.compared import Compared
 
 Call = Callable[[Any, RecordCounter], Any]
@@ -100,8 +100,9 @@ class Pool:
                 initializer=_start_worker,
                 initargs=(self.recipe,),
             )
-            for _ in range(self.workers):  # an idle process takes the next item: start them all
-                self._executor.submit(os.getpid)
+            with interrupts_held():
+                for _ in range(self.workers):  # an idle process takes the next item: start them all
+                    self._executor.submit(os.getpid)
 
     def run(
         self, call: Call, items: Sequence[Any], counter: RecordCounter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -12,7 +13,7 @@ from packidx.errors import SourceError
 from packidx.export.wds_pack import PackMembers, pack_members
 from packidx.fetch import Fetcher
 from packidx.index import Index
-from packidx.processes import follow_parent
+from packidx.processes import follow_parent, interrupts_held
 
 _PACKS_PER_PROCESS = 16
 """Fewer are read before another process has started."""
@@ -41,6 +42,8 @@ def read_packs(
     executor = ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=_start_worker, initargs=(index,)
     )
+    with interrupts_held():
+        executor.submit(os.getpid)  # which starts all processes
     try:
         waiting: deque[Future[PackMembers]] = deque()
         upcoming = iter(packs)
