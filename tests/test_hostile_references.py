@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -46,11 +47,13 @@ def watched(folder: Path, *args: str) -> tuple[subprocess.CompletedProcess[str],
     (folder / "watching").mkdir()
     (folder / "watching" / "sitecustomize.py").write_text(WATCHING)
     (folder / "home").mkdir()
+    (folder / "tmp").mkdir()
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(folder / "watching"), str(REPO)]),
         "WATCHED": str(folder / "watched"),
         "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
         "PACKIDX_CACHE": str(folder / "cache"),
         "AWS_ACCESS_KEY_ID": "a-key-that-must-sign-nothing",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -70,6 +73,8 @@ def is_of_the_program(path: str) -> bool:
     own += ["/usr/lib", "/usr/share", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
     own += ["/etc/mime.types", "/etc/pki", "/etc/ssl", "/sys", "/dev/null", "/dev/urandom"]
     own += ["/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys"]
+    if re.fullmatch("/proc/[0-9]+/maps", path):  # what of a library is loaded where
+        return True
     return any(path == one or path.startswith(os.path.realpath(one) + "/") for one in own)
 
 
@@ -88,7 +93,8 @@ def counted(
         "reasons": reasons,
         "rows": pq.read_table(sorted((place / "lengths").glob("part-*"))).to_pylist(),
         "own": [str(place / name) for name in ("root", "all.jsonl", "lengths", "cache", "watching")]
-        + [str(place / ".lengths."), str(place / "home" / "notes"), str(processors)],
+        + [str(place / ".lengths."), str(place / "home" / "notes"), str(processors)]
+        + [str(place / "tmp")],
         "folders": [str(place)],
     }
 
