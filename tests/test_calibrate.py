@@ -121,9 +121,9 @@ def test_media_stay_exact_where_text_is_guessed(
     assert [row["image_tokens"] for row in cheap] == [row["image_tokens"] for row in exact]
     assert {row["method"] for row in cheap} == {"heuristic"}
     manifest = read(tmp_path / "cheap")[0]
-    exact = read(tmp_path / "exact")[0]["encoder"]
-    assert exact.pop("compared")["records"]  # nothing that is called exact, nothing to compare
-    assert manifest["encoder"] == exact
+    encoder = read(tmp_path / "exact")[0]["encoder"]
+    assert encoder.pop("compared")["records"]  # where text is guessed, nothing is compared
+    assert manifest["encoder"] == encoder
     (source,) = manifest["calibration"]["sources"]
     lengths = {row["length"]: set() for row in cheap}
     for guess, truth in zip(cheap, exact, strict=True):
