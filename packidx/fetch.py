@@ -120,12 +120,18 @@ class Fetcher:
 
     def waits(self, sample: Sample) -> bool:
         """Whether a sample's record or media are ranges or objects of a store."""
-        if sample.shard is None or sample.offset is None:
+        shard = self._shard_of(sample)
+        if shard is None or sample.offset is None:
             return False  # what is read through a copy is not for several threads
         root = self._media_roots.get(sample.source or "")
         remote = self._remote_media.get(sample.source or "", ())
-        uri = self.index.manifest["shards"][sample.shard]["uri"]
+        uri = self.index.manifest["shards"][shard]["uri"]
         return any(storage.is_url(self.index.resolve(one)) for one in (uri, root, *remote) if one)
+
+    def _shard_of(self, sample: Sample) -> int | None:
+        """Which of the manifest's shards a sample is in; of a bare table there are none."""
+        number = sample.shard
+        return None if number is None or number >= len(self.index.manifest["shards"]) else number
 
     def record(self, sample: Sample) -> Located:
         """The record of `sample`, its media where they are.
@@ -140,20 +146,21 @@ class Fetcher:
         from packidx.records.sources import own_root, read_row
 
         located = sample.offset is not None and sample.nbytes is not None
-        if sample.shard is None or (sample.row is None and not located):
+        shard = self._shard_of(sample)
+        if shard is None or (sample.row is None and not located):
             raise PackidxError(
                 f"snapshot {self.index.id} was planned from bare lengths and does not say where its"
                 " samples are; plan from a table that `packidx estimate` wrote to read packs"
             )
-        path = self.shard(sample.shard)
-        kind = self.index.manifest["shards"][sample.shard].get("container", containers.DEFAULT)
+        path = self.shard(shard)
+        kind = self.index.manifest["shards"][shard].get("container", containers.DEFAULT)
         layout = self.layout(sample.source)
         row = -1 if sample.row is None else sample.row
         try:
             record = read_row(path, row, sample.offset, sample.nbytes, kind=kind, layout=layout)
         except SourceError:
-            self._checked.discard(sample.shard)  # it may have changed since it was looked at
-            self.shard(sample.shard)
+            self._checked.discard(shard)  # it may have changed since it was looked at
+            self.shard(shard)
             raise
         check_key(path, sample, key_of(record, kind))
         return Located(record, self._root(sample.source or "", own_root(path, kind)))

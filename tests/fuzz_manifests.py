@@ -1,6 +1,6 @@
 """Random damage to real manifests: one that is opened reads right, any other is one named error.
 
-    python tests/fuzz_manifests.py [MUTATIONS] [SEED]
+    python tests/fuzz_manifests.py [MUTATIONS] [SEED] [FIRST]
 
 tries twenty thousand by default. `test_fuzz.py` runs some thousands.
 
@@ -62,14 +62,14 @@ class Fuzzer:
             "index": (read(self._snapshot), _of_index(self._index)),
         }
 
-    def run(self, count: int, seed: int) -> collections.Counter[str]:
-        """How `count` mutations ended.
+    def run(self, count: int, seed: int, first: int = 0) -> collections.Counter[str]:
+        """How mutations `first` to `count` - 1 of a seed ended.
 
         Raises:
             Broken: one was read wrong.
         """
         found: collections.Counter[str] = collections.Counter()
-        for number in range(count):
+        for number in range(first, count):
             rng = random.Random(f"{seed}-{number}")
             kind, way = ("lengths", "index")[number % 2], WAYS[number // 2 % 3]
             text = mutated(self._good[kind][0], rng, way)
@@ -98,7 +98,8 @@ class Fuzzer:
             now = read_all(opened)
         except PackidxError as error:
             _check_words(error)
-            assert not isinstance(opened, Index) or _others(opened.manifest, good) <= _FILES
+            if way == "signed" and isinstance(opened, Index):
+                assert _others(opened.manifest, good) & _FILES
             return "a file refused"
         assert way == "forged" or now == meaning, "it reads otherwise"
         return "reads right" if now == meaning else "another one"
@@ -279,13 +280,13 @@ def _mangled(text: bytes, rng: random.Random) -> bytes:
     return text[:-1] + b', "deep": ' + b"[" * deep + b"]" * deep + b"}"
 
 
-def main(count: int = 20_000, seed: int = 0) -> None:
+def main(count: int = 20_000, seed: int = 0, first: int = 0) -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        found = Fuzzer(Path(folder)).run(count, seed)
+        found = Fuzzer(Path(folder)).run(count, seed, first)
     for name, number in sorted(found.items()):
         print(f"{number:>8,}  {name}")
-    print(f"{count:,} mutations, seed {seed}, {time.monotonic() - begun:.0f} s")
+    print(f"{count - first:,} mutations, seed {seed}, {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":
