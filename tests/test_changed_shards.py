@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from object_store import URL, Store, object_store
 from torch.utils.data import DataLoader
 
 from packidx import open_index, plan_packs, storage
+from packidx.errors import SourceError
 from packidx.estimate import estimate_lengths
 from packidx.index import Index
 from packidx.records.shard_marks import BLOCK, BLOCKS
@@ -146,3 +147,51 @@ def test_another_version_in_a_store(tmp_path: Path) -> None:
     storage.write(url, lines(OTHER))
     counts, said = read_all(index)
     assert counts == {"changed": 1} and len(said) == 1 and url in said[0]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _grown(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(lines(["more"]))
+
+
+def _replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(lines(["abcd", *WORDS[1:30]]))
+    other.rename(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_cut, "bytes before and"),
+        (_grown, "bytes before and"),
+        (_replaced, "it was written to"),
+        (Path.unlink, "No such file"),
+    ],
+)
+def test_a_shard_that_changes_while_it_is_counted_ends_the_run(
+    tmp_path: Path, change: Callable[[Path], None], words: str
+) -> None:
+    """Whatever was counted of it: no table is made of two files."""
+    shard = tmp_path / "a.jsonl"
+    shard.write_bytes(lines(WORDS))
+    estimate_lengths(str(shard), tmp_path / "lengths", encode=encode, workers=1)
+    before = (tmp_path / "lengths/manifest.json").read_bytes()
+    shard.write_bytes(lines(WORDS[:30]))
+    seen = 0
+
+    def encode_and_change(record: dict[str, Any]) -> dict[str, Any]:
+        nonlocal seen
+        seen += 1
+        if seen == 20:
+            change(shard)
+        return encode(record)
+
+    with pytest.raises(SourceError, match=words):
+        estimate_lengths(str(shard), tmp_path / "lengths", encode=encode_and_change, workers=1)
+    assert seen >= 20
+    assert (tmp_path / "lengths/manifest.json").read_bytes() == before

@@ -136,9 +136,9 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
             path = tmp_path / "lengths" / name
             assert storage.read(f"{url}/lengths/{name}") == path.read_bytes()
     assert estimate_lengths(shards, f"{url}/lengths", workers=1).existed
-    reasons = ["bad_record", "empty"]
-    found = first_rejected(f"{url}/lengths", [*there.rejected, *reasons])
-    assert found == first_rejected(str(tmp_path / "lengths"), [*there.rejected, *reasons]) != {}
+    kinds = [(one["name"], reason) for one in there.sources for reason in one["rejected"]]
+    found = first_rejected(f"{url}/lengths", kinds)
+    assert found == first_rejected(str(tmp_path / "lengths"), kinds) != {}
 
     local = open_index(plan_packs(tmp_path / "lengths", tmp_path / "index", **OPTIONS).path)
     assert len(local.manifest["result"]["windows"]) == 3

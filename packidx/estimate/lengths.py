@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx import files, storage
+from packidx.copies import overlapped
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import engine as text_engines
 from packidx.estimate import output as place
@@ -30,6 +31,7 @@ from packidx.records.containers.base import file_version, unreadable
 from packidx.records.expand import Shard, expand_sources, not_read
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
+from packidx.records.shard_marks import check_unchanged
 from packidx.records.sources import TASK_BYTES, ShardScan, scan
 from packidx.records.video import forget_videos
 from packidx.run.workers import num_workers
@@ -203,6 +205,7 @@ def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress
         if job.calibrate:
             told = functools.partial(progress, "calibrate")
             calibration = calibration_of(job, parts, staging.place, pool, told)
+        check_shards(job)
         manifest = make_manifest(job, parts, calibration)
         tidy(staging.place, [part.number for part in parts])
         files.write_json(os.path.join(staging.place.table, place.MANIFEST), manifest)
@@ -266,6 +269,18 @@ def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> li
             done += result.nbytes
             progress("scan", done, total)
     return scans
+
+
+def check_shards(job: Job) -> None:
+    """Raise unless all shards are what they were when they were scanned.
+
+    Raises:
+        SourceError: one changed meanwhile.
+    """
+    seen = [
+        (one.path, scan.nbytes, scan.marks) for one, scan in zip(job.shards, job.scans, strict=True)
+    ]
+    overlapped(lambda shard: check_unchanged(*shard), seen)
 
 
 _OF_SOURCES = ("name", *SourceSums().to_json())

@@ -18,6 +18,7 @@ from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.lengths import (
     check_folder,
     check_remote,
+    check_shards,
     decided,
     is_large,
     scan_shards,
@@ -128,6 +129,7 @@ def precompute(
         with replacing(output, secrets.token_hex(32), "data set") as built:
             folder = built.place.table
             tallies = _write(job, names, form, folder, pool, progress)
+            check_shards(job)
             _refuse_nothing(tallies)
             manifest = place.manifest_of(_head(job, form), _shard_heads(job, names), tallies)
             files.write_json(os.path.join(folder, place.MANIFEST), manifest)

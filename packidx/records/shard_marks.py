@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx import cache, storage
+from packidx.errors import SourceError
 from packidx.records.containers.base import unreadable
 
 BLOCK = 4096
@@ -33,6 +34,32 @@ def marks_of(path: str) -> dict[str, Any]:
         return {"mtime": os.stat(path).st_mtime_ns, "sampled": sampled(path)}
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
+    """Raise unless a shard is still the file that its scan began with.
+
+    What was counted of it is then of one file; a record that was cut off or exchanged in between
+    is in no row.
+
+    Args:
+        path: the shard.
+        nbytes: its size at the scan.
+        marks: `marks_of` it before the scan.
+
+    Raises:
+        SourceError: it was written to, replaced or removed.
+    """
+    try:
+        found = storage.stat(path)  # not a remembered one
+    except OSError as error:
+        raise unreadable(path, error) from error
+    before = marks["version"] if storage.is_url(path) else str(marks["mtime"])
+    if (found.nbytes, found.version) != (nbytes, before):
+        what = f"{nbytes} bytes before and {found.nbytes} now"
+        if found.nbytes == nbytes:
+            what = "it was written to"
+        raise SourceError(f"{path} changed while it was counted ({what}); start again")
 
 
 def sampled(path: str) -> str:
