@@ -7,6 +7,8 @@ import io
 import os
 import pickle
 import re
+import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,35 @@ def test_no_file(tmp_path: Path) -> None:
         assert found.value.reason == reason, ref
     with pytest.raises(BadRecord, match="without a path"):
         media_info(Media("video"), MediaRoot(str(tmp_path), True))
+
+
+CLAIM = """
+import resource, sys
+from packidx.errors import BadRecord
+from packidx.records.video import video_info
+try:
+    print(video_info(sys.argv[1]))
+except BadRecord as error:
+    print(error.reason, error.detail)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.parametrize("number", [100_000, 80_000_000])
+def test_frames_that_a_table_claims_are_not_believed(number: int, tmp_path: Path) -> None:
+    """A decoder makes an index of them all, 5 GB of one that a file of a thousand bytes claims."""
+    write_clip(tmp_path / "a.mp4", frames=3)
+    data = bytearray((tmp_path / "a.mp4").read_bytes())
+    assert len(data) < 6_000
+    struct.pack_into(">II", data, data.index(b"stsz") + 8, 1, number)
+    struct.pack_into(">I", data, data.index(b"stts") + 12, number)
+    struct.pack_into(">I", data, data.index(b"stsc") + 16, number)
+    (tmp_path / "a.mp4").write_bytes(data)
+    run = [sys.executable, "-c", CLAIM, str(tmp_path / "a.mp4")]
+    lines = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[0].startswith("broken_media")
+    assert f"claims {number} frames in {len(data)} bytes" in lines[0]
+    assert int(lines[1]) < 500  # MiB
 
 
 def test_huge_frames_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from packidx.records.extents import Extent
 from packidx.records.images import MAX_PIXELS, Source, image_size, open_file, open_image
 from packidx.records.inside import InRoot
 from packidx.records.lmdb_store import split_reference
+from packidx.records.mp4_tables import check_claims
 from packidx.records.paths import MediaRoot, resolve, shortened
 from packidx.records.references import is_opened
 
@@ -331,9 +332,10 @@ def _local(source: Source) -> Iterator[Source]:
 def _opened(source: Source, label: str) -> Iterator[tuple[Any, Any]]:
     """The container and its first video stream; whatever fails is a `BadRecord`."""
     av = _import_av()
-    file, _ = open_file(source, label)
+    file, nbytes = open_file(source, label)
     with file:
         try:
+            check_claims(file, nbytes, label)
             options = {"format_whitelist": ",".join(_FORMATS)}
             with av.open(file, mode="r", container_options=options) as container:
                 if not container.streams.video:
