@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import tarfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,9 @@ from torch.utils.data import DataLoader
 from packidx import open_index, plan_packs, storage
 from packidx.errors import SourceError
 from packidx.estimate import estimate_lengths
+from packidx.export.energon import export_energon
+from packidx.export.wds import export_wds
+from packidx.fetch import ChangedSource
 from packidx.index import Index
 from packidx.records.shard_marks import BLOCK, BLOCKS
 from packidx.torch import PackedDataset
@@ -85,6 +90,32 @@ def test_a_small_shard_is_compared_as_a_whole(tmp_path: Path) -> None:
     index = planned(tmp_path, path)
     rewrite(path, lines([*WORDS[:-1], "zzzz"]))
     assert read_all(index)[0] == {"changed": 1}
+
+
+@pytest.mark.parametrize("export", [export_wds, export_energon])
+def test_an_export_copies_nothing_that_was_not_counted(
+    tmp_path: Path, export: Callable[[Index, Path], Any]
+) -> None:
+    path = tmp_path / "a.tar"
+    write_tar(path, WORDS)
+    estimate_lengths(str(path), tmp_path / "lengths", encode=encode, workers=1)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=16)
+    index = open_index(tmp_path / "index")
+    write_tar(path, OTHER)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ChangedSource, match="other ones: run `packidx verify"):
+        export(index, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    write_tar(path, WORDS)
+    export(index, tmp_path / "out")
+
+
+def write_tar(path: Path, words: list[str]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for number, line in enumerate(lines(words).splitlines()):
+            member = tarfile.TarInfo(f"{number:03d}.json")
+            member.size = len(line)
+            tar.addfile(member, io.BytesIO(line))
 
 
 def test_a_copy_of_a_shard_is_the_same_shard(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from packidx import files, storage
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_parts import Part, PartWriter, write_parts
 from packidx.export.energon_sources import Sources, as_energon_names
-from packidx.export.outputs import check_output
+from packidx.export.outputs import check_output, check_shards
 from packidx.index import Index, open_index
 from packidx.run.workers import num_workers
 from packidx.staging import Place, replacing
@@ -100,6 +100,7 @@ def export_energon(
     output = os.fspath(output)
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
     check_output(output, opened, WHAT, _own_files)
+    check_shards(opened)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
     _check_roots(energon_roots or {}, list(sources.folders.values()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 from packidx import storage
-from packidx.errors import OptionError
+from packidx.errors import OptionError, PackidxError
+from packidx.fetch import ChangedSource, Fetcher
 from packidx.index import Index
 from packidx.publish import check_bucket, check_free
 
@@ -43,6 +45,23 @@ def check_output(
             )
     elif os.path.lexists(output):
         raise OptionError(f"{output} is no folder: name a folder for the export")
+
+
+def check_shards(index: Index) -> None:
+    """Refuse to copy what was written since it was counted, as far as can be seen without reading.
+
+    Raises:
+        ChangedSource: a shard has other bytes than the one that was counted.
+    """
+    fetcher = Fetcher(index)
+
+    def look(number: int) -> None:
+        with contextlib.suppress(PackidxError):  # told where its samples are read, if there are any
+            fetcher.shard(number)
+
+    storage.overlapped(look, range(len(index.manifest["shards"])))
+    for sentence in fetcher.take_changes():
+        raise ChangedSource(sentence)
 
 
 def _foreign(output: str, own: set[str]) -> Iterator[str]:

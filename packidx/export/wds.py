@@ -19,7 +19,7 @@ from typing import Any
 from packidx import files
 from packidx.errors import OptionError
 from packidx.export import nv_meta
-from packidx.export.outputs import check_output
+from packidx.export.outputs import check_output, check_shards
 from packidx.export.shards import Shard, ShardWriter, rows_of
 from packidx.export.wds_pool import read_packs
 from packidx.index import Index, open_index
@@ -97,6 +97,7 @@ def export_wds(
     output = os.fspath(output)
     _check_plan(opened)
     check_output(output, opened, WHAT, _own_files)
+    check_shards(opened)
     options = {"max_count": max_count, "max_bytes": max_bytes}
     head = {"format": FORMAT, "version": VERSION, "snapshot_id": opened.id, "options": options}
     job = files.digest(files.canonical_json({**head, "software": software()}))
