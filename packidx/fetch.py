@@ -48,6 +48,15 @@ def is_transient(error: BaseException) -> bool:
     return False
 
 
+class Change(NamedTuple):
+    """A shard of the planned size that seems not to be the one that was counted."""
+
+    text: str
+    """A sentence about it."""
+    certain: bool
+    """It has other bytes; else it was written to, and what was compared is the same."""
+
+
 class Located(NamedTuple):
     """A record, and where its media's places begin."""
 
@@ -75,7 +84,7 @@ class Fetcher:
         self._remote_media = {one["name"]: tuple(one.get("remote_media", ())) for one in sources}
         self._checked: set[int] = set()  # shards of the planned size
         self._compared: set[int] = set()  # and those that were looked at more closely
-        self._changes: list[str] = []
+        self._changes: list[Change] = []
 
     def read(self, sample: Sample) -> dict[str, Any]:
         """The record of `sample` in its own dialect and the standard names, its media opened.
@@ -213,21 +222,23 @@ class Fetcher:
 
     def _compare(self, path: str, shard: Mapping[str, Any]) -> None:
         """Note a shard of the planned size that seems to be another one."""
-        from packidx.records.shard_marks import difference
+        from packidx.records.shard_marks import difference, is_written_to
 
         try:
             found = difference(path, shard)
+            written_to = found is None and is_written_to(path, shard)
         except OSError:  # who reads it says so
             return
+        command = f"`packidx verify {self.index.path}@{self.index.id}`"
         if found is not None:
-            text = (
-                f"shard {path} {found}: run `packidx verify {self.index.path}@{self.index.id}`,"
-                " and restore the shard, or estimate and plan again"
-            )
-            self._changes.append(text)
+            advice = "and restore the shard, or estimate and plan again"
+            self._changes.append(Change(f"shard {path} {found}: run {command}, {advice}", True))
+        elif written_to:
+            said = "was written to after it was counted; the blocks that were compared are the same"
+            self._changes.append(Change(f"shard {path} {said}: {command} compares all", False))
 
-    def take_changes(self) -> list[str]:
-        """Sentences about shards that seem to have changed, found since this was last asked."""
+    def take_changes(self) -> list[Change]:
+        """Shards that seem to have changed, found since this was last asked."""
         said, self._changes = self._changes, []
         return said
 

@@ -145,7 +145,7 @@ def test_another_record_in_the_place(tmp_path: Path, kind: str) -> None:
     rewrite([3, 2, 1])
     fetcher = Fetcher(opened)
     assert fetcher.record(samples["r2"]).record["id"] == "r2"
-    (said,) = fetcher.take_changes()
-    assert "has as many bytes as were counted, but other ones" in said
+    (change,) = fetcher.take_changes()
+    assert "has as many bytes as were counted, but other ones" in change.text
     with pytest.raises(ChangedSource, match="has the record 'r3' where 'r1' was counted"):
         fetcher.record(samples["r1"])

@@ -60,8 +60,9 @@ def check_shards(index: Index) -> None:
             fetcher.shard(number)
 
     storage.overlapped(look, range(len(index.manifest["shards"])))
-    for sentence in fetcher.take_changes():
-        raise ChangedSource(sentence)
+    for change in fetcher.take_changes():
+        if change.certain:
+            raise ChangedSource(change.text)
 
 
 def _foreign(output: str, own: set[str]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 A size alone lets a shard pass in which a word was exchanged for another of its length. The time of
 change costs nothing to look at; where it is another one, some blocks are compared, since a copy has
-a time of its own. `packidx verify` compares everything.
+a time of its own. A large one that was written to where it lies is told all the same, for no block
+says what is between two. `packidx verify` compares everything.
 """
 
 from __future__ import annotations
@@ -102,3 +103,22 @@ def difference(path: str, shard: Mapping[str, Any]) -> str | None:
     if stated is None or os.stat(path).st_mtime_ns == shard.get("mtime"):
         return None
     return None if sampled(path) == stated else "has as many bytes as were counted, but other ones"
+
+
+def is_written_to(path: str, shard: Mapping[str, Any]) -> bool:
+    """Whether a file in which `difference` finds nothing may have other bytes between its blocks.
+
+    It lies where it was counted, has another time of change, and has more than is compared.
+
+    Args:
+        path: where it is now.
+        shard: what the manifest says of it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if storage.is_url(path) or path != storage.local_path(shard["uri"]):
+        return False  # a copy has a time of its own
+    if shard.get("sampled") is None or shard["bytes"] <= BLOCK * BLOCKS:
+        return False
+    return os.stat(path).st_mtime_ns != shard.get("mtime")

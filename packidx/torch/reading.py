@@ -105,9 +105,9 @@ class SampleReader:
 
     def _note_changes(self, sample: Sample, events: Happened) -> None:
         """Warn of shards that seem to have changed, of which `sample` is the first to be read."""
-        for text in self._fetcher.take_changes():
-            warnings.warn(text, stacklevel=4)
-            events.append(event("changed", "read", sample, ChangedSource(text)))
+        for change in self._fetcher.take_changes():
+            warnings.warn(change.text, stacklevel=4)
+            events.append(event("changed", "read", sample, ChangedSource(change.text)))
 
     def _read_again(self, sample: Sample) -> Encoded:
         """A sample of any pack, as planned or not at all."""
