@@ -60,10 +60,11 @@ def compared_fact(compared: dict[str, Any] | None) -> str | None:
         return None
     if compared["with"] is None:
         return f"not compared here ({compared['reason']}): exact by the family's arithmetic"
-    said = f"with the processor of {compared['with']} on {count(compared['records'])} records"
+    by = f"the processor of {compared['with']}"
     if compared.get("unequal"):
-        return f"{said}: {compared['detail']}, so such lengths are not called exact"
-    return f"{said}, and equal"
+        return f"with {by}: {compared['detail']}, so such lengths are not called exact"
+    kinds = " and ".join(compared["equal"])
+    return f"{kinds} equal {by}'s on {count(compared['records'])} samples, once per processor"
 
 
 def _schedule(result: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     print_table(["per pack", *_QUANTILES], rows, right=1)
     _print_schedule(manifest["result"], found["schedule"])
     for note in _powerless(opened, found["schedule"]):
-        click.echo(note)
+        say(note)
     if manifest["sources"]:
         _print_sources(manifest["sources"])
     for text in untrained(manifest):

@@ -106,7 +106,8 @@ def test_a_family_is_compared_on_records_of_the_data(qwen: Path, tmp_path: Path)
     rows, manifest = estimated(data(tmp_path, records()), tmp_path / "lengths", qwen)
     assert {row["method"] for row in rows} == {"exact"}
     compared = manifest["encoder"]["compared"]
-    assert compared.keys() == {"with", "records"} and compared["with"] == TRANSFORMERS
+    assert compared["equal"] == ["text", "image"] and compared["with"] == TRANSFORMERS
+    assert compared.keys() == {"with", "records", "equal"}
     none, _ = compare(load_processor(qwen), []), None
     assert compared["records"] == none.records + len(rows)
 
@@ -140,6 +141,36 @@ def test_the_verdict_is_found_once_per_fingerprint(qwen: Path, tmp_path: Path, c
     stored[0].write_bytes(b"{")  # damaged: found again
     _, third = estimated(source, tmp_path / "third", qwen)
     assert third["encoder"]["compared"]["with"] == TRANSFORMERS
+
+
+def test_a_processor_that_differs_in_what_we_do_not_read_is_compared(
+    qwen: Path, tmp_path: Path
+) -> None:
+    """Its fingerprint, which is of what we read, is the one that was found equal."""
+    source = data(tmp_path, [{"messages": [{"role": "user", "content": "my friend and my foe"}]}])
+    rows, _ = estimated(source, tmp_path / "first", qwen)
+    assert {row["method"] for row in rows} == {"exact"}
+    other = tmp_path / "other"
+    shutil.copytree(qwen, other)
+    path = other / "tokenizer_config.json"
+    settings = json.loads(path.read_bytes()) if path.exists() else {}
+    path.write_text(json.dumps({**settings, "split_special_tokens": True}))
+    assert load_processor(other).fingerprint() == load_processor(qwen).fingerprint()
+    rows, manifest = estimated(source, tmp_path / "second", other)
+    assert {row["method"] for row in rows} == {"heuristic"}
+    assert "text" in manifest["encoder"]["compared"]["unequal"]
+
+
+def test_what_could_not_be_compared_is_compared_another_time(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = data(tmp_path, records(images=False))
+    with monkeypatch.context() as broken:
+        broken.setattr("transformers.AutoProcessor.from_pretrained", None)
+        _, first = estimated(source, tmp_path / "first", qwen)
+    assert "cannot load it" in first["encoder"]["compared"]["reason"]
+    _, second = estimated(source, tmp_path / "second", qwen)
+    assert second["encoder"]["compared"]["with"] == TRANSFORMERS
 
 
 ALONE = """
@@ -177,7 +208,7 @@ def test_without_transformers_only_known_families_are_exact(qwen: Path, tmp_path
         rows = pq.read_table(out / "part-00000.parquet").to_pylist()
         assert {row["method"] for row in rows} == {method}, folder
         compared = json.loads((out / "manifest.json").read_bytes())["encoder"]["compared"]
-        assert compared == {"with": None, "reason": "transformers is not installed"}
+        assert compared == {"with": None, "reason": "transformers was not installed"}
 
 
 def test_a_processor_that_cannot_be_loaded_is_told(qwen: Path, tmp_path: Path) -> None:

@@ -45,7 +45,12 @@ PREFERENCES: dict[str, dict[str, Any]] = {
         "response": "This.",
         "rejected_response": "That.",
     },
+    "LLaMA-Factory, KTO in a table": {"messages": ASKED + GOOD, "kto_tag": "false"},
     "TRL, unpaired": {"prompt": "Which?", "completion": "That.", "label": False},
+    "TRL, unpaired, in a table": {"prompt": "Which?", "completion": "That.", "label": "False"},
+    "TRL, unpaired, in numbers": {"prompt": "Which?", "completion": "That.", "label": 0},
+    "ms-swift, KTO": {"messages": ASKED + BAD, "label": False},
+    "ms-swift, KTO of an answer": {"query": "Which?", "response": "That.", "label": False},
 }
 
 
@@ -73,6 +78,7 @@ CHAT: dict[str, Any] = {"messages": ASKED + GOOD}
         {**CHAT, "chosen": "", "rejected": "", "rejected_response": "", "rejected_messages": []},
         {**CHAT, "label": True},
         {**CHAT, "label": "cat"},
+        {**CHAT, "label": 0},
         {"prompt": "Which?", "completion": "This.", "label": 3},
         {"question": "Which?", "answer": "This.", "label": True},
         {"input_ids": [1, 2], "chosen": "a", "rejected": "b"},
@@ -98,3 +104,14 @@ def test_preferences_are_rejected_rows_until_a_column_names_the_side(tmp_path: P
     columns = {"messages": "chosen"}
     told = estimate_lengths([str(pairs)], tmp_path / "one", columns=columns, workers=1)
     assert (told.num_samples, told.rejected) == (1, {})
+
+
+def test_a_side_beside_turns_that_lack_it_is_not_lost(tmp_path: Path) -> None:
+    """The turns alone would be counted, and the answer that was named left out."""
+    shard = tmp_path / "pairs.jsonl"
+    pair = {"conversations": ASKED + GOOD + ASKED, "chosen": GOOD[0], "rejected": BAD[0]}
+    texts = {"prompt": "Which?", "chosen": "This.", "rejected": "That."}
+    shard.write_text(json.dumps(pair) + "\n" + json.dumps(texts) + "\n")
+    columns = {"response": "chosen"}
+    told = estimate_lengths([str(shard)], tmp_path / "one", columns=columns, workers=1)
+    assert (told.num_samples, told.rejected) == (2, {"preference_data": 1})

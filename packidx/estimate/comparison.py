@@ -1,8 +1,9 @@
 """Whether a processor's counts are the real processor's: compared once, and remembered.
 
 Loading transformers and a processor takes seconds. So what was found equal is kept in the cache, by
-the processor's fingerprint and the versions of all that built the samples; of a processor that no
-family of ours knows nothing is kept: it is compared on each data set's own records.
+all files that the real processor may read and the versions of all that built the samples; of a
+processor that no family of ours knows nothing is kept: it is compared on each data set's own
+records.
 
 <cache>/compared/<digest>.json    what was found equal
 """
@@ -24,6 +25,7 @@ from packidx.errors import BadRecord
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, raw_records
 from packidx.processor.compared import Compared
+from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Conversation
 from packidx.records.dialects import parse
 from packidx.records.media import is_remote
@@ -34,6 +36,8 @@ NUM_RECORDS = 16
 
 _NUM_RANGES, _PER_RANGE = 8, 8
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
+_READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
+_TEMPLATES = "additional_chat_templates"
 _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
 
 
@@ -63,19 +67,39 @@ def compare(
     if processor is None or counter.counter.text is None:
         return None
     if installed("transformers") is None:
-        return Compared(reason="transformers is not installed")
+        return Compared(reason="transformers was not installed")
     path = None
-    if processor.is_known:
+    if processor.is_known and processor.folder is not None:
         versions = [f"{name} {installed(name)}" for name in _BUILDERS]
-        name = files.digest(processor.fingerprint().encode(), *map(str.encode, versions))
+        parts = [processor.fingerprint(), *versions, *_content(processor.folder)]
+        name = files.digest(*map(str.encode, parts))
         path = os.path.join(cache.folder(), "compared", f"{name}.json")
         if (kept := _kept(path)) is not None:
             return kept
     talks = _talks(counter, shards, scans)
     found: Compared = import_module("packidx.encode.probe.proof").compare(processor, talks)
-    if path is None or found.unequal:
-        return found
+    if path is None or found.by is None or found.unequal:
+        return found  # what could not be compared may be another time
     return _keep(path, found)
+
+
+def _content(folder: str) -> list[str]:
+    """Name and SHA-256 of every file that the real processor may read: more than ours reads.
+
+    Raises:
+        SourceError: one of them cannot be read.
+    """
+    found = []
+    for below in ("", _TEMPLATES):
+        place = os.path.join(folder, below)
+        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+            path = os.path.join(place, name)
+            if name.endswith(_READ) and os.path.isfile(path):
+                try:
+                    found += [os.path.join(below, name), files.file_digest(path)]
+                except OSError as error:
+                    raise unreadable(path, error) from error
+    return found
 
 
 def _kept(path: str) -> Compared | None:

@@ -30,6 +30,7 @@ class Compared:
         if self.by is None:
             return {"with": None, "reason": self.reason}
         stated: dict[str, Any] = {"with": self.by, "records": self.records}
+        stated["equal"] = list(self.equal)
         if self.unequal:
             stated |= {"unequal": list(self.unequal), "detail": self.detail}
         return stated

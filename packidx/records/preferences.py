@@ -4,7 +4,7 @@ A pack trains on one answer. Of a pair nobody has said which; of answers with a 
 ones not to give. Counted as they stand, such records train on nothing, or on what was meant to be
 avoided. The forms are those that the trainers document: TRL's and LLaMA-Factory's ``chosen`` and
 ``rejected``, with or without a prompt; ms-swift's ``rejected_response`` beside the messages; TRL's
-``label`` and LLaMA-Factory's ``kto_tag`` of single answers.
+and ms-swift's ``label`` and LLaMA-Factory's ``kto_tag`` of single answers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.layout import TURN_KEYS
 from packidx.records.references import OBJECT
 
 _BESIDE = ("rejected_response", "rejected_messages")
+_WORDS = {"true": True, "false": False}
 _KEYS = frozenset(("rejected", "kto_tag", "label", *_BESIDE))
 
 
@@ -33,18 +35,40 @@ def refuse_preferences(record: Mapping[str, Any]) -> None:
             "name that side's column (--column messages=chosen for whole conversations, "
             "--column response=chosen for texts beside a prompt)",
         )
+    if _is_answer(record.get("rejected")) and _is_answer(record.get("response")) and _turns(record):
+        raise _refusal(
+            "an answer and one to avoid, in 'rejected', beside turns that hold neither",
+            "put the answer behind the turns in the file, and leave 'rejected' out",
+        )
     for name in _BESIDE:
         if _is_answer(record.get(name)):
             raise _refusal(f"an answer to avoid in {name!r}", "leave that column out of the file")
-    if type(record.get("kto_tag")) is bool:
+    if _verdict(record.get("kto_tag")) is not None:
         raise _refusal(
             "a verdict on its answer in 'kto_tag'", "keep the records to train on, without it"
         )
     asked_and_said = _is_answer(record.get("prompt")) and _is_answer(record.get("completion"))
-    if asked_and_said and type(record.get("label")) is bool:
+    verdict = _verdict(record.get("label"))
+    if asked_and_said and verdict is not None:
         raise _refusal(
             "a verdict on its 'completion' in 'label'", "keep the records to train on, without it"
         )
+    if verdict is False and type(record.get("label")) is not int:
+        raise _refusal(
+            "the verdict false on its answer in 'label' (ms-swift's KTO)",
+            "leave the record out, or, where 'label' says something else, that column",
+        )
+
+
+def _turns(record: Mapping[str, Any]) -> bool:
+    return any(_is_answer(record.get(key)) for key in TURN_KEYS)
+
+
+def _verdict(value: Any) -> bool | None:
+    """Whether an answer is a good one, as JSON, numbers and the cells of tables say it."""
+    if type(value) is bool or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
 
 
 def _is_answer(value: Any) -> bool:

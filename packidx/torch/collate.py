@@ -18,7 +18,7 @@ _NOT_INPUTS = {"cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "
 _NOT_INPUTS |= {"shifted", "events"}
 # Where one of these is missing, a trainer has taken away keys that its model does not name, and
 # with them, perhaps, the one that says that the labels are shifted.
-_OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens", "sample_ids")
+_OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens")
 _PER_TOKEN = {"input_ids", "labels", "position_ids", *SEQUENCE_FILL}
 
 Pack = Mapping[str, Any]
