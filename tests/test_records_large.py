@@ -108,10 +108,11 @@ def test_blank_lines_in_a_cell_stay(tmp_path: Path) -> None:
 
 
 MEASURED = """
-import json, resource, sys
+import json, sys
 from packidx import estimate_lengths
 summary = estimate_lengths(sys.argv[1], sys.argv[2], workers=1)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+with open("/proc/self/status") as file:
+    peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) >> 10
 print(json.dumps([summary.num_samples, summary.rejected, peak]))
 """
 
