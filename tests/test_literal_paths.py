@@ -111,3 +111,17 @@ def test_records_are_counted_in_a_folder_of_any_name(
         arguments = [f"{name}/r.parquet", "-o", f"{name}/lengths", "--workers", "1", "--quiet"]
         assert main(["estimate", *arguments]) == 0, capsys.readouterr().err
         assert summed(capsys, plan(f"{name}/lengths", Path(name, "i")))[0] == 3
+
+
+def test_an_exclusion_is_read_from_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("~", "a*b"):
+        table = lengths(Path(name, "l.parquet"), [5, 6, 7])
+        with open(f"{name}/x.parquet", "wb") as file:
+            pq.write_table(pa.table({"sample_id": [1]}), file)
+        arguments = ["-o", f"{name}/i", "--capacity", "16", "--exclude", f"{name}/x.parquet"]
+        assert main(["plan", table, *arguments]) == 0, capsys.readouterr().err
+        assert main(["verify", f"{name}/i"]) == 0
+        assert summed(capsys, f"{name}/i", "samples") == [2, 12]

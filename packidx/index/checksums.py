@@ -24,7 +24,7 @@ def file_checksums(path: str | Path) -> tuple[str, str]:
     """SHA-256 of a Parquet file, and the CRC-32 of its ranges, both in hex."""
     hasher, crcs = hashlib.sha256(), []
     with pa.OSFile(str(path)) as file:
-        bounds = _bounds(pq.read_metadata(str(path)), file.size(), _footer_start(file))
+        bounds = _bounds(pq.read_metadata(file), file.size(), _footer_start(file))
         for start, stop in pairwise(bounds):
             block = file.read_at(stop - start, start)
             hasher.update(block)

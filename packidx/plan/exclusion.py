@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from packidx.errors import FormatError, SourceError
 from packidx.files import array_digest, canonical_json, digest
 from packidx.plan.rows import Rows
+from packidx.storage import absolute
 
 _NAMES = ("source", "key", "sample_id")
 
@@ -56,7 +57,7 @@ def read_exclusion(path: str) -> Exclusion:
         FormatError: it has neither column.
     """
     try:
-        frame = pl.read_parquet(path, glob=False)
+        frame = pl.read_parquet(absolute(path), glob=False)  # polars knows "~" as a home folder
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise SourceError(f"exclude {path} cannot be read as Parquet ({reason})") from None
