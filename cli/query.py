@@ -79,7 +79,7 @@ def _answer(request: dict[str, Any], socket: Connection) -> None:
         _bound_memory(limit)
     query = request["query"]
     if not unlocked:
-        check(connection, query, request["files"])
+        query = check(connection, query, request["files"])
     relation = connection.sql(query)
     if request["kind"] == "parquet" and relation is not None:
         _send_parquet(relation, socket)

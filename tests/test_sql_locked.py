@@ -20,6 +20,26 @@ HOSTILE = [
     ("/* a comment */ COPY packs TO 'out.json' (FORMAT json)", "COPY"),
     ("EXPLAIN ANALYZE COPY packs TO 'out.csv'", "EXPLAIN"),
     ("EXPLAIN ANALYZE COPY (SELECT 1 AS length) TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
+    # what runs is what was read: comments and texts in EXPLAIN's options hide nothing
+    (
+        "EXPLAIN (ANALYZE /* ) SELECT 1 -- */) COPY (SELECT 42 AS length) TO 'LENGTHS' "
+        "(FORMAT parquet, USE_TMP_FILE false)",
+        "EXPLAIN",
+    ),
+    (
+        "EXPLAIN (ANALYZE /* ) SELECT 1 -- */) COPY (SELECT 42 AS length) TO 'PACKS' "
+        "(FORMAT parquet, USE_TMP_FILE false)",
+        "EXPLAIN",
+    ),
+    ("EXPLAIN (ANALYZE, FORMAT ') SELECT 1 --') COPY packs TO 'LENGTHS'", "EXPLAIN"),
+    (
+        "EXPLAIN ANALYZE (SELECT ') SELECT 1 --', length FROM packs); COPY packs TO 'LENGTHS'",
+        "2 statements",
+    ),
+    ("EXPLAIN ANALYZE (ANALYZE) COPY packs TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
+    ("EXPLAIN (FORMAT json) SELECT 1", "EXPLAIN"),
+    ("EXPLAIN/**/ANALYZE COPY packs TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
+    ("/* EXPLAIN ANALYZE SELECT */ EXPLAIN ANALYZE COPY packs TO 'LENGTHS'", "EXPLAIN"),
     ("COPY (PIVOT packs ON pack_id USING count(*)) TO 'out.csv'", "locked"),
     ("EXPORT DATABASE 'out'", "EXPORT"),
     ("IMPORT DATABASE 'out'", "locked"),
@@ -67,7 +87,15 @@ HOSTILE = [
     ("FROM duckdb_settings()", "duckdb_settings()"),
     ("FROM duckdb_secrets()", "duckdb_secrets()"),
     ("FROM duckdb_logs", "'duckdb_logs'"),
-    ("FROM pg_catalog.pg_settings", "'pg_settings'"),
+    ("FROM pg_catalog.pg_settings", "'pg_catalog.pg_settings'"),
+    ("WITH pg_settings AS (SELECT 1) FROM pg_catalog.pg_settings", "'pg_settings'"),
+    ("WITH pg_settings AS (FROM pg_settings) FROM pg_settings", "'pg_settings'"),
+    ("FROM (WITH PG_Settings AS (SELECT 1) FROM pg_settings), pg_settings", "'pg_settings'"),
+    ("WITH a AS (SELECT 1) FROM main.a", "'a'"),
+    ("FROM system.main.duckdb_databases", "'system.main.duckdb_databases'"),
+    ("WITH a AS (SELECT 1) FROM other.packs", "'other.packs'"),
+    ("FROM duckdb_views()", "duckdb_views()"),
+    ("FROM information_schema.views", "'information_schema.views'"),
     ("SELECT * FROM connection", "'connection'"),
     ("SELECT * FROM request", "'request'"),
     ("FROM arrow_scan(1, 2, 3)", "arrow_scan()"),
@@ -133,6 +161,8 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
 ) -> None:
     before = listing(around)
     query = query.replace("LENGTHS", str(made / "lengths.parquet"))
+    [packs] = (made / "index").rglob("packs-*.parquet")
+    query = query.replace("PACKS", str(packs))
     query = query.replace("SECRET'", str(made / "secret.csv") + "'")
     limits = ["--timeout", "2" if "seconds" in says else "30", "--memory-limit", "300MB"]
     if not query:
@@ -175,7 +205,13 @@ def test_a_question_to_the_views_is_answered(
 
 
 @pytest.mark.parametrize(
-    "query", ["EXPLAIN FROM packs", "EXPLAIN ANALYZE SELECT sum(length) FROM lengths"]
+    "query",
+    [
+        "EXPLAIN FROM packs",
+        "EXPLAIN ANALYZE SELECT sum(length) FROM lengths",
+        "explain analyze (SELECT sum(length), ') SELECT 1 --' FROM lengths)",
+        " EXPLAIN\nANALYZE /* all */ WITH a AS (FROM packs) SELECT sum(pack_id) FROM a; -- the end",
+    ],
 )
 def test_a_plan_of_a_question_is_shown(
     query: str, made: Path, capfd: pytest.CaptureFixture[str]
@@ -244,3 +280,14 @@ def test_a_lengths_table_is_asked_by_its_own_path(
     assert "asks 'packs', but there are lengths alone" in capfd.readouterr().err
     assert main(["sql", "nowhere", "FROM packs"]) == 1
     assert "nowhere does not exist: make one with" in capfd.readouterr().err
+
+
+def test_a_name_that_nobody_knows_is_told_without_a_way_to_unlock_it(
+    made: Path, around: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, unlocks in (("pack", False), ("main.pack", False), ("'a.parquet'", True),
+                          ("other.packs", True), ("pg_settings", True)):  # fmt: skip
+        assert main(["sql", str(made / "index"), f"FROM {name}"]) == 1
+        told = capfd.readouterr().err
+        assert "but there are dropped, lengths, packs, samples alone" in told
+        assert ("--unlocked" in told) is unlocks, told

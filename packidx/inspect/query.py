@@ -23,12 +23,18 @@ UNLOCKED = "--unlocked lets the query do all that DuckDB can"
 _TABLE_FUNCTIONS = {
     *("range", "generate_series", "unnest", "repeat", "repeat_row", "summary"),
     *("histogram", "histogram_values", "json_each", "json_tree"),
-    *("duckdb_columns", "duckdb_functions", "duckdb_tables", "duckdb_types", "duckdb_views"),
+    *("duckdb_columns", "duckdb_functions", "duckdb_tables", "duckdb_types"),
 }
 _CLOSED = {"getenv", "current_setting", "getvariable", "write_log", "json_execute_serialized_sql"}
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _SHOWN = {"tables", "__show_tables_expanded", ""}
-_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(\([^)]*\)\s*)?", re.IGNORECASE)
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+_DESCRIBED = {"columns", "schemata", "tables"}
+"""Of information_schema; others tell where the files are."""
+_OWN_VIEWS = (
+    "SELECT lower(view_name) FROM duckdb_views() "
+    "WHERE internal AND schema_name <> 'information_schema'"
+)
 
 
 def connect(
@@ -63,35 +69,63 @@ def connect(
     return connection
 
 
-def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str, Any]) -> None:
-    """Refuse all but one question to the views.
+def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str, Any]) -> str:
+    """Refuse all but one question to the views; returns the text to run, made of what was checked.
 
     Args:
-        connection: only parses.
+        connection: runs nothing of `query`.
         views: names that a query may ask.
 
     Raises:
         OptionError: with what is refused.
         duckdb.ParserException: the query is no SQL.
     """
-    statements = connection.extract_statements(query)
-    if len(statements) != 1:
-        raise OptionError(f"the query holds {len(statements)} statements: give one at a time")
-    text, kind = statements[0].query, statements[0].type.name
+    text, kind = _only_statement(connection, query)
+    before = ""
     if kind == "EXPLAIN":
-        text = _EXPLAIN.sub("", text, count=1)
+        before, text, kind = _explained(connection, text)
     [(parsed,)] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
     try:
         tree = json.loads(parsed)
     except RecursionError:
         raise OptionError("the query is nested too deeply: take it apart") from None
-    if tree.get("error", True):
-        what = "dynamic PIVOT (write ON column IN ('a', 'b'))" if kind == "MULTI" else kind
+    if kind != "SELECT" or tree.get("error", True):
+        what = "dynamic PIVOT (write ON column IN ('a', 'b'))" if kind == "MULTI" else before + kind
         raise OptionError(f"the query is no SELECT but {what}, which is locked: {UNLOCKED}")
     nodes = list(_nodes(tree["statements"]))
-    known = {*map(str.lower, views), *(name for node in nodes for name in _with_names(node))}
+    defined = {name for node in nodes for name in _with_names(node)}
+    own = {name for (name,) in connection.execute(_OWN_VIEWS).fetchall()}
+    for name in sorted(defined & own):  # where this WITH does not hold, it is the engine's
+        raise OptionError(f"the query names a WITH {name!r}, as a view of DuckDB: rename it")
     for node in nodes:
-        _check_node(node, known)
+        _check_node(node, set(map(str.lower, views)), defined, own)
+    return before + text
+
+
+def _only_statement(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[str, str]:
+    """Text and kind of the one statement of `query`."""
+    statements = connection.extract_statements(query)
+    if len(statements) != 1:
+        raise OptionError(f"the query holds {len(statements)} statements: give one at a time")
+    return statements[0].query, statements[0].type.name
+
+
+def _explained(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, str, str]:
+    """``"EXPLAIN "`` or ``"EXPLAIN ANALYZE "``, and text and kind of what follows.
+
+    EXPLAIN's options in parentheses are not taken: they are no statement, and only a whole
+    statement is read here as the engine reads it.
+    """
+    found = _EXPLAIN.match(text)
+    try:
+        if found is not None:
+            before = "EXPLAIN ANALYZE " if found[1] else "EXPLAIN "
+            return before, *_only_statement(connection, text[found.end() :])
+    except duckdb.ParserException:
+        pass
+    raise OptionError(
+        "the query is EXPLAIN with options: begin it with EXPLAIN SELECT or EXPLAIN ANALYZE SELECT"
+    )
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
@@ -114,7 +148,7 @@ def _with_names(node: Mapping[str, Any]) -> Iterator[str]:
         yield node["cte_name"].lower()
 
 
-def _check_node(node: Mapping[str, Any], known: set[str]) -> None:
+def _check_node(node: Mapping[str, Any], views: set[str], defined: set[str], own: set[str]) -> None:
     kind = node.get("type")
     if not isinstance(kind, str):
         return
@@ -131,10 +165,23 @@ def _check_node(node: Mapping[str, Any], known: set[str]) -> None:
                 f"the query calls {node['function_name']}(), which is locked: {UNLOCKED}"
             )
     elif kind == "BASE_TABLE":
-        name = node["table_name"]
-        if node["schema_name"].lower() != "information_schema" and name.lower() not in known:
-            listed = ", ".join(sorted(known))
-            raise OptionError(f"the query asks {name!r}, but there are {listed} alone; {UNLOCKED}")
+        _check_table(node, views, defined, own)
     elif kind == "SHOW_REF" and node["table_name"].strip('"') not in _SHOWN:
         name = node["table_name"].strip('"')
         raise OptionError(f"the query is SHOW {name}, which is locked: {UNLOCKED}")
+
+
+def _check_table(
+    node: Mapping[str, Any], views: set[str], defined: set[str], own: set[str]
+) -> None:
+    name, path = node["table_name"], [node["catalog_name"], node["schema_name"]]
+    where = ".".join(part.lower() for part in path if part)
+    if where == "information_schema" and name.lower() in _DESCRIBED:
+        return
+    if name.lower() in (views if where == "main" else views | defined) and where in ("", "main"):
+        return
+    asked = name if where in ("", "main") else f"{where}.{name}"
+    listed = ", ".join(sorted(views | defined))
+    is_wrong = asked.isidentifier() and asked.lower() not in own  # there is none, locked or not
+    hint = "" if is_wrong else f"; {UNLOCKED}"
+    raise OptionError(f"the query asks {asked!r}, but there are {listed} alone{hint}")
