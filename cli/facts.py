@@ -6,6 +6,8 @@ from typing import Any
 
 from .console import count
 
+_REJECTED = "rejected"
+
 
 def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
     """A manifest's result and options in words; the same for `plan` and `stats`."""
@@ -22,8 +24,8 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
         "gap": f"{count(result['gap'])} packs ({result['gap_percent']:.3f} %)",
         "strategy": _strategies(options["strategy"], result["strategies"]),
         "schedule": _schedule(result),
-        "steps": _steps(result, epochs),
-        "dropped": _lost(result),
+        "steps": _steps(manifest, epochs),
+        "dropped": _lost(result, num_in),
     }
     if left_out := _reasons(result, by_choice=True):
         facts["left out"] = left_out
@@ -80,9 +82,13 @@ def _schedule(result: dict[str, Any]) -> str:
     return said if number > 1 else f"{said}; steps are of packs of one cost, not of the whole mix"
 
 
-def _steps(result: dict[str, Any], epochs: int) -> str:
+def _steps(manifest: dict[str, Any], epochs: int) -> str:
     """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
-    size, packs = result["schedule_block"], result["num_packs"] // epochs
+    from packidx.index.order import packs_per_step
+
+    size, packs = packs_per_step(manifest), manifest["result"]["num_packs"] // epochs
+    if size is None:
+        return "as the trainer's global batch says; a random order has no steps of its own"
     steps, left = divmod(packs, size)
     if not steps:
         return f"none: {count(size)} packs per step, but {count(packs)} planned"
@@ -93,23 +99,34 @@ def _steps(result: dict[str, Any], epochs: int) -> str:
     return said
 
 
-def _lost(result: dict[str, Any]) -> str:
-    """Samples that could not be packed, and their share of the tokens that were to be."""
+def _lost(result: dict[str, Any], num_in: int) -> str:
+    """Samples that could not be packed, and their share of the tokens that were to be.
+
+    Rejected records, whose tokens nobody knows, have a share of the records.
+    """
     reasons = _reasons(result, by_choice=False)
-    tokens = result["num_tokens_lost"]
-    if not reasons and not tokens:
+    rejected, tokens = result["dropped"].get(_REJECTED, 0), result["num_tokens_lost"]
+    if not reasons and not rejected and not tokens:
         return "0"
     of = (
         f"{result['lost_percent']:.1f} % of the {count(result['num_tokens_eligible'])} to be packed"
     )
-    return f"{count(tokens)} tokens, {of}" + (f" ({reasons})" if reasons else "")
+    said = f"{count(tokens)} tokens, {of}" + (f" ({reasons})" if reasons else "")
+    if not rejected:
+        return said
+    are, share = "is" if rejected == 1 else "are", 100 * rejected / num_in
+    return f"{said}; {rejected:,} of the {num_in:,} records {are} rejected ({share:.1f} %)"
 
 
 def _reasons(result: dict[str, Any], *, by_choice: bool) -> str:
-    """Dropped samples by reason: those left out by choice, or the others."""
+    """Dropped samples by reason, but for the rejected: those left out by choice, or the others."""
     from packidx.index.reasons import BY_CHOICE
 
-    counted = {why: n for why, n in result["dropped"].items() if (why in BY_CHOICE) == by_choice}
+    counted = {
+        why: n
+        for why, n in result["dropped"].items()
+        if why != _REJECTED and (why in BY_CHOICE) == by_choice
+    }
     return ", ".join(f"{n:,} {why}" for why, n in counted.items())
 
 

@@ -82,9 +82,13 @@ def _composition_facts(found: dict[str, Any]) -> dict[str, str]:
         shards, read = locality["shards_per_pack"], locality["read_amplification"]
         facts["shards"] = f"{shards['mean']:.1f} per pack, at most {shards['max']}"
         if read["pack"] is not None:
+            each, times, beside = "pack", read["pack"], ""
+            if read["block"] is not None:
+                each, times = "step", read["block"]
+                beside = f" ({read['pack']:,.1f} for each pack)"
             facts["shards"] += (
-                f"; a reader that fetches whole shards for each step reads {read['block']:,.1f} "
-                f"times the samples' bytes ({read['pack']:,.1f} for each pack)"
+                f"; a reader that fetches whole shards for each {each} reads {times:,.1f} "
+                f"times the samples' bytes{beside}"
             )
     return facts
 

@@ -104,3 +104,27 @@ def test_plan_and_stats_say_the_same_share_and_what_was_left_out_beside_it(
     assert (again["dropped"], again["left out"]) == (said["dropped"], said["left out"])
     assert main(["stats", index, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["lost_percent"] == 100 * 1200 / 5200
+
+
+def test_rejected_records_are_told_beside_the_tokens_that_are_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They have no tokens, so no share of tokens says how many they are."""
+    said = []
+    for name, number, length in (("a", 1, 40), ("b", 8, 40), ("c", 8, LONG)):
+        columns = {
+            "length": [40] * 20 + [length],
+            "status": ["rejected"] * number + ["ok"] * (21 - number),
+            "reason": ["no_text"] * number + [None] * (21 - number),
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+        command = ["plan", str(tmp_path / f"{name}.parquet"), "-o", str(tmp_path / name)]
+        assert main([*command, "--capacity", str(CAPACITY)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        said += [line[12:].strip() for line in lines if line.startswith("dropped")]
+    assert said == [
+        "0 tokens, 0.0 % of the 800 to be packed; 1 of the 21 records is rejected (4.8 %)",
+        "0 tokens, 0.0 % of the 520 to be packed; 8 of the 21 records are rejected (38.1 %)",
+        "300 tokens, 38.5 % of the 780 to be packed (1 too_long); "
+        "8 of the 21 records are rejected (38.1 %)",
+    ]

@@ -75,6 +75,40 @@ def test_random_order_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert stats(tmp_path / "i", 8, capsys)[0] == []
 
 
+@pytest.mark.parametrize("batch", [None, 8])
+def test_random_order_has_the_steps_of_the_global_batch_that_is_stated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int | None
+) -> None:
+    folder = tmp_path / "lengths"
+    source = tmp_path / "a.jsonl"
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "word " * 40}]
+    source.write_text(f"{json.dumps({'messages': turns})}\n" * 400)
+    assert main(["estimate", str(source), "-o", str(folder), "--quiet"]) == 0
+    command = ["plan", str(folder), "-o", str(tmp_path / "i"), "--capacity", "512"]
+    command += ["--schedule", "random"]
+    capsys.readouterr()
+    assert main(command if batch is None else [*command, "--global-batch", str(batch)]) == 0
+    said = capsys.readouterr().out
+    (steps,) = re.findall(r"^steps +(.*)$", said, re.MULTILINE)
+    assert main(["stats", str(tmp_path / "i"), "--ranks", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    number = found["result"]["num_packs"]
+    assert 16 < number < found["result"]["schedule_block"]
+    (ranks,), read = found["schedule"], found["locality"]["read_amplification"]
+    assert main(["stats", str(tmp_path / "i"), "--ranks", "4"]) == 0
+    shards = re.findall(r"^shards +(.*)$", capsys.readouterr().out, re.MULTILINE)[0]
+    if batch is None:
+        assert steps == "as the trainer's global batch says; a random order has no steps of its own"
+        assert (ranks["global_batch"], ranks["steps"]) == (4, number // 4)
+        assert read["block"] is None and read["pack"] == pytest.approx(number, rel=0.01)
+        assert "for each step" not in shards and "for each pack" in shards
+    else:
+        assert steps.startswith(f"{number // batch} of {batch} packs per epoch")
+        assert (ranks["global_batch"], ranks["steps"]) == (batch, number // batch)
+        assert read["block"] == pytest.approx(-(-number // batch), rel=0.01)
+        assert "for each step" in shards
+
+
 def test_plan_says_for_how_many_ranks_its_schedule_has_power(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,8 +59,8 @@ def ranks_stats(
 
     Args:
         packs: in the order of the schedule.
-        global_batch: packs per step that was planned for. Where a number of ranks does not divide
-            it, the next multiple of that number is taken instead.
+        global_batch: packs per step that was planned for, 1 where none was. Where a number of ranks
+            does not divide it, the next multiple of that number is taken instead.
         ranks: numbers of data-parallel ranks.
         seed: of the random order.
 

@@ -182,6 +182,17 @@ def _blocks_first(ranges: Sequence[Sequence[int]], block: int, chunk: int) -> li
     return [part for part in (*blocks, *chunks, *packs) if part[1]]
 
 
+def packs_per_step(manifest: Mapping[str, Any]) -> int | None:
+    """Packs of an optimizer step that an index was planned for; None where it has no steps.
+
+    A random order has none of its own: its `result.schedule_block` is what an epoch moves together.
+    """
+    if manifest["result"]["schedule"] == "random":
+        stated: int | None = manifest["options"]["global_batch"]
+        return stated
+    return int(manifest["result"]["schedule_block"])
+
+
 @dataclass(frozen=True, slots=True)
 class Epochs:
     """The variants of an epoch and what its order may exchange.

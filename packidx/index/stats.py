@@ -14,7 +14,7 @@ from packidx.index.composition import Composition
 from packidx.index.cost import COLUMNS as COSTS
 from packidx.index.cost import pack_cost
 from packidx.index.idle import RANKS, ScheduledPacks, ranks_stats
-from packidx.index.order import Epochs
+from packidx.index.order import Epochs, packs_per_step
 from packidx.index.reader import Index
 
 Int64s = NDArray[np.int64]
@@ -115,15 +115,15 @@ def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> lis
     scheduled = ScheduledPacks(
         llm, vit, columns["length"], vision, None if sources is None else sources[mine]
     )
-    return ranks_stats(scheduled, int(index.manifest["result"]["schedule_block"]), ranks)
+    return ranks_stats(scheduled, packs_per_step(index.manifest) or 1, ranks)
 
 
 class _Locality:
-    """How far the samples of a pack, and of a block of packs, are scattered over shards."""
+    """How far the samples of a pack, and of the packs of a step, are scattered over shards."""
 
     def __init__(self, index: Index) -> None:
         self._bytes = np.array([shard["bytes"] for shard in index.manifest["shards"]], np.int64)
-        self._block = int(index.manifest["result"]["schedule_block"])
+        self._step = packs_per_step(index.manifest)
         self._packs = self._pairs = self._most = 0
         self._fetched = {"pack": 0, "block": 0}
         self._used = 0
@@ -141,16 +141,17 @@ class _Locality:
         self._pairs += len(pairs)
         self._most = max(self._most, int(each.max(initial=0)))
         self._fetched["pack"] += int(self._bytes[pairs % len(self._bytes)].sum())
-        blocks = np.unique(pack // self._block * len(self._bytes) + shard)
-        self._fetched["block"] += int(self._bytes[blocks % len(self._bytes)].sum())
+        if self._step is not None:
+            steps = np.unique(pack // self._step * len(self._bytes) + shard)
+            self._fetched["block"] += int(self._bytes[steps % len(self._bytes)].sum())
         self._used += int(pc.sum(samples["nbytes"]).as_py() or 0)
 
     def result(self) -> dict[str, Any] | None:
         """None where the plan does not know shards.
 
         ``shards_per_pack`` (mean, max), and ``read_amplification``: bytes fetched over bytes of the
-        samples, if each ``pack`` fetched all shards that it touches whole, or each ``block`` of
-        `schedule_block` packs did; null where the samples' bytes are not known.
+        samples, if each ``pack`` fetched all shards that it touches whole, or each ``block`` of the
+        packs of a step did; null where the samples' bytes, or the packs of a step, are not known.
         """
         if not self._packs:
             return None
@@ -158,6 +159,8 @@ class _Locality:
             name: fetched / self._used if self._used else None
             for name, fetched in self._fetched.items()
         }
+        if self._step is None:
+            amplification["block"] = None
         mean = self._pairs / self._packs
         return {
             "shards_per_pack": {"mean": mean, "max": self._most},
