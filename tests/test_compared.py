@@ -15,6 +15,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 import transformers
+from absent import WITHOUT_TRANSFORMERS
 from other_processors import PROCESSORS
 from PIL import Image
 from processors import qwen_folders
@@ -173,19 +174,7 @@ def test_what_could_not_be_compared_is_compared_another_time(
     assert second["encoder"]["compared"]["with"] == TRANSFORMERS
 
 
-ALONE = """
-import importlib.metadata, json, sys
-class Gone:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("transformers", "torch"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Gone())
-real = importlib.metadata.version
-def version(name):
-    if name in ("transformers", "torch"):
-        raise importlib.metadata.PackageNotFoundError(name)
-    return real(name)
-importlib.metadata.version = version
+ALONE = f"""{WITHOUT_TRANSFORMERS}
 import packidx
 packidx.estimate_lengths(sys.argv[1], sys.argv[2], processor=sys.argv[3], workers=int(sys.argv[4]))
 """

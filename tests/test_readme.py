@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from absent import WITHOUT_TRANSFORMERS
 
 from packidx import schema
 
@@ -67,10 +68,11 @@ def test_the_example_output_is_what_the_example_gives(workplace: Path) -> None:
     text = (REPO / "README.md").read_text()
     shown = re.search(r"What `make plan` ends with:\n\n((?:    .*\n)+)", text)
     assert shown
+    program = f"{WITHOUT_TRANSFORMERS}\nfrom packidx_cli.main import run\nrun()"  # as `make plan`
     estimate, plan = blocks("sh")[1].splitlines()
     for command in (estimate, plan):
         done = subprocess.run(
-            [sys.executable, "-m", "packidx_cli", *command.split()[1:]],
+            [sys.executable, "-c", program, *command.split()[1:]],
             cwd=workplace, capture_output=True, text=True, check=True,
         )  # fmt: skip
     for line in shown.group(1).splitlines():
