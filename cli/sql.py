@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 _TIMEOUT, _MEMORY = 60.0, "4GB"  # of a locked query
+_LONGEST = 1e6  # seconds; the system waits no longer than 2^31 milliseconds at once
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value <= _LONGEST:  # nan is neither
+        raise click.BadParameter(f"{value:g} is no number above 0 and up to {_LONGEST:,.0f}.")
+    return value
 
 
 class _Query(click.Command):
@@ -51,7 +58,8 @@ class _Query(click.Command):
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=float,
+    callback=_seconds,
     metavar="SECONDS",
     help="Stop QUERY after so long.  [default: 60; none with --unlocked]",
 )
@@ -94,13 +102,19 @@ def sql(
     request = {"query": query, "kind": kind, "unlocked": unlocked}
     request["memory_limit"] = _bytes(memory_limit or (None if unlocked else _MEMORY))
     timeout = timeout or (None if unlocked else _TIMEOUT)
+    file, text = _file_of(output), b""
     with status(quiet) as doing, _process() as socket:  # it starts while the index is opened
         from packidx.inspect.sql import views_of
 
         with views_of(index, parse_roots(roots), query) as views:
             doing("running the query")
             answer = _answer(socket, request | vars(views), timeout)
-            _hand_out(answer, output, kind)
+            if file is None:
+                text = b"".join(answer)
+            else:
+                _write(answer, file)
+    if file is None:  # once the status has left the terminal
+        _show(text, output, kind)
 
 
 def _kind_of(output: str | None) -> str:
@@ -180,26 +194,39 @@ def _answer(socket: Connection, request: dict[str, Any], timeout: float | None) 
         ) from None
 
 
-def _hand_out(answer: Iterator[bytes], output: str | None, kind: str) -> None:
-    """To stdout, into a file as a whole, or into what else `output` names (a pipe, a device)."""
+def _file_of(output: str | None) -> Path | None:
+    """The file to write as a whole; None for stdout and what else `output` names: a pipe, a device.
+
+    Raises:
+        OptionError: its folder does not exist.
+    """
+    from packidx.errors import OptionError
+
+    if output is None:
+        return None
+    target = Path(output).resolve()
+    if target.exists() and not target.is_file():
+        return None
+    if not target.parent.is_dir():
+        raise OptionError(f"-o {output}: the folder {target.parent} does not exist")
+    return target
+
+
+def _write(answer: Iterator[bytes], target: Path) -> None:
+    from packidx.files import atomic_file
+
+    with atomic_file(target) as file:
+        file.writelines(answer)
+
+
+def _show(data: bytes, output: str | None, kind: str) -> None:
+    """To stdout, or into what `output` names that is no file."""
     from .console import print_text, visible
 
     if output is None:
-        text = b"".join(answer).decode()
+        text = data.decode()
         # CSV is data: a program gets it as it is, and has no escape to undo. A terminal does not.
         print_text(visible(text, lines=True) if kind == "csv" and sys.stdout.isatty() else text)
         return
-    from packidx.files import atomic_file
-
-    target = Path(output).resolve()
-    if target.exists() and not target.is_file():
-        data = b"".join(answer)
-        with open(target, "wb") as file:
-            file.write(data)
-    elif not target.parent.is_dir():
-        from packidx.errors import OptionError
-
-        raise OptionError(f"-o {output}: the folder {target.parent} does not exist")
-    else:
-        with atomic_file(target) as file:
-            file.writelines(answer)
+    with open(output, "wb") as file:
+        file.write(data)

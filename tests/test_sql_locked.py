@@ -291,3 +291,13 @@ def test_a_name_that_nobody_knows_is_told_without_a_way_to_unlock_it(
         told = capfd.readouterr().err
         assert "but there are dropped, lengths, packs, samples alone" in told
         assert ("--unlocked" in told) is unlocks, told
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "-inf", "1e300", "3000000"])
+def test_a_time_that_no_one_can_wait_is_a_mistake_of_usage(
+    seconds: str, made: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sql", str(made / "index"), "FROM packs", f"--timeout={seconds}"]) == 2
+    told = capfd.readouterr().err
+    assert "'--timeout'" in told and "is no number above 0 and up to 1,000,000" in told
+    assert main(["sql", str(made / "index"), "FROM packs", "--timeout=1000000"]) == 0

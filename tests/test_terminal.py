@@ -76,8 +76,33 @@ def test_csv_is_data_for_programs_and_text_for_a_terminal(
     query = ["sql", str(tmp_path / "l.parquet"), "SELECT key FROM lengths", "--format", "csv"]
     assert main(query) == 0
     assert HOSTILE in capfd.readouterr().out
+    seen = on_a_terminal(query)
+    assert seen.decode().splitlines() == ["key", visible(HOSTILE)]
+
+
+@pytest.mark.parametrize("kind", ["table", "csv", "json"])
+def test_a_result_is_on_the_terminal_by_itself_once_the_progress_is_gone(
+    kind: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"length": [7]}), tmp_path / "l.parquet")
+    query = ["sql", str(tmp_path / "l.parquet"), "SELECT 7 AS seven", "--format", kind]
+    seen = on_a_terminal(query, stderr=True)
+    assert b"running the query" in seen
+    progress, cleared, result = seen.rpartition(
+        b"\x1b[2K"
+    )  # the last line of progress is wiped out
+    assert cleared and b"seven" in result and b"seven" not in progress
+    alone = on_a_terminal(query)
+    assert result == alone
+
+
+def on_a_terminal(query: list[str], stderr: bool = False) -> bytes:
+    """What a command writes on its terminal: stdout, and stderr too if asked for."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-m", "packidx_cli", *query], stdout=theirs)
+    more = {"stderr": theirs} if stderr else {}
+    environment = os.environ | {"TERM": "xterm"}
+    command = [sys.executable, "-m", "packidx_cli", *query]
+    process = subprocess.Popen(command, stdout=theirs, env=environment, **more)
     os.close(theirs)
     seen = b""
     while True:
@@ -90,7 +115,7 @@ def test_csv_is_data_for_programs_and_text_for_a_terminal(
         seen += block
     os.close(ours)
     assert process.wait() == 0
-    assert seen.decode().splitlines() == ["key", visible(HOSTILE)]
+    return seen
 
 
 def test_what_is_escaped_can_be_read_and_nothing_else_is() -> None:
