@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from .console import count
@@ -154,6 +155,7 @@ _SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin", "pack
 _SAID |= {"overflow_chance", "cost_model", "continues", "appends_to", "global_batch", "excluded"}
 _USUAL = {
     "seed": 0,
+    "schedule": "stratified",
     "on_long": "drop",
     "align": 1,
     "pad_pack_to": 1,
@@ -164,11 +166,27 @@ _USUAL = {
 }
 
 
-def asked_for(options: dict[str, Any]) -> str:
-    """The options of a plan that are not the usual ones, as they are given to `packidx plan`."""
+def origin(options: dict[str, Any]) -> str:
+    """All options of a plan that are not the usual ones, and what it goes on from, in a line."""
+    words = [asked_for(options, _SAID - {"schedule", "global_batch"})]
+    if options["continues"]:
+        last = options["continues"][-1]
+        words.append(f"--continue @{last['snapshot_id'][:12]} after {last['position']:,} packs")
+    if options["appends_to"]:
+        words.append(f"--append to @{options['appends_to'][:12]}")
+    return " ".join(filter(None, words))
+
+
+def asked_for(options: dict[str, Any], said: Set[str] = _SAID) -> str:
+    """The options of a plan that are not the usual ones, as they are given to `packidx plan`.
+
+    Args:
+        options: of the manifest.
+        said: those that other lines say.
+    """
     words = [f"--mix {name}={weight}" for name, weight in options["weights"].items()]
     for name, value in options.items():
-        if name in _SAID or name == "weights" or value in (None, False, _USUAL.get(name)):
+        if name in said or name == "weights" or value in (None, False, _USUAL.get(name)):
             continue
         option = f"--{name.replace('_', '-')}"
         words.append(option if value is True else f"{option} {value}")

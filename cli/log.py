@@ -42,7 +42,7 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 def _show(rows: list[dict[str, Any]]) -> None:
     from .console import count, print_table
-    from .facts import asked_for
+    from .facts import origin
 
     header = [
         "snapshot",
@@ -70,7 +70,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
                 f"{100 * result['fill']:.2f} %",
                 count(result["gap"]),
                 count(result["num_dropped"]),
-                asked_for(options),
+                origin(options),
             ]
         )
     print_table(header, cells, right=3)

@@ -90,6 +90,30 @@ def test_log_lists_snapshots_newest_first(
     assert newer[:12] in run(capsys, "log", index)[1]
 
 
+def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of what a snapshot's packs were made: the schedule, the steps, and what it goes on from."""
+    lengths, index = str(tmp_path / "l.parquet"), str(tmp_path / "i")
+    pq.write_table(pa.table({"length": [8] * 64}), lengths)
+    plan = ["plan", lengths, "-o", index, "--capacity", "16", "--json"]
+    usual = json.loads(run(capsys, *plan)[1])["snapshot_id"]
+    first = json.loads(
+        run(capsys, *plan, "--global-batch", "8", "--schedule", "random", "--align", "2")[1]
+    )["snapshot_id"]
+    state = tmp_path / "state.json"
+    at = {"seed": 0, "epoch": 0, "global_batch": 8, "position": 8}
+    state.write_text(json.dumps({"version": 1, "snapshot_id": first, **at}))
+    status, out, err = run(
+        capsys, "plan", "--continue", f"{index}@{first}", "--state", str(state), "--json"
+    )
+    assert status == 0, err
+    rest = json.loads(out)["snapshot_id"]
+    said = {line.split()[0]: line for line in run(capsys, "log", index)[1].splitlines()}
+    asked = "--align 2 --schedule random --global-batch 8"
+    assert asked in said[first[:12]] and "--continue" not in said[first[:12]]
+    assert said[rest[:12]].endswith(f"{asked} --continue @{first[:12]} after 8 packs")
+    assert "--" not in said[usual[:12]]
+
+
 def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = (
         "SELECT pack_id, sum(length) AS tokens, count(*) AS n FROM samples GROUP BY 1 ORDER BY 1"

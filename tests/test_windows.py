@@ -213,3 +213,6 @@ def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "windows      3" in capsys.readouterr().out
     assert main(["stats", index]) == 0
     assert "per pack, at most 2; a reader that fetches whole shards" in capsys.readouterr().out
+    assert main(["log", index]) == 0
+    newer, older = capsys.readouterr().out.splitlines()[-2:]
+    assert newer.endswith(f" --append to @{older.split()[0]}") and "--append" not in older
