@@ -216,3 +216,22 @@ def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["log", index]) == 0
     newer, older = capsys.readouterr().out.splitlines()[-2:]
     assert newer.endswith(f" --append to @{older.split()[0]}") and "--append" not in older
+
+
+@pytest.mark.parametrize("added", ["nothing", "a shard without a record"])
+def test_with_nothing_to_append_a_sentence_says_so_and_the_index_stays(
+    added: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, lengths = str(tmp_path / "i"), str(lengths_of(tmp_path, 4))
+    assert main(["plan", lengths, "-o", index, "--capacity", "256", "--window-shards", "2"]) == 0
+    if added != "nothing":
+        lengths = str(tmp_path / "more")
+        (tmp_path / "empty.jsonl").write_text("")
+        sources = [f"all={tmp_path / 'data'}", f"all={tmp_path / 'empty.jsonl'}"]
+        estimate_lengths(sources, lengths, workers=1)
+    before = {path: path.stat().st_mtime_ns for path in sorted(Path(index).rglob("*"))}
+    capsys.readouterr()
+    assert main(["plan", lengths, "-o", index, "--append"]) == 1
+    told = capsys.readouterr().err
+    assert f"append: {lengths} has no sample after the 160 that" in told and told.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in sorted(Path(index).rglob("*"))} == before

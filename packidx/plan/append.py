@@ -10,7 +10,7 @@ from packidx.plan.windows import Window, taken_windows
 
 
 def may_append(table: Lengths, options: ResolvedOptions, append: Index) -> list[Window]:
-    """The windows of `append`, if these lengths and options go on where it ends.
+    """The windows of `append`, if these lengths and options go on where it ends, with new samples.
 
     Raises:
         OptionError: they do not; the message says in what.
@@ -44,5 +44,10 @@ def may_append(table: Lengths, options: ResolvedOptions, append: Index) -> list[
         raise OptionError(
             f"append: {table.uri} was counted by another encoder than {append.path}@"
             f"{append.id[:12]}: plan anew"
+        )
+    if table.num_samples == rows:
+        raise OptionError(
+            f"append: {table.uri} has no sample after the {rows:,} that {append.path}@"
+            f"{append.id[:12]} has planned: estimate it with the new shards first"
         )
     return windows
