@@ -9,7 +9,7 @@ import numpy as np
 
 from packidx import storage
 from packidx.copies import content_digest, overlapped, sizes
-from packidx.errors import FormatError, OptionError, PackidxError
+from packidx.errors import FormatError, MissingExtraError, OptionError, PackidxError
 from packidx.fetch import Fetcher
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
@@ -42,6 +42,7 @@ def verify(
     Raises:
         OptionError: samples are to be encoded and there is nothing to encode, or to do it with.
         MismatchError: samples are to be encoded and `transform` is not the plan's.
+        MissingExtraError: a package that encoding them needs is not installed.
     """
     if num_sampled and encoder is None:
         raise OptionError("--sample needs an encoder: give --processor or --encode as well")
@@ -175,6 +176,8 @@ def _check_samples(
                 epoch = index.pack(sample.pack_id).stats["epoch"]
                 record = transform.apply(record, sample.sample_id, epoch=epoch, copy=sample.copy)
             length = _num_tokens(encoder(record)) - shift
+        except MissingExtraError:  # says nothing of the plan
+            raise
         except PackidxError as error:
             wrong.append(f"sample {sample.sample_id} ({sample.key}): {error}")
             continue

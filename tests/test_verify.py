@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,28 @@ def test_lengths_that_are_not_true_are_named(planned: Index) -> None:
 def test_sampling_needs_an_encoder(planned: Index) -> None:
     with pytest.raises(OptionError, match="--processor"):
         list(verify(planned, num_sampled=1))
+
+
+NO_TORCH = """
+import sys
+sys.modules["torch"] = None
+from packidx_cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_without_a_package_that_encoding_needs_there_is_no_verdict(
+    tmp_path: Path, processors: Path
+) -> None:
+    turns = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}]
+    (tmp_path / "talk.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    processor = str(processors / "qwen3-vl")
+    lengths, index = tmp_path / "lengths", tmp_path / "index"
+    estimate_lengths(str(tmp_path / "talk.jsonl"), lengths, processor=processor, workers=1)
+    plan_packs(lengths, index, capacity=100)
+    command = ["verify", str(index), "--processor", processor, "--sample", "1"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NO_TORCH, *command], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr.count("\n") == 1 and 'pip install "packidx[' in done.stderr
