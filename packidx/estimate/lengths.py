@@ -70,7 +70,7 @@ class LengthsSummary:
     compared: dict[str, Any] | None = None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
     not_read: list[str] = field(default_factory=list)
-    """What the splits of folders that Energon prepared leave out, a sentence each."""
+    """What of the sources' folders is not read, a sentence each."""
     warnings: list[str] = field(default_factory=list)
     """What may be a mistake, a sentence each."""
 

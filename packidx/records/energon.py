@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,17 +25,17 @@ TRAIN = "train"
 
 _INFOS = (".info.json", ".info.yaml")
 _SPLITS = ("split.yaml", "split.json")
-_NAMED = 3  # tars that a sentence names before it counts
+_NAMED = 3  # files that a sentence names before it counts
 
 
 @dataclass(frozen=True)
 class NotRead:
-    """What of a prepared folder is not read, a sentence each."""
+    """What of a folder is not read, a sentence each."""
 
     notes: tuple[str, ...]
-    """What its splits say, in numbers."""
+    """What it is, in numbers."""
     warnings: tuple[str, ...]
-    """What may be a mistake in them."""
+    """What of it may be a mistake."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _about_nowhere(described: _Description, names: list[str]) -> list[str]:
     are = "are" if len(names) > 1 else "is"
     where = f"not listed in {described.info}" if described.parts is None else "in no split"
     return [
-        f"{number} of {described.folder} {are} {where} and not read: {_some(names)}; run "
+        f"{number} of {described.folder} {are} {where} and not read: {some(names)}; run "
         "`energon prepare` again if they belong to it"
     ]
 
@@ -158,12 +158,13 @@ def _vain(described: _Description) -> list[str]:
     if not vain:
         return []
     return [
-        f"{described.path} excludes {_some(vain)}, which {described.info} does not list: that "
+        f"{described.path} excludes {some(vain)}, which {described.info} does not list: that "
         "leaves nothing out, so check the names"
     ]
 
 
-def _some(names: list[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first of these, and how many more there are."""
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(map(repr, names[:_NAMED])) + more
 

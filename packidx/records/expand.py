@@ -13,7 +13,7 @@ from typing import Any
 
 from packidx import cache, storage
 from packidx.errors import SourceError
-from packidx.records import energon, mixes, saved
+from packidx.records import energon, mixes, saved, unread
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffix
 from packidx.records.containers.base import unreadable
@@ -44,6 +44,10 @@ class Shard:
     """How its source names things."""
     prepared: str | None = None
     """The folder that Energon has prepared and that lists it."""
+    folder: str = ""
+    """The folder source whose first shard it is, as given; empty of all others."""
+    beside: tuple[str, ...] = ()
+    """Files below `folder` that look like data and are not read."""
 
 
 def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
@@ -91,10 +95,10 @@ def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]
 
 
 def not_read(shards: Sequence[Shard]) -> energon.NotRead:
-    """What is in the folders that Energon has prepared, and is not among `shards`.
+    """What is in the sources' folders, looks like data, and is not among `shards`.
 
     Raises:
-        SourceError: such a folder cannot be read any more.
+        SourceError: a folder that Energon has prepared cannot be read any more.
     """
     folders = dict.fromkeys(shard.prepared for shard in shards if shard.prepared is not None)
     paths = {storage.absolute(shard.path) for shard in shards} if folders else set()
@@ -102,6 +106,7 @@ def not_read(shards: Sequence[Shard]) -> energon.NotRead:
         found = [energon.not_read(folder, paths) for folder in folders]
     except OSError as error:  # of a store
         raise unreadable(error.filename or next(iter(folders)), error) from error
+    found += [unread.about(shard.folder, shard.beside) for shard in shards if shard.beside]
     return energon.NotRead(
         tuple(text for one in found for text in one.notes),
         tuple(text for one in found for text in one.warnings),
@@ -241,8 +246,9 @@ def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
     if energon.is_prepared(path):
         return _prepared(arg, path, layout)
     top = os.path.basename(storage.absolute(path)) or "data"
-    shards = []
-    for _, name, source, prepared in sorted(_files_below(path, top)):
+    shards: list[Shard] = []
+    beside: list[str] = []
+    for _, name, source, prepared in sorted(_files_below(path, top, beside)):
         inner = os.path.join(path, name)
         uri = os.path.join(arg, name)
         if inner.endswith(_JSON):
@@ -251,6 +257,8 @@ def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
                 continue  # a mix or a configuration beside the data
         kind = _kind(uri, inner)
         shards.append(Shard(uri, inner, source, kind, layout, prepared or None))
+    if shards and beside:
+        shards[0] = dataclasses.replace(shards[0], folder=arg, beside=tuple(sorted(beside)))
     return shards
 
 
@@ -286,9 +294,9 @@ def _source_name(name: str, parent: str) -> str:
     return os.path.join(folder, stem) if stem else (folder or parent)
 
 
-def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str, str]]:
+def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str, str, str, str]]:
     """(what to sort by, path below `folder`, source, the prepared folder that lists it or nothing)
-    of every data file."""
+    of every data file; `beside` is given the paths of those that look like data."""
     seen = set()
     for here, folders, files in storage.walk(folder):
         real = here if storage.is_url(here) else os.path.realpath(here)
@@ -311,9 +319,13 @@ def _files_below(folder: str, top: str) -> Iterator[tuple[str, str, str, str]]:
                 yield path, path, below or top, ""
             continue
         for name in files:
-            if name.endswith(SUFFIXES) and not name.startswith(".") and name != saved.SPLITS:
+            if name.startswith(".") or name == saved.SPLITS:
+                continue
+            if name.endswith(SUFFIXES):
                 path = os.path.join(below, name)
                 yield path, path, _source_name(path, top), ""
+            elif unread.looks_like_data(name):
+                beside.append(os.path.join(below, name))
 
 
 def _check(shard: Shard) -> None:
