@@ -95,6 +95,7 @@ HOSTILE = [
     ("FROM system.main.duckdb_databases", "'system.main.duckdb_databases'"),
     ("WITH a AS (SELECT 1) FROM other.packs", "'other.packs'"),
     ("FROM duckdb_views()", "duckdb_views()"),
+    ("SELECT pg_get_viewdef(n) FROM range(3000) t(n)", "pg_get_viewdef()"),
     ("FROM information_schema.views", "'information_schema.views'"),
     ("SELECT * FROM connection", "'connection'"),
     ("SELECT * FROM request", "'request'"),

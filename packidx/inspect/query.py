@@ -25,7 +25,10 @@ _TABLE_FUNCTIONS = {
     *("histogram", "histogram_values", "json_each", "json_tree"),
     *("duckdb_columns", "duckdb_functions", "duckdb_tables", "duckdb_types"),
 }
-_CLOSED = {"getenv", "current_setting", "getvariable", "write_log", "json_execute_serialized_sql"}
+_CLOSED = {
+    *("getenv", "current_setting", "getvariable", "write_log", "json_execute_serialized_sql"),
+    "pg_get_viewdef",
+}
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _SHOWN = {"tables", "__show_tables_expanded", ""}
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
