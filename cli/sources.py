@@ -21,8 +21,9 @@ _OPTIONS = (
         "--media-root",
         metavar="DIR",
         type=click.Path(),
-        help="Folder of the media, or its URL; nothing outside it is read.  [default: each shard's "
-        "own folder]",
+        help="Folder of the media, or its URL. If stated, nothing outside it is read.  [default: "
+        "relative paths stay below each shard's own folder; absolute paths and links may lead "
+        "anywhere]",
     ),
     click.option(
         "--remote-media",

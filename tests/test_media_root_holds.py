@@ -12,7 +12,9 @@ from typing import Any
 
 import lmdb
 import pytest
+from click.testing import CliRunner
 from clips import write_clip
+from packidx_cli.main import cli
 from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
@@ -190,3 +192,24 @@ def test_the_reader_and_the_export_hold_it_too(root: Path, tmp_path: Path) -> No
             dataset[number]
     with pytest.raises((BadRecord, SourceError), match="not inside the media root"):
         export_wds(open_index(tmp_path / "i"), tmp_path / "tars", workers=1)
+
+
+def test_help_says_what_is_read_without_a_media_root(root: Path) -> None:
+    """Relative paths stay below a shard's folder; absolute ones, and links, lead anywhere."""
+    secret = root.parent / "outside" / "in" / "a.png"
+    (root / "linked.png").symlink_to(secret)
+    texts = [str(secret), "linked.png", "../outside/in/a.png"]
+    turns = [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "So."}]
+    (root / "a.jsonl").write_text(
+        "".join(f"{json.dumps({'messages': turns, 'images': [one]})}\n" for one in texts)
+    )
+    for options, reasons in (
+        ({}, {"media_outside_root": 1}),
+        ({"media_root": root}, {"media_outside_root": 3}),
+    ):
+        output = root.parent / f"lengths-{len(options)}"
+        assert estimate_lengths(str(root / "a.jsonl"), output, **options).rejected == reasons
+    for command in ("estimate", "precompute"):
+        said = " ".join(CliRunner().invoke(cli, [command, "--help"]).output.split())
+        assert "If stated, nothing outside it is read. [default: relative paths stay below" in said
+        assert "each shard's own folder; absolute paths and links may lead anywhere]" in said

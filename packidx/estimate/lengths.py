@@ -127,7 +127,8 @@ def estimate_lengths(
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
         media_root: folder of the media, or its URL; nothing outside it is read. Otherwise relative
-            paths start from each shard's own folder, or from the one that a mix states.
+            paths start from each shard's own folder, or from the one that a mix states; without
+            either, absolute paths and links may lead anywhere.
         remote_media: URLs, such as ``s3://corpus/images/``, below which records may refer to
             objects. Any other reference to a store is rejected, unless it leads below a
             `media_root` that is a URL or, without one, below the folder of a shard in a store.
