@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, print_facts, print_json, with_parts
+from .console import count, not_read, print_facts, print_json, say, with_parts
 from .rejected import print_sources, warn_of_rejected
 from .sources import pairs_of, progress_bar, source_options
 
@@ -71,11 +71,13 @@ def precompute(
             **options,
         )
     if as_json:
-        told = rejection_warnings(summary.sources)
+        told = [*summary.warnings, *rejection_warnings(summary.sources)]
         print_json(dataclasses.asdict(summary) | {"warnings": told})
     else:
         _print(summary)
         print_sources(summary.sources, {})
+    for warning in summary.warnings:
+        say(f"warning: {warning}", err=True)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
 
 
@@ -89,4 +91,5 @@ def _print(summary: PrecomputeSummary) -> None:
     }
     if summary.num_rejected:
         facts["rejected"] += ": left as they were"
+    facts |= not_read(summary.not_read)
     print_facts("Precomputed", facts)

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx import files
@@ -34,7 +34,7 @@ from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.pieces import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
-from packidx.records.expand import expand_sources
+from packidx.records.expand import expand_sources, not_read
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.video import forget_videos
@@ -65,6 +65,10 @@ class PrecomputeSummary:
     encoder: dict[str, Any]
     """Fingerprint and name of the processor."""
     seconds: float
+    not_read: list[str] = field(default_factory=list)
+    """What of the sources' folders is not read, a sentence each."""
+    warnings: list[str] = field(default_factory=list)
+    """What may be a mistake, a sentence each."""
 
 
 def precompute(
@@ -115,6 +119,7 @@ def precompute(
     root, remote = check_folder(media_root), check_remote(remote_media)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
     shards = expand_sources(given, layout_from_options(columns, tags, delimiter=delimiter))
+    left_out = not_read(shards)
     names = place.output_names(shards)
     place.check_output(output, shards, given)
     recipe = Recipe(os.fspath(processor))
@@ -136,6 +141,7 @@ def precompute(
             for inner, _, _ in os.walk(folder):
                 files.fsync_path(inner)
     summary = _summary(output, job, tallies, time.monotonic() - begun)
+    summary = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
