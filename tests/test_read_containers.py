@@ -212,8 +212,27 @@ DIALECTS: dict[str, Callable[[Record], Record]] = {
 }
 
 
+def of_one_type(records: Sequence[Record]) -> list[Record]:
+    """As a column holds them: lists of parts in every turn, where there are some in one."""
+
+    def parts(turn: Record) -> Record:
+        text = turn["content"]
+        return (
+            {**turn, "content": [{"type": "text", "text": text}]} if isinstance(text, str) else turn
+        )
+
+    found = [dict(record) for record in records]
+    for name in ("messages", "conversation"):
+        turns = [turn for record in records for turn in record.get(name, ())]
+        if any(isinstance(t, dict) and isinstance(t["content"], list) for t in turns):
+            found = [{**record, name: [parts(turn) for turn in record[name]]} for record in found]
+    return found
+
+
 def put(folder: Path, name: str, kind: str, records: Sequence[Record]) -> str:
     """A file of a kind with a name of its own."""
+    if kind in ("parquet", "arrow"):
+        records = of_one_type(records)
     path = Path(write(folder, kind, records))
     return str(path.rename(folder / f"{name}.{kind}"))
 
