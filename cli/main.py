@@ -117,7 +117,9 @@ def _main(args: list[str] | None) -> Any:
         where = f"{error.filename}: " if error.filename else ""
         say(f"packidx: {where}{error.strerror or error}", err=True)
         return 1
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # of which a panic in Rust is one, and no Exception
         if os.environ.get("PACKIDX_TRACEBACK"):
             raise
         if is_near_limit():  # libraries fail in any way where they get no memory

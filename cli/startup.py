@@ -68,7 +68,11 @@ def run_limited() -> int | None:
         Its exit status; None where the command is to run in this process.
     """
     if _FINISHED in os.environ:
-        warnings.simplefilter("ignore")  # libraries warn of anything then but what is the matter
+        import logging
+
+        # Libraries warn of anything then but what is the matter, and log tracebacks.
+        warnings.simplefilter("ignore")
+        logging.getLogger().addHandler(logging.NullHandler())
         return None
     if address_space() is None:
         return None
