@@ -137,6 +137,8 @@ def test_nothing_is_trained_on_twice(
     had: dict[Copy, set[int]] = {}
     for change in changes:
         index = sound(open_index(folder / "i"))
+        if index.num_packs < 2:  # no step is left to be trained
+            break
         sampler = PackSampler(index, global_batch=2)
         steps = min(change.pop("steps"), sampler.num_steps)
         for copy, tokens in trained(index, sampler, steps).items():
