@@ -2,7 +2,8 @@
 
 A dataclass is its own schema: a field's type says what the member of that name must be, a field
 without default must be there, and one called `more` takes the members that nobody knows; where
-there is no such field, there must be none.
+there is no such field, there must be none. Modules of such dataclasses do not postpone their
+annotations: to compile these again took most of the time in which an index was opened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The manifest of a snapshot: its options, its result, its files, and the id that they give."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The lengths manifest, calibration included, and the fingerprint of a lengths table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What all manifests have in common: how one is read, checked, and signed before it is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
