@@ -68,7 +68,7 @@ def is_of_the_program(path: str) -> bool:
     """Whether a file is Python's, a library's, the system's settings, or nobody's."""
     scheme = sysconfig.get_paths()
     own = [scheme["stdlib"], scheme["platstdlib"], scheme["purelib"], sys.prefix, sys.base_prefix]
-    own += [str(REPO / name) for name in ("packidx", "cli", "tests")]
+    own += [str(REPO / name) for name in ("packidx", "cli", "tests", "packidx.egg-info")]
     own += [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     own += ["/usr/lib", "/usr/share", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
     own += ["/etc/mime.types", "/etc/pki", "/etc/ssl", "/sys", "/dev/null", "/dev/urandom"]

@@ -23,14 +23,13 @@ def blocks(language: str) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module")
-def workplace(corpus: Path, processors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def workplace(corpus: Path, processors: Path, tmp_path: Path) -> Path:
     """A folder that looks as `make plan` leaves it, but for lengths and index."""
-    folder = tmp_path_factory.mktemp("readme")
-    (folder / "data").mkdir()
-    (folder / "data" / "corpus").symlink_to(corpus)
-    (folder / "data" / "processors").symlink_to(processors)
-    return folder
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus").symlink_to(corpus)
+    (tmp_path / "data" / "processors").symlink_to(processors)
+    return tmp_path
 
 
 def test_every_block_runs_as_it_stands(workplace: Path) -> None:
