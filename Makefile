@@ -20,8 +20,19 @@ PEERS := nemo-automodel==0.7.0 binpacking==2.0.1
 # What the exports are tested with.
 ENERGON := 7.4.1
 
+# Releases of transformers that trainers pin. Each is a folder that goes before $(VENV) on Python's
+# path: the release, and where it asks for other releases of these two, they as well.
+OVERLAYS := .overlays
+TRANSFORMERS := 4.57.6 5.0.0 5.6.2 5.11.0 5.18.0 5.23.0
+BESIDE_4 := huggingface-hub==0.36.2 tokenizers==0.22.2
+BESIDE_5 := huggingface-hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9
+BESIDE_4.57.6 := $(BESIDE_4)
+BESIDE_5.0.0  := $(BESIDE_5)
+BESIDE_5.6.2  := $(BESIDE_5)
+BESIDE_5.11.0 := $(BESIDE_5)
+
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-energon check lint bench train clean
+.PHONY: help plan test test-energon test-transformers check lint bench train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -34,6 +45,14 @@ test: $(VENV)/.dev  ## run the tests (installs torch and transformers)
 
 test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Megatron-Energon, in an environment of its own
 	@OMP_NUM_THREADS=1 PACKIDX=$(abspath $(BIN)/packidx) $(ENERGON_VENV)/bin/python -m pytest -q tests/energon
+
+test-transformers: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready)  ## tiny models and processors under the releases of transformers that trainers pin
+	@$(MAKE) --no-print-directory -j2 -O $(TRANSFORMERS:%=test-transformers-%)
+
+test-transformers-%: $(OVERLAYS)/transformers-%/.ready
+	@echo "transformers $*"
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/transformers-$*) PACKIDX_TRANSFORMERS=$* \
+	    $(BIN)/python -m pytest -q tests/versions/test_transformers*.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check packidx cli tests examples
@@ -54,7 +73,7 @@ train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on th
 	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
 
 clean:  ## remove the environment and all generated data
-	rm -rf $(VENV) $(ENERGON_VENV) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENERGON_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 $(VENV)/.base: pyproject.toml Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -79,6 +98,12 @@ $(ENERGON_VENV)/.ready: Makefile
 	@$(ENERGON_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@$(ENERGON_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    megatron-energon==$(ENERGON) multi-storage-client==1.3.1 pytest==9.2.0
+	@touch $@
+
+$(OVERLAYS)/transformers-%/.ready: Makefile $(VENV)/.dev
+	@echo "installing transformers $* into $(@D) ..."
+	@rm -rf $(@D)
+	@$(PIP) --no-deps --no-compile --target $(@D) transformers==$* $(BESIDE_$*)
 	@touch $@
 
 $(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base
