@@ -10,9 +10,12 @@ import sys
 from importlib import import_module
 from typing import Any
 
-import click
+from packidx.errors import PackidxError, missing_package
 
-from packidx.errors import PackidxError
+try:
+    import click
+except ModuleNotFoundError as _error:  # an image in which packs are only read
+    sys.exit(f"packidx: {missing_package('the command line', _error)}")
 
 from .console import say
 from .startup import finished, is_near_limit, no_memory, prepare
@@ -100,6 +103,11 @@ def _main(args: list[str] | None) -> Any:
     except PackidxError as error:
         say(f"packidx: {error}", err=True)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if os.environ.get("PACKIDX_TRACEBACK"):
+            raise
+        say(f"packidx: {missing_package('this command', error)}", err=True)
+        return 1
     except MemoryError:
         say(f"packidx: {no_memory()}", err=True)
         return 1

@@ -26,12 +26,21 @@ __all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's module on first use: `import packidx` itself costs nothing."""
+    """Import a public name's module on first use: `import packidx` itself costs nothing.
+
+    Raises:
+        MissingExtraError: a package that it needs is not installed, as where packs are only read.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module 'packidx' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        from packidx.errors import missing_package
+
+        raise missing_package(f"packidx.{name}", error) from None
     globals()[name] = value
     return value
 

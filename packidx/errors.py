@@ -50,6 +50,25 @@ class MissingExtraError(PackidxError):
     """An optional dependency is not installed; the message names the pip command."""
 
 
+def missing_package(
+    what: str, error: ModuleNotFoundError, packages: str = "packidx"
+) -> MissingExtraError | ModuleNotFoundError:
+    """What to raise where a package of somebody else's is not installed, as the planner's are not
+    where packs are only read; `error` itself where the module is one of ours.
+
+    Args:
+        what: what needs it.
+        error: of the import.
+        packages: what pip is to install.
+    """
+    module = (error.name or "packidx").partition(".")[0]
+    if module in ("packidx", "packidx_cli"):
+        return error
+    return MissingExtraError(
+        f"{what} needs {module}, which is not installed here: run pip install {packages}"
+    )
+
+
 class VerificationError(PackidxError):
     """`packidx verify` found the index or its data wrong."""
 

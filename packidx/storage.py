@@ -449,7 +449,8 @@ def _opened(url: str) -> tuple[Any, str]:
     except ValueError as error:
         raise SourceError(f"{url}: {error}; name a file, or a URL such as s3://") from None
     except ImportError as error:
-        pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else str(error)
+        own = "pip install fsspec" if error.name == "fsspec" else str(error)
+        pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else own
         raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
     except Exception as error:  # of a store that cannot be reached by a URL alone
         text = f"{url}: {scheme} cannot be used ({_words(error)}); name a file, or an s3:// URL"

@@ -1,0 +1,243 @@
+"""A training image without the planner: what reads packs there, and what says what is missing."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from alone import NETWORK, PLANNER, Environment
+from packidx_cli.main import main
+from PIL import Image
+
+READER = ("torch", "numpy", "pyarrow", "orjson", "pillow")
+ABSENT = PLANNER | NETWORK | {"transformers", "tokenizers", "jinja2"}
+
+OWN = '''
+"""An encoder of the user's own: a token per character, and the pixels of the images."""
+import numpy as np
+
+
+def encode(record):
+    text = "".join(turn["content"] for turn in record["messages"])
+    sample = {"input_ids": [ord(character) % 500 for character in text]}
+    images = [np.asarray(image.convert("RGB")).reshape(-1, 3) for image in record.get("images", [])]
+    return sample | ({"pixels": np.concatenate(images)} if images else {})
+'''
+
+READ = """
+import sys
+from torch.utils.data import DataLoader
+from packidx.torch import PackedDataset, PackSampler
+from packidx.torch import *
+
+
+def encoder():
+    if sys.argv[2] == "own":
+        import own
+        return own.encode
+    from packidx.encode import ProcessorEncoder
+    return ProcessorEncoder(sys.argv[2])
+
+
+def main():
+    dataset = PackedDataset(sys.argv[1], encoder())
+    sampler = PackSampler(dataset.index, world_size=1)
+    seen = []
+    methods = sys.argv[3].split(",")
+    for method in methods:
+        loader = DataLoader(
+            dataset, sampler=sampler, num_workers=1, multiprocessing_context=method,
+            batch_size=1, collate_fn=collate_one,
+        )
+        for pack, batch in loader:
+            assert batch["input_ids"].shape == batch["labels"].shape
+            seen += pack["sample_ids"].tolist()
+            media = [name for name in ("pixels", "pixel_values") if name in pack]
+            assert media and len(batch[media[0]])
+    assert sorted(seen) == sorted(len(methods) * list(range(9))), seen
+    absent = "polars duckdb rich click yaml braceexpand ray".split()
+    assert not {name.split(".")[0] for name in sys.modules} & set(absent)
+
+
+def collate_one(packs):
+    return packs[0], collate(packs)
+
+
+if __name__ == "__main__":
+    main()
+    print("read")
+"""
+
+
+def _jpeg(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (56 + 28 * number, 84), (10 * number, 90, 200)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def _talk(number: int) -> dict[str, object]:
+    question = f"<image>What is number {number}?"
+    return {
+        "id": f"talk-{number}",
+        "messages": [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "A rectangle."},
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine records with an image each: in files, in members of a tar, in cells of Parquet."""
+    folder = tmp_path_factory.mktemp("data")
+    with open(folder / "files.jsonl", "w") as lines:
+        for number in range(3):
+            (folder / f"{number}.jpg").write_bytes(_jpeg(number))
+            lines.write(json.dumps({**_talk(number), "images": [f"{number}.jpg"]}) + "\n")
+    with tarfile.open(folder / "members.tar", "w") as tar:
+        for number in range(3, 6):
+            talk = json.dumps({**_talk(number), "images": ["jpg"]}).encode()
+            for ending, content in (("json", talk), ("jpg", _jpeg(number))):
+                member = tarfile.TarInfo(f"{number:06}.{ending}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    cells = [
+        {**_talk(number), "images": [{"bytes": _jpeg(number), "path": None}]}
+        for number in range(6, 9)
+    ]
+    pq.write_table(pa.Table.from_pylist(cells), folder / "cells.parquet")
+    (folder / "own.py").write_text(OWN)
+    (folder / "read.py").write_text(READ)
+    return folder
+
+
+def _planned(data: Path, name: str, *how: str) -> Path:
+    sources = [str(data / file) for file in ("files.jsonl", "members.tar", "cells.parquet")]
+    lengths, index = data / f"lengths-{name}", data / f"index-{name}"
+    assert main(["estimate", *sources, "-o", str(lengths), "--quiet", *how]) == 0
+    assert main(["plan", str(lengths), "-o", str(index), "--capacity", "128", "--quiet"]) == 0
+    return index
+
+
+@pytest.fixture(scope="module")
+def own_index(data: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(data)
+        patch.syspath_prepend(str(data))
+        return _planned(data, "own", "--encode", "own:encode")
+
+
+@pytest.fixture(scope="module")
+def index(data: Path, processors: Path) -> Path:
+    return _planned(data, "qwen", "--processor", str(processors / "qwen2.5-vl"))
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("reader") / "env", READER, ABSENT)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    names = (*READER, "tokenizers", "jinja2")
+    without = PLANNER | NETWORK | {"transformers"}
+    return Environment(tmp_path_factory.mktemp("encoder") / "env", names, without)
+
+
+def test_five_packages_read_packs_with_an_encoder_of_the_users_own(
+    reader: Environment, own_index: Path, data: Path
+) -> None:
+    done = reader.run(str(data / "read.py"), str(own_index), "own", "fork,spawn")
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+
+
+def test_with_transformers_packs_are_read_without_the_planners_packages(
+    tmp_path: Path, index: Path, data: Path, processors: Path
+) -> None:
+    names = (*READER, "tokenizers", "jinja2", "transformers", "torchvision")
+    trainer = Environment(tmp_path / "env", names, PLANNER | {"braceexpand"})
+    folder = str(processors / "qwen2.5-vl")
+    done = trainer.run(str(data / "read.py"), str(index), folder, "fork")
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+
+
+def test_tokenizers_and_jinja2_encode_text_and_count_images(
+    encoder: Environment, index: Path, data: Path, processors: Path
+) -> None:
+    program = f"""
+from PIL import Image
+from packidx.encode import ProcessorEncoder
+from packidx.errors import MissingExtraError
+encode = ProcessorEncoder({str(processors / "qwen2.5-vl")!r})
+turns = [{{"role": "user", "content": "Why?"}}, {{"role": "assistant", "content": "So."}}]
+assert len(encode({{"messages": turns}})["input_ids"]) == encode.count({{"messages": turns}}) > 8
+turns[0]["content"] = "<image>Why?"
+photo = {{"messages": turns, "images": [Image.new("RGB", (56, 84))]}}
+assert encode.count(photo) > 12
+try:
+    encode(photo)
+except MissingExtraError as error:
+    print(error)
+"""
+    done = encoder.run("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert "transformers" in done.stdout and "pip install" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        ("import packidx.encode", "pip install tokenizers jinja2"),
+        ("import packidx; packidx.plan_packs", "pip install packidx"),
+        ("import packidx; packidx.estimate_lengths", "pip install packidx"),
+        ("import packidx; packidx.open_index('s3://bucket/index')", "pip install 'packidx[s3]'"),
+        ("import packidx; packidx.open_index('gs://bucket/index')", "pip install fsspec"),
+    ],
+)
+def test_what_is_not_there_is_named_with_the_command_that_brings_it(
+    reader: Environment, program: str, named: str
+) -> None:
+    done = reader.run("-c", program)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("packidx.errors.MissingExtraError: "), last
+    assert named in last
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("av", "packidx.records.video"), ("lmdb", "packidx.records.lmdb_store")]
+)
+def test_a_medium_of_an_extra_names_the_extra(
+    reader: Environment, package: str, module: str
+) -> None:
+    program = f"import {module} as home; home._import_{package}()"
+    done = reader.run("-c", program)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("packidx.errors.MissingExtraError: ") and "pip install" in last, last
+
+
+@pytest.mark.parametrize("command", [["--help"], ["plan", "lengths"], []])
+def test_the_command_line_without_click_is_one_sentence(
+    reader: Environment, command: list[str]
+) -> None:
+    done = reader.run("-m", "packidx_cli", *command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "packidx: the command line needs click, which is not installed here: run pip install "
+        "packidx\n"
+    )
+
+
+def test_a_command_without_its_package_is_one_sentence(tmp_path: Path, own_index: Path) -> None:
+    clicked = Environment(tmp_path / "env", (*READER, "click"), ABSENT - {"click"})
+    done = clicked.run("-m", "packidx_cli", "plan", "lengths", "-o", "index", "--capacity", "9")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == (
+        "packidx: this command needs polars, which is not installed here: run pip install packidx\n"
+    )
+    done = clicked.run("-m", "packidx_cli", "log", str(own_index), "--json")
+    assert done.returncode == 0 and json.loads(done.stdout), done.stderr
