@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ENERGON_VENV ?= .venv-energon
+UV_VENV ?= .venv-uv
 DATA   ?= data
 CAPACITY ?= 8192
 BIN := $(VENV)/bin
@@ -32,7 +33,7 @@ BESIDE_5.6.2  := $(BESIDE_5)
 BESIDE_5.11.0 := $(BESIDE_5)
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-energon test-transformers check lint bench train clean
+.PHONY: help plan test test-energon test-transformers check lint bench train trainers wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -58,6 +59,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check packidx cli tests examples
 	$(BIN)/ruff format --check packidx cli tests examples
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.14
 	$(BIN)/lint-imports
 
 check: lint test  ## what CI runs: ruff, mypy, import-linter, then the tests
@@ -72,8 +74,14 @@ bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU
 	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
 
+trainers: $(UV_VENV)/.ready  ## ask the package index beside which trainers packidx installs; write docs/trainers.md
+	@$(UV_VENV)/bin/python examples/trainers.py docs/trainers.md
+
+wheels: $(UV_VENV)/.ready  ## ask it for which Pythons there are wheels of what packidx needs; write docs/pythons.md
+	@$(UV_VENV)/bin/python examples/wheels.py docs/pythons.md
+
 clean:  ## remove the environment and all generated data
-	rm -rf $(VENV) $(ENERGON_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 $(VENV)/.base: pyproject.toml Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -89,6 +97,12 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) --no-deps torchvision==0.28.0
 	@$(PIP) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
+	@touch $@
+
+# The resolver that `make trainers` and `make wheels` ask; they need the package index.
+$(UV_VENV)/.ready: Makefile
+	@test -x $(UV_VENV)/bin/python || $(PYTHON) -m venv $(UV_VENV)
+	@$(UV_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9 packaging==26.0
 	@touch $@
 
 # Energon asks for versions of its own, so nothing of packidx is in there: the tests run its command.

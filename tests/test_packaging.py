@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
 
 
 def test_every_folder_of_code_is_installed() -> None:
-    config = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["setuptools"]
+    config = PROJECT["tool"]["setuptools"]
     folders = {
         str(file.parent.relative_to(REPO)).replace("/", ".")
         for file in (REPO / "packidx").rglob("__init__.py")
@@ -17,3 +19,29 @@ def test_every_folder_of_code_is_installed() -> None:
     assert {*config["packages"]} == {*folders, "packidx_cli"}
     bare = {file.parent for file in (REPO / "packidx").rglob("*.py")}
     assert all((folder / "__init__.py").exists() for folder in bare)
+
+
+def test_every_file_is_code_of_the_oldest_python_that_is_declared() -> None:
+    oldest = _declared()[0]
+    for folder in ("packidx", "cli", "examples"):
+        for file in (REPO / folder).rglob("*.py"):
+            ast.parse(file.read_text(), str(file), feature_version=oldest)
+
+
+def test_the_declared_pythons_are_those_that_pip_lets_in_and_lint_looks_at() -> None:
+    pythons = _declared()
+    assert pythons == [(3, minor) for minor in range(11, pythons[-1][1] + 1)]
+    assert PROJECT["project"]["requires-python"] == f">={_dotted(pythons[0])}"
+    assert PROJECT["tool"]["mypy"]["python_version"] == _dotted(pythons[0])
+    assert PROJECT["tool"]["ruff"]["target-version"] == f"py{_dotted(pythons[0]).replace('.', '')}"
+    assert f"mypy --python-version {_dotted(pythons[-1])}\n" in (REPO / "Makefile").read_text()
+
+
+def _declared() -> list[tuple[int, int]]:
+    """The Pythons that the classifiers name."""
+    named = [one.rpartition(" ")[2].split(".") for one in PROJECT["project"]["classifiers"]]
+    return [(int(one[0]), int(one[1])) for one in named if one[0] == "3" and len(one) == 2]
+
+
+def _dotted(python: tuple[int, int]) -> str:
+    return ".".join(map(str, python))

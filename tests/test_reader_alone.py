@@ -152,7 +152,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 def test_five_packages_read_packs_with_an_encoder_of_the_users_own(
     reader: Environment, own_index: Path, data: Path
 ) -> None:
-    done = reader.run(str(data / "read.py"), str(own_index), "own", "fork,spawn")
+    done = reader.run(str(data / "read.py"), str(own_index), "own", "fork,forkserver")
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
 
 

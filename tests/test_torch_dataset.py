@@ -376,7 +376,7 @@ def test_shifted_plan(tmp_path: Path) -> None:
         assert torch.equal(pack["position_ids"][1:, start:stop], part["position_ids"][:, :-1])
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_read_the_same_packs(index: Index, context: str) -> None:
     dataset = PackedDataset(index, SyntheticEncode())
     here = every(dataset)  # also: files the parent has open must not disturb its children
