@@ -16,6 +16,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+
 from trainers import REPO, split
 
 GLIBC = 28
