@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 from tokenizers.processors import ByteLevel as ByteLevelProcessor
 
-VERSION = 1
+VERSION = 2
 """Raise it whenever the files written change: a folder of another version is written anew."""
 STAMP = "made_by_packidx.json"
 
@@ -44,7 +44,7 @@ PLAIN_TOKENS = [
     *("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<tool_response>", "</tool_response>"),
     *("<think>", "</think>"),
 ]
-NUM_RANKS, NUM_TOKENS = 151_643, 151_669
+NUM_RANKS = 151_643
 
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
 CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
@@ -203,8 +203,9 @@ def build_tokenizer(ranks: dict[bytes, int]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in PLAIN_TOKENS])
-    if tokenizer.get_vocab_size() != NUM_TOKENS:
-        raise SystemExit(f"built {tokenizer.get_vocab_size()} tokens, expected {NUM_TOKENS}")
+    expected = len(ranks) + len(SPECIAL_TOKENS) + len(PLAIN_TOKENS)
+    if tokenizer.get_vocab_size() != expected:
+        raise SystemExit(f"built {tokenizer.get_vocab_size()} tokens, expected {expected}")
     return tokenizer
 
 
@@ -217,7 +218,8 @@ def tokenizer_config(max_length: int) -> dict[str, Any]:
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "unk_token": None,
-        "extra_special_tokens": SPECIAL_TOKENS[1:],
+        # As published checkpoints have them; transformers 4 cannot load a list of 5's own name.
+        "additional_special_tokens": SPECIAL_TOKENS[1:],
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,
         "errors": "replace",

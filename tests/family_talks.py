@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -107,6 +108,15 @@ def messages_of(talk: Conversation, lists: bool = False) -> list[dict[str, Any]]
     return messages
 
 
+def processor_options(processor: Any, **options: Any) -> dict[str, Any]:
+    """`options` of the processor's call, as its `apply_chat_template` takes them.
+
+    Older releases take them beside the arguments of the template.
+    """
+    named = inspect.signature(processor.apply_chat_template).parameters
+    return {"processor_kwargs": options} if "processor_kwargs" in named else options
+
+
 def run_processor(processor: Any, talk: Conversation, lists: bool = False, **options: Any) -> Any:
     """What the real processor makes of it; videos come with what a decoder knows of them.
 
@@ -127,7 +137,7 @@ def run_processor(processor: Any, talk: Conversation, lists: bool = False, **opt
             for video in videos
             if video.fps is not None
         ]
-        given = {"processor_kwargs": {"video_metadata": metadata, **options}}
+        given = processor_options(processor, video_metadata=metadata, **options)
     return processor.apply_chat_template(
         messages_of(talk, lists), tokenize=True, return_dict=True, return_tensors="pt", **given
     )

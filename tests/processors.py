@@ -13,7 +13,7 @@ _made: dict[str, Path] = {}
 
 
 def _script() -> ModuleType:
-    path = Path(__file__).parents[1] / "examples" / "make_processors.py"
+    path = Path(__file__).resolve().parents[1] / "examples" / "make_processors.py"
     spec = importlib.util.spec_from_file_location("make_processors", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -21,13 +21,21 @@ def _script() -> ModuleType:
     return module
 
 
-def qwen_folders(tmp: Path) -> dict[str, Path]:
-    """Folders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, by name; made once per process, under `tmp`."""
+def qwen_folders(tmp: Path, num_ranks: int | None = None) -> dict[str, Path]:
+    """Folders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, by name; made once per process, under `tmp`.
+
+    Args:
+        num_ranks: how many of the vocabulary's tokens to keep, most frequent first: folders that
+            load quickly, and whose ids are not Qwen's own. None for all.
+    """
     if not _made:
-        arguments = sys.argv
+        script, arguments = _script(), sys.argv
+        if num_ranks is not None:
+            whole = script.read_ranks
+            script.read_ranks = lambda path: dict(list(whole(path).items())[:num_ranks])
         sys.argv = ["make_processors.py", str(tmp)]
         try:
-            _script().main()
+            script.main()
         finally:
             sys.argv = arguments
         shutil.copytree(tmp / "qwen2.5-vl", tmp / "qwen2-vl", dirs_exist_ok=True)

@@ -10,9 +10,11 @@ import numpy as np
 
 from packidx.encode.loading import files_of, import_torch, load_image_processor
 from packidx.encode.mrope import MropeMedium, mrope_positions
+from packidx.encode.patches import check_grids
 from packidx.encode.video import encode_videos, load_video_processor
 from packidx.errors import BadRecord, OptionError
 from packidx.processor.counter import Counter, MediaColumns, media_token_in_text
+from packidx.processor.fingerprint import setting_differences
 from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.sequence import locate_runs, trained_tokens
@@ -106,6 +108,24 @@ class ProcessorEncoder:
         """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
         return self.files.fingerprint()
 
+    def fingerprint_differences(self, fingerprint: str) -> list[str]:
+        """What of this processor is not as in the folder that it was loaded from, in words.
+
+        Releases of transformers may read one folder differently, so that an object made of it is
+        not what the folder was counted as.
+
+        Args:
+            fingerprint: the wanted one; nothing is known of any but the folder's own.
+        """
+        if self.files.folder is not None or not os.path.isdir(self.files.name):
+            return []
+        folder = load_processor(self.files.name, self.files.policy)
+        if folder.fingerprint() != fingerprint:
+            return []
+        found = setting_differences(_settings(self.files), _settings(folder))
+        templates = [one.template and one.template.source for one in (self.files, folder)]
+        return found if templates[0] == templates[1] else [*found, "the chat template differs"]
+
     def count(self, record: Mapping[str, Any]) -> int:
         """The length of the sample that `record` becomes, without decoding pixels.
 
@@ -134,6 +154,7 @@ class ProcessorEncoder:
 
         Raises:
             BadRecord: `record` cannot become a sample.
+            MismatchError: transformers makes other patches of its media than were counted.
         """
         torch = import_torch()
         conversation = parse(record)
@@ -143,6 +164,7 @@ class ProcessorEncoder:
         for number in sorted(media.errors):
             raise media.errors[number]
         pixels = self._encode_media(conversation.media, infos)
+        check_grids(media, pixels, self.files.name)
         seconds = pixels.get("second_per_grid_ts")
         intervals = [] if seconds is None else (seconds * self.tokens_per_second).tolist()
         sample = self._encode_text(conversation, media, intervals)
@@ -227,6 +249,10 @@ class ProcessorEncoder:
             "labels": np.where(trained, input_ids, IGNORED),
             "position_ids": positions,
         }
+
+
+def _settings(files: ProcessorFiles) -> dict[str, Mapping[str, Any] | None]:
+    return {"image": files.image_settings, "video": files.video_settings, "own": files.own_settings}
 
 
 def _given(conversation: Conversation) -> dict[str, np.ndarray]:

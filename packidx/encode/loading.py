@@ -83,9 +83,30 @@ def load_image_processor(folder: str) -> Any:
     It alone is loaded, not the whole `AutoProcessor`, which cannot do without torchvision.
 
     Raises:
-        MissingExtraError: transformers is not installed or cannot be used.
+        MissingExtraError: transformers is not installed, cannot be used or does not know it.
     """
-    return transformers_class("AutoImageProcessor").from_pretrained(folder)
+    return load_part(transformers_class("AutoImageProcessor"), folder, "image processor")
+
+
+def load_part(loader: Any, folder: str, part: str) -> Any:
+    """A part of a processor folder.
+
+    Args:
+        loader: the class of transformers that knows such parts.
+        part: what it is called.
+
+    Raises:
+        MissingExtraError: this release of transformers does not know the part's class.
+    """
+    try:
+        return loader.from_pretrained(folder)
+    except (ValueError, KeyError, AttributeError) as error:
+        release = import_module("transformers").__version__
+        reason = " ".join(str(error).split())[:120]
+        raise MissingExtraError(
+            f"transformers {release} cannot load the {part} of {folder} ({reason} …): use the "
+            "release that saved it, or a newer one"
+        ) from error
 
 
 def transformers_class(name: str) -> Any:

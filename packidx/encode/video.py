@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from packidx.encode.loading import INSTALL, import_torch
+from packidx.encode.loading import INSTALL, import_torch, load_part
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.processor.families import VisionFamily
@@ -69,23 +69,33 @@ def encode_videos(
     if "second_per_grid_ts" in vision.model_inputs:
         # As `Qwen2_5_VLProcessor._process_videos`.
         step = video_processor.temporal_patch_size
-        features["second_per_grid_ts"] = torch.tensor([step / one.sampled_fps for one in metadata])
+        seconds = [step / _sampled_fps(one) for one in metadata]
+        features["second_per_grid_ts"] = torch.tensor(seconds)
     if vision.pixels_in_order:  # frames as images, one after the other
         return {"pixel_values": features["pixel_values_videos"].flatten(0, 1)}
     return {name: features[name] for name in vision.model_inputs if name in features}
+
+
+def _sampled_fps(metadata: Any) -> float:
+    """Frames taken per second: `VideoMetadata.sampled_fps`, which transformers 4 lacks."""
+    if metadata.fps is None:
+        return 24.0
+    taken = len(metadata.frames_indices) / metadata.total_num_frames
+    return float(taken * metadata.fps)
 
 
 def load_video_processor(folder: str) -> Any:
     """The video processor of a processor folder.
 
     Raises:
-        MissingExtraError: transformers or torchvision is not installed or cannot be used.
+        MissingExtraError: transformers or torchvision is not installed, cannot be used or does not
+            know it.
     """
     try:
         allow_cuda_torchvision()
         from transformers import AutoVideoProcessor
 
-        return AutoVideoProcessor.from_pretrained(folder)
+        return load_part(AutoVideoProcessor, folder, "video processor")
     except (ImportError, RuntimeError) as error:
         cause = error.__cause__ or error
         raise MissingExtraError(

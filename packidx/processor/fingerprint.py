@@ -51,6 +51,23 @@ def complete_settings(
     return {key: _plain(merged[key]) for key in kept if merged.get(key) is not None}
 
 
+def setting_differences(
+    mine: Mapping[str, Mapping[str, Any] | None], theirs: Mapping[str, Mapping[str, Any] | None]
+) -> list[str]:
+    """Settings that two processors do not share, in words.
+
+    Args:
+        mine, theirs: ``image``, ``video`` … → settings as `complete_settings` gives them.
+    """
+    found = []
+    for part in mine:
+        ours, others = mine[part] or {}, theirs[part] or {}
+        for name in sorted({*ours, *others}):
+            if ours.get(name) != others.get(name):
+                found.append(f"{part} {name} {ours.get(name)} is not {others.get(name)}")
+    return found
+
+
 def _plain(value: Any) -> Any:
     """`value` as JSON with one spelling per number: 2.0 is 2, an enum is its value."""
     if isinstance(value, enum.Enum):

@@ -233,8 +233,11 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
     if mine != planned:
         labels = (index.manifest["lengths"]["encoder"] or {}).get("labels")
         policy = "" if labels is None else f" (labels {labels!r})"
+        ask = getattr(encode, "fingerprint_differences", None)
+        differences = [] if ask is None else ask(planned)
+        differing = f" ({', '.join(differences)})" if differences else ""
         raise MismatchError(
             f"encoder fingerprint {mine} is not {planned}, with which the lengths of {index.path}"
-            f" were counted: use the same processor and label policy{policy}, or estimate and plan"
-            " again"
+            f" were counted{differing}: use the same processor and label policy{policy}, or"
+            " estimate and plan again"
         )

@@ -1,0 +1,298 @@
+"""Under any release: what packidx counts and builds is what that release's own processors build."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shutil
+from operator import eq
+from pathlib import Path
+from typing import Any
+
+import family_talks
+import pytest
+import release_processors as release
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+import transformers
+from clips import decode
+from PIL import Image
+
+from packidx import open_index
+from packidx.encode import ProcessorEncoder
+from packidx.encode.loading import files_of
+from packidx.encode.probe.proof import compare
+from packidx.errors import MismatchError, MissingExtraError
+from packidx.processor.folder import load_processor
+from packidx.torch import PackedDataset
+
+EVERY = (*release.FAMILIES, *release.FURTHER)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the whole run; what other code found out about processors proves nothing."""
+    out = tmp_path_factory.mktemp("release")
+    os.environ["PACKIDX_CACHE"] = str(out / "cache")
+    transformers.logging.set_verbosity_error()
+    return out
+
+
+@pytest.fixture(scope="session")
+def folders(out: Path) -> dict[str, Path]:
+    """Every family's processor, saved by this release."""
+    return {name: release.folder_of(name, out / "own") for name in EVERY}
+
+
+@pytest.fixture(scope="session")
+def newest(out: Path, folders: dict[str, Path]) -> Path:
+    """What the environment's own release saved, counted and planned, and tells of our folders."""
+    script = Path(release.__file__)
+    release.under_the_environments_own(script, out / "newest", out / "own")
+    return out / "newest"
+
+
+def answers(newest: Path, name: str) -> Any:
+    return json.loads((newest / "answers.json").read_bytes())["families"][name]
+
+
+def opened(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with its images opened and its clips as all their frames."""
+    messages = json.loads(json.dumps(record["messages"]))
+    for part in (part for message in messages for part in message["content"]):
+        if part["type"] == "image":
+            part["image"] = Image.open(part["image"]).convert("RGB")
+    return {"messages": messages}
+
+
+def real(processor: Any, record: dict[str, Any]) -> Any:
+    """What the processor builds; it is given a clip's frames and what a decoder knows of them."""
+    messages, metadata = opened(record)["messages"], []
+    for part in (part for message in messages for part in message["content"]):
+        if part["type"] == "video":
+            stem, frames = Path(part["video"]).stem, decode(Path(part["video"]))
+            part["video"] = frames
+            fps = float(stem)
+            known = {"total_num_frames": len(frames), "fps": fps, "duration": len(frames) / fps}
+            metadata.append({**known, "frames_indices": list(range(len(frames)))})
+    options = {"video_metadata": metadata} if metadata else {}
+    given = family_talks.processor_options(processor, **options) if options else {}
+    return processor.apply_chat_template(
+        messages, tokenize=True, return_dict=True, return_tensors="pt", **given
+    )
+
+
+@pytest.mark.parametrize("name", release.FAMILIES)
+def test_ids_and_media_equal_the_processors(name: str, folders: dict[str, Path], out: Path) -> None:
+    processor = transformers.AutoProcessor.from_pretrained(folders[name])
+    encoders = [ProcessorEncoder(folders[name]), ProcessorEncoder(processor)]
+    with_images = 0
+    for record in release.records(out / "media"):
+        want = real(processor, record)
+        for encoder in encoders:
+            found = encoder(opened(record))
+            assert found["input_ids"].tolist() == want["input_ids"][0].tolist()
+            assert encoder.count(opened(record)) == len(found["input_ids"])
+            assert encoder.files.vision is not None
+            for key in encoder.files.vision.model_inputs:
+                assert (key in found) == (key in want), key
+                if key in found:
+                    with_images += 1
+                    assert found[key].shape == want[key].shape, key
+                    assert torch.equal(found[key], want[key]), key
+    assert with_images >= 6
+
+
+@pytest.mark.parametrize("name", release.FAMILIES[:-1])
+def test_ids_and_frames_of_clips_equal_the_processors(
+    name: str, folders: dict[str, Path], out: Path
+) -> None:
+    processor = transformers.AutoProcessor.from_pretrained(folders[name])
+    encoder = ProcessorEncoder(folders[name])
+    assert encoder.files.vision is not None
+    # transformers 4 takes Qwen2.5-VL's seconds from an option `fps`, not from the video.
+    names = set(encoder.files.vision.model_inputs) - {"second_per_grid_ts"}
+    for record in release.clip_records(out / "media"):
+        want, found = real(processor, record), encoder(opened(record))
+        ids = found["input_ids"].tolist()
+        if name == "qwen3-vl" and not hasattr(processor, "replace_video_token"):
+            ids = release.without_outer_markers(ids, encoder.files.tokenizer)
+        assert ids == want["input_ids"][0].tolist()
+        assert encoder.count(opened(record)) == len(found["input_ids"])
+        for key in names & {*want.keys(), *found.keys()}:
+            assert torch.equal(found[key], want[key]), key
+    if name == "qwen2.5-vl":
+        assert found["second_per_grid_ts"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_positions_equal_the_models(name: str, folders: dict[str, Path], out: Path) -> None:
+    encoder = ProcessorEncoder(folders[name])
+    model, ids = rope_model(name, encoder)
+    wanted = inspect.signature(model.get_rope_index).parameters
+    # Releases do not agree on a longer video: on the seconds of Qwen2.5-VL and where text goes on.
+    for record in [*release.records(out / "media"), release.clip_records(out / "media")[1]]:
+        sample = encoder(opened(record))
+        input_ids = sample["input_ids"][None]
+        types = (input_ids == ids["image"]) + 2 * (input_ids == ids["video"])
+        given = {**sample, "input_ids": input_ids, "mm_token_type_ids": types}
+        want, _ = model.get_rope_index(**{key: given[key] for key in wanted if key in given})
+        assert torch.equal(sample["position_ids"], want[:, 0])
+
+
+def rope_model(name: str, encoder: ProcessorEncoder) -> tuple[Any, dict[str, int]]:
+    """A tiny model that knows the processor's ids, and these."""
+    ids = encoder.media_token_ids
+    prefix = {"qwen2-vl": "Qwen2VL", "qwen2.5-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL"}[name]
+    rope = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e4}
+    text = dict.fromkeys(("hidden_size", "intermediate_size"), 16)
+    text |= dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 2)
+    text |= {"num_hidden_layers": 1, "vocab_size": 32, "head_dim": 8}
+    vision = {"depth": 1, "num_heads": 2, "spatial_merge_size": 2, "hidden_size": 16}
+    vision |= {"embed_dim": 16} if name == "qwen2-vl" else {"out_hidden_size": 16}
+    if name == "qwen3-vl":
+        vision["deepstack_visual_indexes"] = []
+    start = encoder.files.tokenizer.token_to_id("<|vision_start|>")
+    # The first name is of transformers 5, the second of 4.
+    config = getattr(transformers, f"{prefix}Config")(
+        text_config={**text, "rope_parameters": rope, "rope_scaling": rope},
+        vision_config={**vision, "tokens_per_second": 2},
+        image_token_id=ids["image"],
+        video_token_id=ids["video"],
+        vision_start_token_id=start,
+    )
+    return getattr(transformers, f"{prefix}Model")(config), ids
+
+
+GENERATION = """\
+{%- for tool in tools or [] %}{{ '<tool>' ~ tool | tojson(indent=2) ~ '</tool>\\n' }}{% endfor -%}
+{%- set seen = namespace(turns=0) -%}
+{%- for message in messages -%}
+    {%- if message.role == 'tool' %}{% continue %}{% endif -%}
+    {%- set seen.turns = seen.turns + 1 -%}
+    {{- '<|im_start|>' ~ message.role ~ '\\n' -}}
+    {%- if message.role == 'assistant' -%}
+        {%- generation -%}
+        {%- for call in message.tool_calls or [] -%}
+            {{- call.function.arguments | tojson -}}
+        {%- endfor -%}
+        {{- message.content ~ '<|im_end|>' -}}
+        {%- endgeneration -%}
+    {%- else -%}
+        {{- message.content ~ '<|im_end|>' -}}
+    {%- endif -%}
+    {{- '\\n' -}}
+    {%- if seen.turns == 6 %}{% break %}{% endif -%}
+{%- endfor -%}
+"""
+
+
+def test_labels_are_the_assistants_mask(folders: dict[str, Path]) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders["qwen3-vl"])
+    tokenizer.chat_template = GENERATION
+    tools = [{"type": "function", "function": {"name": "漢字", "parameters": {"a": [1.5, None]}}}]
+    call = {
+        "type": "function",
+        "function": {"name": "漢字", "arguments": {"<b>": "한글 'x'"}},
+    }
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": " What?\n"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "unsaid"},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "content": "It is 漢字. \n"},
+    ]
+    for given in ({"messages": messages}, {"messages": messages, "tools": tools}):
+        want = tokenizer.apply_chat_template(
+            conversation=messages,
+            tools=given.get("tools"),
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+        )
+        found = ProcessorEncoder(tokenizer)(given)
+        assert found["input_ids"].tolist() == want["input_ids"]
+        assert (found["labels"] != -100).tolist() == [bool(n) for n in want["assistant_masks"]]
+        assert 8 < sum(want["assistant_masks"]) < len(want["input_ids"])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_folder_has_one_fingerprint_whoever_saved_and_loads_it(
+    name: str, folders: dict[str, Path], newest: Path
+) -> None:
+    own = load_processor(folders[name]).fingerprint()
+    published = folders[name].parent / "qwen" / name  # its files have the names of hub checkpoints
+    if published.is_dir():
+        assert load_processor(published).fingerprint() == own
+    told = [*answers(newest, name).values(), load_processor(newest / name).fingerprint()]
+    loaded = transformers.AutoProcessor.from_pretrained(folders[name])
+    assert len(told) == 4
+    assert {own, files_of(loaded).fingerprint(), *told} == {own}
+
+
+@pytest.mark.parametrize("name", release.PLANNED)
+def test_a_plan_of_the_newest_is_read(name: str, folders: dict[str, Path], newest: Path) -> None:
+    """By folder, and by the object that this release loads; its own folder serves as well."""
+    loader = transformers.AutoProcessor.from_pretrained
+    index = open_index(newest / f"{name}-index")
+    processors = [newest / name, folders[name], loader(folders[name])]
+    if transformers.__version__ < "5":  # its tokenizers cannot load the list of tokens that 5 saves
+        with pytest.raises(AttributeError, match="'list' object has no attribute 'keys'"):
+            loader(newest / name)
+    else:
+        processors.append(loader(newest / name))
+    packs = [PackedDataset(index, ProcessorEncoder(one))[0] for one in processors]
+    for pack in packs[1:]:
+        assert pack.keys() == packs[0].keys()
+        for key, value in pack.items():
+            same = torch.equal if torch.is_tensor(value) else eq
+            assert same(value, packs[0][key]), key
+
+
+@pytest.mark.parametrize("name", release.FAMILIES)
+def test_the_proof_finds_every_family_equal(name: str, folders: dict[str, Path]) -> None:
+    found = compare(load_processor(folders[name]), [])
+    assert found.by == f"transformers {transformers.__version__}"
+    assert (found.equal, found.unequal, found.detail) == (("text", "image"), (), None)
+    assert found.records >= 10
+
+
+def test_a_refusal_names_the_setting_that_this_release_reads_otherwise(
+    folders: dict[str, Path], newest: Path
+) -> None:
+    processor = transformers.AutoProcessor.from_pretrained(folders["qwen2.5-vl"])
+    processor.image_processor.rescale_factor = 0.5  # as another default would
+    encoder = ProcessorEncoder(processor)
+    with pytest.raises(MismatchError, match=r"\(image rescale_factor 0.5 is not 0.0039"):
+        PackedDataset(newest / "qwen2.5-vl-index", encoder)
+
+
+def test_a_class_that_a_release_lacks_is_a_sentence(folders: dict[str, Path], out: Path) -> None:
+    folder = shutil.copytree(folders["qwen2.5-vl"], out / "to come")
+    for path in folder.glob("*processor_config.json"):
+        text = path.read_text()
+        path.write_text(text.replace("Qwen2VLImageProcessor", "Qwen2VLImageProcessorToCome"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["processor_class"] = "Qwen2_5_VLProcessor"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    image = release.record(release.make_media(out / "media")[0][0], "?")
+    with pytest.raises(MissingExtraError) as caught:
+        ProcessorEncoder(folder)(opened(image))
+    assert f"transformers {transformers.__version__} cannot load the image processor of" in str(
+        caught.value
+    )
+
+
+def test_patches_that_were_not_counted_are_refused(folders: dict[str, Path], out: Path) -> None:
+    """As of a limit of a clip's pixels that older releases do not know."""
+    encoder = ProcessorEncoder(folders["qwen3-vl"])
+    larger = transformers.AutoProcessor.from_pretrained(folders["qwen3-vl"]).image_processor
+    larger.size = {"shortest_edge": 1 << 20, "longest_edge": 1 << 24}
+    image = opened(release.record(release.make_media(out / "media")[0][3], "?"))
+    counted = encoder(image)["image_grid_thw"].tolist()
+    encoder._image_processor = larger
+    with pytest.raises(MismatchError, match=rf"and {re.escape(str(counted))} were counted"):
+        encoder(image)
