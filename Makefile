@@ -22,10 +22,10 @@ PEERS := nemo-automodel==0.7.0 binpacking==2.0.1
 ENERGON := 7.4.1
 
 # Releases of transformers that trainers pin. Each is a folder that goes before $(VENV) on Python's
-# path: the release, and where it asks for other releases of these two, they as well.
+# path: the release, and beside it what it and its Trainer cannot use newer releases of.
 OVERLAYS := .overlays
 TRANSFORMERS := 4.57.6 5.0.0 5.6.2 5.11.0 5.18.0 5.23.0
-BESIDE_4 := huggingface-hub==0.36.2 tokenizers==0.22.2
+BESIDE_4 := huggingface-hub==0.36.2 tokenizers==0.22.2 datasets==4.4.1 httpx==0.28.1 httpcore==1.0.9
 BESIDE_5 := huggingface-hub==1.33.0 tokenizers==0.22.2 httpx==0.28.1 httpcore==1.0.9
 BESIDE_4.57.6 := $(BESIDE_4)
 BESIDE_5.0.0  := $(BESIDE_5)

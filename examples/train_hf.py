@@ -50,7 +50,8 @@ class PackedTrainer(Trainer):
         super().__init__(*args, data_collator=collate, **options)
         self.args.remove_unused_columns = False  # collate needs more of a pack than forward names
         self.sampler, self.weights, self.tokens = sampler, LossWeights(weight), 0
-        self.loss_is_scaled_for_ga = True
+        # Two names, of newer and of older releases, for a loss that nobody divides once more.
+        self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = True
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
         mine, theirs = (sampler.world_size, sampler.global_batch), (self.args.world_size, batch)
         if mine != (theirs[0], theirs[0] * theirs[1]):

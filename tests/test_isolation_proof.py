@@ -150,8 +150,13 @@ BREAKS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
     ("family", "broken"), BREAKS, ids=lambda one: getattr(one, "__name__", one)
 )
 def test_each_break_shows_and_is_found(tmp_path: Path, family: str, broken: Any) -> None:
+    shows_and_is_found(tmp_path, family, broken)
+
+
+def shows_and_is_found(folder: Path, family: str, broken: Any) -> None:
+    """A batch that is `broken` has other logits than its samples alone, and the check says so."""
     model = model_of(family)
-    (pack,) = packs_of(tmp_path, family)
+    (pack,) = packs_of(folder, family)
 
     def broken_collate(pack: Any) -> dict[str, Any]:
         batch = {key: copy.copy(value) for key, value in collate(pack).items()}

@@ -6,6 +6,7 @@ small that a leak between samples would hardly show.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -49,7 +50,11 @@ TEXT = {
     "eos_token_id": 1,
     "pad_token_id": 2,
 }
-MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+# By the name that transformers 4 reads; transformers 5 takes it for rope_parameters.
+MROPE = {
+    "rope_scaling": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
+    "rope_theta": 10000.0,
+}
 QWEN_TOKENS = {
     "image_token_id": IMAGE,
     "video_token_id": VIDEO,
@@ -71,21 +76,21 @@ VIT = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_
 
 def _qwen2_vl() -> tuple[Any, Any]:
     vision = {**QWEN_VISION, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2}
-    text = {**TEXT, "rope_parameters": MROPE}
+    text = {**TEXT, **MROPE}
     config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **QWEN_TOKENS)
     return transformers.Qwen2VLForConditionalGeneration, config
 
 
 def _qwen2_5_vl() -> tuple[Any, Any]:
     vision = {**QWEN_VISION, "window_size": 16, "fullatt_block_indexes": [1]}
-    text = {**TEXT, "rope_parameters": MROPE}
+    text = {**TEXT, **MROPE}
     config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **QWEN_TOKENS)
     return transformers.Qwen2_5_VLForConditionalGeneration, config
 
 
 def _qwen3_vl() -> tuple[Any, Any]:
     vision = {**QWEN_VISION, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
-    text = {**TEXT, "rope_parameters": MROPE}
+    text = {**TEXT, **MROPE}
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **QWEN_TOKENS)
     return transformers.Qwen3VLForConditionalGeneration, config
 
@@ -139,7 +144,7 @@ def _qwen3_5() -> tuple[Any, Any]:
     linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
     linear |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
     vision = {**QWEN_VISION, "num_position_embeddings": 64}
-    text = {**TEXT, **linear, "rope_parameters": MROPE, "layer_types": layers}
+    text = {**TEXT, **linear, **MROPE, "layer_types": layers}
     config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, **QWEN_TOKENS)
     return transformers.Qwen3_5ForConditionalGeneration, config
 
@@ -214,12 +219,7 @@ class TinyEncode(SyntheticEncode):
         if self.family == "qwen3":
             return {"input_ids": result["input_ids"]}
         if self.family.startswith("qwen"):
-            ids, types = result["input_ids"][None], result["mm_token_type_ids"][None]
-            grid = result.get("image_grid_thw")
-            rows, _ = self.model.model.get_rope_index(
-                ids, mm_token_type_ids=types, image_grid_thw=grid
-            )
-            return {**result, "position_ids": rows[:, 0]}
+            return {**result, "position_ids": rope_rows(self.model.model, result)}
         types = result.pop("mm_token_type_ids")
         result.pop("pixel_values", None)
         grid = result.pop("image_grid_thw", None)
@@ -248,11 +248,27 @@ class TinyEncode(SyntheticEncode):
         }
 
 
+def rope_rows(model: Any, encoded: dict[str, Any]) -> torch.Tensor:
+    """mRoPE positions [3, T] of one sample, by the model's own function."""
+    index = model.get_rope_index
+    names = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
+    given = {name: encoded[name] for name in names if name in encoded}
+    if "mm_token_type_ids" in inspect.signature(index).parameters:  # transformers 5.6 and later
+        given["mm_token_type_ids"] = encoded["mm_token_type_ids"][None]
+    rows, _ = index(encoded["input_ids"][None], **given)
+    return rows[:, 0]
+
+
 def alone(model: Any, encoded: dict[str, Any]) -> Any:
-    """The output for one sample, computed in the plainest way there is, its loss included."""
-    rows = ("input_ids", "token_type_ids", "mm_token_type_ids", "labels")
+    """The output for one sample, computed in the plainest way there is, its loss included.
+
+    The mask is what processors return; without it Qwen3-VL of transformers 4.57 and 5.0 cuts a
+    sample at its images.
+    """
+    rows = ("input_ids", "token_type_ids", "mm_token_type_ids", "labels", "attention_mask")
     inputs = {key: value for key, value in encoded.items() if key != "position_ids"}
     inputs = {"labels": encoded["input_ids"], **inputs}
+    inputs["attention_mask"] = torch.ones_like(encoded["input_ids"])
     inputs = {key: value[None] if key in rows else value for key, value in inputs.items()}
     return model(**inputs)
 
@@ -292,3 +308,41 @@ def worst_difference(
     assert samples == sum(len(pack["sample_ids"]) for pack in packs) > 1
     assert logits.std() > 0.5
     return worst
+
+
+def video_pack(family: str) -> dict[str, Any]:
+    """Two samples of a Qwen-VL, a video and an image in each, as one pack."""
+    samples = [_with_video(family, seed) for seed in range(2)]
+    lengths = torch.tensor([len(one["input_ids"]) for one in samples], dtype=torch.int32)
+    rows = [rope_rows(tiny(family).model, one) for one in samples]
+    text = [torch.arange(length) for length in lengths.tolist()]
+    pack: dict[str, Any] = {key: torch.cat([one[key] for one in samples]) for key in samples[0]}
+    return pack | {
+        "labels": pack["input_ids"],
+        "position_ids": torch.cat(
+            [torch.cat([a[None], b]) for a, b in zip(text, rows, strict=True)], dim=1
+        ),
+        "cu_seqlens": torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32),
+        "max_seqlen": int(lengths.max()),
+        "sample_ids": torch.arange(2),
+    }
+
+
+def _with_video(family: str, seed: int) -> dict[str, Any]:
+    """4 tokens of an image, then 2 + seed times of 6 tokens; Qwen3-VL has text between them."""
+    times, generator = 2 + seed, torch.Generator().manual_seed(seed)
+    image, frame = [IMAGE] * 4, [VIDEO] * 6
+    marked = [VISION_START, *frame, VISION_END]
+    video = [5, *marked] * times if family == "qwen3_vl" else [VISION_START, *frame * times, 91]
+    ids = torch.tensor([3, VISION_START, *image, VISION_END, 7, 8, *video, 9, 10 + seed])
+    result = {
+        "input_ids": ids,
+        "mm_token_type_ids": (ids == IMAGE).long() + 2 * (ids == VIDEO).long(),
+        "pixel_values": torch.randn(16, 96, generator=generator),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]),
+        "pixel_values_videos": torch.randn(times * 24, 96, generator=generator),
+        "video_grid_thw": torch.tensor([[times, 4, 6]]),
+    }
+    if family == "qwen2_5_vl":
+        result["second_per_grid_ts"] = torch.tensor([1.0])
+    return result

@@ -130,6 +130,22 @@ def number_segments(
     return args, kwargs
 
 
+# How collate(packs, attention="flash") says where samples are.
+_SAMPLES = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
+
+
+def own_bounds(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """A vision tower's images lie elsewhere than the samples, whose bounds some models hand on.
+
+    Qwen-VL of transformers 5.11 to 5.18 does, and its tower then gives the kernel both.
+    """
+    if not _SAMPLES & kwargs.keys():
+        return None
+    return args, {key: value for key, value in kwargs.items() if key not in _SAMPLES}
+
+
 def _is_block_mask(mask: Any) -> bool:
     return isinstance(mask, BlockMask)
 

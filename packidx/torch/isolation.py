@@ -145,6 +145,10 @@ def _plain(one: Pack, model: Any, attention: str) -> dict[str, Any]:
     if attention in ("indexed", "thd"):
         return collate_packs([one], attention)  # such models take nothing else
     batch = collate_packs([one], "flash" if attention == "flash" else "sdpa")
+    if attention != "flash" and "attention_mask" in inspect.signature(model.forward).parameters:
+        # As processors return it. Without it Qwen3-VL of transformers 4.57 and 5.0 looks for
+        # samples in the positions that it makes of images, and cuts this one there.
+        batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     if "mm_token_type_ids" not in batch and any("grid_thw" in key for key in one):
         types = media_types(one, model.config)
         if not bool(types.any()):
@@ -184,7 +188,8 @@ def _reason(model: Any, batch: Mapping[str, Any]) -> str:
     config = model.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     positions, mask = batch.get("position_ids"), batch.get("attention_mask")
-    mrope = "mrope_section" in (getattr(text, "rope_parameters", None) or {})
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    mrope = "mrope_section" in rope  # transformers 4 calls it rope_scaling
     if isinstance(mask, Tensor) and mask.ndim == 2:
         return "the batch has a 2-D attention_mask, which transformers reads as all one sample"
     if unprepared(model):

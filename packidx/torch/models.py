@@ -18,6 +18,7 @@ from packidx.torch.hooks import (
     drop_block_mask,
     install,
     number_segments,
+    own_bounds,
 )
 
 ATTENTIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
@@ -106,6 +107,12 @@ def _check_attention(name: str, config: Any) -> None:
 
 def _check_layers(name: str, model: nn.Module, config: Any) -> None:
     text = config.get_text_config()
+    image, window = getattr(config, "mm_tokens_per_image", 0), getattr(text, "sliding_window", None)
+    if config.model_type == "gemma3" and window and image > window:
+        raise MismatchError(
+            f"{name} has images of {image} tokens and sliding windows of {window}, where releases"
+            " of transformers differ in what an image's tokens see: train it on padded batches"
+        )
     if getattr(config, "is_encoder_decoder", False) or getattr(text, "cross_attention_layers", ()):
         raise MismatchError(
             f"{name} has cross-attention, through which packed samples see one another's images or"
@@ -122,6 +129,12 @@ def _check_layers(name: str, model: nn.Module, config: Any) -> None:
                 f" sample into the next, and what would not is missing here ({', '.join(missing)}):"
                 " pip install flash-linear-attention causal-conv1d and run it on a GPU, or train it"
                 " on padded batches"
+            )
+        recurrent = {type(module) for module in model.modules() if hasattr(module, "A_log")}
+        if any("cu_seq_lens_q" not in (source := _source(kind)) and source for kind in recurrent):
+            raise MismatchError(
+                f"{name} has linear attention that this release of transformers runs across packed"
+                " samples: pip install 'transformers>=5.11', or train it on padded batches"
             )
         kinds -= {"linear_attention"}
     elif not kinds and any(hasattr(module, "A_log") for module in model.modules()):
@@ -190,6 +203,21 @@ def _hooks(model: nn.Module, config: Any) -> Iterator[tuple[nn.Module, Hook]]:
                 yield module, number_segments
             if windowed and text._attn_implementation == "flex_attention":
                 yield module, drop_block_mask
+    for tower in _flash_towers(model, config):
+        yield tower, own_bounds
+
+
+def _flash_towers(model: nn.Module, config: Any) -> Iterator[nn.Module]:
+    """Vision towers whose kernel takes bounds."""
+    visions = [getattr(each, "vision_config", None) for each in _configs(config)]
+    kinds = {type(each) for each in visions if each is not None}
+    inside: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        own = getattr(module, "config", None)  # a copy of the model's, in some releases
+        if type(own) in kinds and not name.startswith(inside):
+            inside = (*inside, f"{name}.")
+            if "flash" in str(own._attn_implementation):
+                yield module
 
 
 def unprepared(model: Any) -> bool:

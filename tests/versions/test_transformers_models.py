@@ -1,0 +1,114 @@
+"""Packs of tiny models under this release of transformers: samples stay apart, and leaks show.
+
+The proofs are those of the newest release; their files run under it with more cases.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_isolation_flex as flex
+import test_isolation_proof as proof
+import test_torch_models as models
+import test_trainer as trainers
+import torch
+from plain_flash import NAME, plain_flash, use_flash
+from tiny_models import FAMILIES, fresh, packs_of, video_pack
+from torch_packs import VIDEO
+from trained_packs import largest_difference, trained_index
+
+from packidx.errors import MismatchError
+from packidx.torch import check_isolation, collate, prepare_model
+from packidx.torch.loss import WEIGHTS
+
+TOLERANCE = 1e-5
+QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+
+test_packed_logits_loss_and_gradients_are_those_of_samples = proof.test_logits_loss_and_gradients
+test_several_packs = proof.test_several_packs
+test_indexed_masks = proof.test_indexed_mask_as_nemo_expands_it
+test_gemma3_images_that_touch = proof.test_gemma3_images_that_touch_across_samples
+
+uncompiled = flex.uncompiled
+test_flex = flex.test_logits
+
+LEAKS = [
+    *((family, proof.cache_on) for family in FAMILIES if family != "gemma3"),
+    *((family, proof.mask_of_ones) for family in FAMILIES),
+    *((family, proof.mrope_rows_only) for family in QWEN),
+    ("gemma3", proof.no_token_types),
+]
+
+
+@pytest.mark.parametrize(("family", "broken"), LEAKS, ids=lambda one: getattr(one, "__name__", one))
+def test_leaks_show_and_are_found(tmp_path: Path, family: str, broken: Any) -> None:
+    proof.shows_and_is_found(tmp_path, family, broken)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whole_packs_pass_the_check(tmp_path: Path, family: str, attention: str) -> None:
+    (pack,) = packs_of(tmp_path, family)
+    worst = check_isolation(proof.model_of(family, attention), pack)
+    print(f"{family} {attention}: {worst:.1e}")
+    assert worst < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_flash_gets_the_samples_and_towers_keep_their_images(tmp_path: Path, family: str) -> None:
+    (pack,) = packs_of(tmp_path, family)
+    bounds = tuple(pack["cu_seqlens"].tolist())
+    plain = prepare_model(fresh(family))
+    with plain_flash() as kernel, torch.no_grad():
+        model = prepare_model(use_flash(fresh(family)))
+        logits = model(**collate(pack, "flash")).logits
+        assert kernel.causal == {bounds}
+        assert bool(kernel.both_ways) == (family != "qwen3") and bounds not in kernel.both_ways
+        assert check_isolation(model, pack, attention="flash") < TOLERANCE
+    if family != "gemma3":  # flash shows an image's tokens only what stands before them
+        expected = plain(**collate(pack)).logits
+        assert float((logits - expected).abs().max()) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", QWEN)
+@pytest.mark.parametrize("attention", ["sdpa", "eager", NAME])
+def test_videos_stay_apart(family: str, attention: str) -> None:
+    model, pack = fresh(family, "eager" if attention == "eager" else "sdpa"), video_pack(family)
+    assert VIDEO in pack["input_ids"] and "position_ids" in pack
+    with plain_flash():
+        flash = attention == NAME
+        prepare_model(use_flash(model) if flash else model)
+        mode = "flash" if flash else "sdpa"
+        assert check_isolation(model, pack, attention=mode) < TOLERANCE
+
+
+def test_a_step_of_the_trainer_is_that_of_one_loop(tmp_path: Path) -> None:
+    """Nobody divides a loss by the accumulation that the step's denominator has divided already."""
+    trained_index(tmp_path)
+    path = str(tmp_path / "index")
+    trainers.one_step(0, 1, path, str(tmp_path))
+    for name in WEIGHTS:
+        expected, loss = trainers.alone(path, name)
+        (found,), losses = torch.load(tmp_path / f"{name}-1-0.pt")
+        assert largest_difference(found, expected) < TOLERANCE
+        assert losses == [pytest.approx(loss, abs=1e-3)]
+
+
+REFUSED = {
+    says: made
+    for says, made in models.REFUSED.items()
+    if "linear" not in says  # their models, or the names of their layers, are not in every release
+}
+
+
+@pytest.mark.parametrize("says", REFUSED)
+def test_models_that_cannot_isolate_are_refused(says: str) -> None:
+    with pytest.raises(MismatchError, match=says):
+        prepare_model(REFUSED[says]())
+
+
+def test_layers_with_a_state_are_refused() -> None:
+    with pytest.raises(MismatchError, match="MambaForCausalLM has layers of type"):
+        prepare_model(models.mamba())
