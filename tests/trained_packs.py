@@ -22,7 +22,7 @@ from packidx.index import Index, open_index
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 CAPACITY = 240
 
