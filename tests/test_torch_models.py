@@ -149,6 +149,20 @@ def t5() -> Any:
     return transformers.T5ForConditionalGeneration(config)
 
 
+def qwen3_next() -> Any:
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    heads |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+    config = transformers.Qwen3NextConfig(
+        **TEXT,
+        **heads,
+        **experts,
+        shared_expert_intermediate_size=16,
+        layer_types=["linear_attention", "full_attention"],
+    )
+    return transformers.Qwen3NextForCausalLM(config)
+
+
 def gpt_oss() -> Any:
     config = transformers.GptOssConfig(**TEXT, num_local_experts=2, num_experts_per_tok=1)
     return transformers.GptOssForCausalLM._from_config(config, attn_implementation="eager")
@@ -166,6 +180,9 @@ REFUSED = {
     "has linear attention, .* missing here .flash-linear-attention": lambda: fresh("qwen3_5"),
     "uses attention implementation 'paged.sdpa'": lambda: with_config(
         "qwen3", _attn_implementation="paged|sdpa"
+    ),
+    "has images of 4 tokens and sliding windows of 3": lambda: with_config(
+        "gemma3", sliding_window=3
     ),
     "attends in both directions": lambda: with_config("gemma3", use_bidirectional_attention=True),
     "attends in both directions, and": lambda: with_config("qwen3", is_causal=False),

@@ -213,7 +213,7 @@ def _flash_towers(model: nn.Module, config: Any) -> Iterator[nn.Module]:
     kinds = {type(each) for each in visions if each is not None}
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
-        own = getattr(module, "config", None)  # a copy of the model's, in some releases
+        own: Any = getattr(module, "config", None)  # a copy of the model's, in some releases
         if type(own) in kinds and not name.startswith(inside):
             inside = (*inside, f"{name}.")
             if "flash" in str(own._attn_implementation):

@@ -5,6 +5,7 @@ The proofs are those of the newest release; their files run under it with more c
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,20 @@ def test_models_that_cannot_isolate_are_refused(says: str) -> None:
 def test_layers_with_a_state_are_refused() -> None:
     with pytest.raises(MismatchError, match="MambaForCausalLM has layers of type"):
         prepare_model(models.mamba())
+
+
+CARRY_STATE_OVER = ("4.57.6", "5.0.0", "5.6.2")
+
+
+def test_linear_attention_is_refused_where_it_takes_no_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its kernels and a GPU, too: these releases never tell them where samples begin."""
+    monkeypatch.setattr("packidx.torch.models._KERNELS", {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model = models.qwen3_next()
+    if os.environ["PACKIDX_TRANSFORMERS"] in CARRY_STATE_OVER:
+        with pytest.raises(MismatchError, match=r"across packed samples: .*transformers>=5\.11"):
+            prepare_model(model)
+    else:
+        prepare_model(model)
