@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +59,48 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         click.echo(click.style(name.ljust(width), dim=True) + f"  {value}")
+
+
+def print_marked(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
+    """A mark, a name and what is to be said of it in each line, under a heading; what is longer
+    than the terminal is wide goes on below itself."""
+    listed = [tuple(visible(text) for text in row) for row in rows]
+    width = max((len(name) for _, name, _ in listed), default=0)
+    click.secho(visible(title), bold=True)
+    for mark, name, text in listed:
+        head = f"{mark:2}  {name:{width}}  "
+        first, *more = _wrapped(text, terminal_width() - len(head)) or [""]
+        click.echo(f"{_marked(mark, head)}{first}".rstrip())
+        for line in more:
+            click.echo(" " * len(head) + line)
+
+
+def print_cells(title: str, cells: Iterable[tuple[str, str]]) -> None:
+    """Marks and short texts in as many columns as the terminal has room for, read line by line."""
+    listed = [(mark, visible(text)) for mark, text in cells]
+    click.secho(visible(title), bold=True)
+    for number in range(max(1, len(listed)), 0, -1):  # columns
+        columns = [[len(text) for _, text in listed[at::number]] for at in range(number)]
+        widths = [max(column, default=0) for column in columns]
+        if sum(widths) + 6 * number - 2 <= terminal_width():
+            break
+    for start in range(0, len(listed), number):
+        row = zip(listed[start:][:number], widths, strict=False)
+        padded = (_marked(mark, f"{mark:2}  ") + text.ljust(size) for (mark, text), size in row)
+        click.echo("  ".join(padded).rstrip())
+
+
+def terminal_width() -> int:
+    """Columns for text that is wrapped; 100 where it goes to a file."""
+    return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False)
+
+
+def _marked(mark: str, text: str) -> str:
+    return click.style(text, fg="red", bold=True) if mark == "NO" else click.style(text, dim=True)
 
 
 def print_text(text: str) -> None:

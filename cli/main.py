@@ -30,6 +30,7 @@ _COMMANDS = {
     "sql": ("packidx_cli.sql", "Query packs, samples, dropped and lengths with SQL."),
     "export": ("packidx_cli.export", "Write packs for Megatron-Energon or as WebDataset tars."),
     "verify": ("packidx_cli.verify", "Check a snapshot against its own promises and its data."),
+    "doctor": ("packidx_cli.doctor", "Show what is installed, and whether an index can be read."),
 }
 
 
@@ -136,7 +137,7 @@ def _main(args: list[str] | None) -> Any:
         words = " ".join(str(error).split())[:300]
         say(
             f"packidx: unexpected {type(error).__name__}: {words}; this is a defect of packidx,"
-            " please report it with what PACKIDX_TRACEBACK=1 shows",
+            " please report it with what `packidx doctor` and PACKIDX_TRACEBACK=1 show",
             err=True,
         )
         return 1

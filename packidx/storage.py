@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from packidx.errors import MissingExtraError, SourceError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
-_PASSWORD = re.compile(r"[^:/]+://[^/@:]*:[^/@]*@")
+_PASSWORD = re.compile(r"[^:/]+://[^/@:]*:(?!\d+/)[^@]*@")  # but host:9000/index@1f2e has none
 _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
 # botocore would repeat each of s3fs's five attempts, so that a dead server took minutes to be told.

@@ -1,17 +1,23 @@
 """Packages that are installed for the tests, and that a program of a test is not to find."""
 
-WITHOUT_TRANSFORMERS = """
+
+def without(*names: str) -> str:
+    """Lines that a program for ``python -c`` begins with, in whose process alone they hold."""
+    return f"""
 import importlib.metadata, sys
+NAMES = {names!r}
 class Gone:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("transformers", "torch"):
-            raise ModuleNotFoundError(name)
+        if name.split(".")[0] in NAMES:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Gone())
 real = importlib.metadata.version
 def version(name):
-    if name in ("transformers", "torch"):
+    if name in NAMES:
         raise importlib.metadata.PackageNotFoundError(name)
     return real(name)
 importlib.metadata.version = version
 """
-"""Lines that a program for ``python -c`` begins with, in whose process alone they hold."""
+
+
+WITHOUT_TRANSFORMERS = without("transformers", "torch")

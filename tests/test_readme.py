@@ -45,6 +45,7 @@ def test_every_block_runs_as_it_stands(workplace: Path) -> None:
         "verify",
         "precompute",
         "export",
+        "doctor",
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in shell:

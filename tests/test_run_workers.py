@@ -13,7 +13,7 @@ import pytest
 from packidx import plan_packs
 from packidx.errors import OptionError
 from packidx.estimate import estimate_lengths
-from packidx.run.workers import cpu_quota, num_cpus, num_workers
+from packidx.run.workers import cpu_quota, memory_quota, num_cpus, num_workers
 
 ON_ONE_CPU = """
 import os, resource, sys
@@ -75,3 +75,21 @@ def test_what_is_asked_for_is_taken() -> None:
     assert 1 <= num_workers(None) == num_cpus() <= len(os.sched_getaffinity(0))
     with pytest.raises(OptionError, match="workers is 0: give at least 1"):
         num_workers(0)
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {"memory.max": "8000000000"}, 8_000_000_000),
+        ("0::/\n", {"memory.max": "max"}, None),
+        ("0::/\n", {}, None),
+        ("0::/a/b\n", {"a/memory.max": "4000", "a/b/memory.max": "max"}, 4000),
+        ("0::/somewhere/else\n", {"memory.max": "7000"}, 7000),  # the container's own root
+        ("3:memory:/y\n0::/\n", {"memory/y/memory.limit_in_bytes": "5000"}, 5000),
+        ("3:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)
+def test_memory_is_limited_by_the_control_group(
+    own: str, files: dict[str, str], expected: int | None, tmp_path: Path
+) -> None:
+    assert memory_quota(own, groups(tmp_path, files)) == expected

@@ -171,6 +171,9 @@ def test_passwords_are_refused() -> None:
         ) as caught:
             call("s3://key:secret@b/x")
         assert "secret" not in str(caught.value)
+    with pytest.raises(SourceError, match=r"the URL of s3://b/x has a password in it"):
+        storage.refuse_password("s3://key:one/two@b/x")  # as half of all keys of AWS have
+    storage.refuse_password("https://host:9000/index@1f2e")
     storage.refuse_password("abfs://container@account.host/x:y@z")
 
 

@@ -1,4 +1,4 @@
-"""How many processes work at a time."""
+"""What this process may use: how many processes work at a time, and how much memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from packidx.errors import OptionError
 
 _CGROUPS = "/sys/fs/cgroup"
 _OWN = "/proc/self/cgroup"
+_NO_LIMIT = 1 << 60  # bytes; what version 1 of control groups says without a limit is above
 
 
 def num_workers(asked: int | None) -> int:
@@ -64,6 +65,38 @@ def cpu_quota(own: str, root: str) -> float | None:
             continue
         quotas += [quota for quota in found if quota is not None]
     return min(quotas, default=None)
+
+
+def memory_limit() -> int | None:
+    """Bytes that this process's control group, a container's, may take; None without a limit."""
+    try:
+        with open(_OWN) as file:
+            return memory_quota(file.read(), _CGROUPS)
+    except OSError:
+        return None
+
+
+def memory_quota(own: str, root: str) -> int | None:
+    """Bytes that a process may take, the least of its groups' limits; None without.
+
+    Args:
+        own, root: as of `cpu_quota`.
+    """
+    limits = []
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            files = [f"{root}{group}/memory.max" for group in _upwards(path)]
+        elif "memory" in controllers.split(","):
+            named = f"{root}/memory"
+            files = [f"{named}{group}/memory.limit_in_bytes" for group in _upwards(path)]
+        else:
+            continue
+        for name in files:
+            with contextlib.suppress(OSError, ValueError), open(name) as file:  # "max": no number
+                limits.append(int(file.read()))
+    limit = min(limits, default=_NO_LIMIT)
+    return limit if limit < _NO_LIMIT else None
 
 
 def _upwards(path: str) -> Iterator[str]:

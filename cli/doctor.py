@@ -1,0 +1,225 @@
+"""`packidx doctor`: what is here, and whether an index can be read here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from packidx.index import Index
+    from packidx.inspect.doctor.finding import Finding
+    from packidx.inspect.doctor.index import IndexFacts
+    from packidx.inspect.doctor.machine import Environment
+    from packidx.inspect.doctor.packages import Extra, Package
+
+
+@click.command()
+@click.argument("index", required=False)
+@click.option("--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths.")
+@click.option(
+    "--encode",
+    metavar="MODULE:NAME",
+    help="The user's own encoder that counted the lengths; NAME() calls NAME first.",
+)
+@click.option(
+    "--transform", metavar="MODULE:NAME", help="The transform that the lengths were counted with."
+)
+@click.option(
+    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(
+    index: str | None,
+    processor: str | None,
+    encode: str | None,
+    transform: str | None,
+    roots: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Show what is installed here and, of INDEX or INDEX@ID, whether it can be read here.
+
+    That is what a bug report should have. A few packs of INDEX are read and timed; exit 1 if it
+    cannot be read or, without INDEX, if a package that packidx needs is missing. Passwords, values
+    of environment variables and your home folder's name are left out.
+    """
+    from packidx.errors import OptionError, PackidxError
+    from packidx.inspect.doctor.index import Given, Makers
+    from packidx.inspect.doctor.report import examine
+
+    from .console import print_json, say, status
+    from .roots import parse_roots
+
+    for name, value in (("processor", processor), ("encode", encode), ("transform", transform)):
+        if index is None and value is not None:
+            raise OptionError(f"--{name} is of an index: name INDEX as well")
+    if processor is not None and encode is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
+    moved = parse_roots(roots)
+    given = None if index is None else Given(index, moved, processor, encode, transform)
+    with status(quiet) as doing:
+        report = examine(given, Makers(make_encoder, make_dataset), doing)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show_environment(report.environment)
+        if report.index is not None:
+            _show_index(report.index)
+        _show_problems(report.problems)
+        say("marks: ok, NO is wrong, ?? could not be checked, -- is not installed")
+    if report.failure is not None:
+        raise PackidxError(report.failure)
+
+
+def make_encoder(processor: str, labels: str | None) -> Any:
+    from packidx.encode import ProcessorEncoder
+    from packidx.processor.labels import DEFAULT_POLICY
+
+    return ProcessorEncoder(processor, DEFAULT_POLICY if labels is None else labels)
+
+
+def make_dataset(index: Index, encode: Any, transform: str | None) -> Any:
+    from packidx.torch import PackedDataset
+
+    return PackedDataset(index, encode, transform=transform)
+
+
+_MARKS = {"ok": "ok", "problem": "NO", "unknown": "??", "absent": "--"}
+"""In front of lines; read without colours."""
+
+
+def _show_environment(found: Environment) -> None:
+    from .console import print_cells, print_marked
+
+    title = f"packidx {found.packidx}, Python {found.python}, {found.platform}"
+    rows = [
+        ("", "installed", f"{found.folder}; Python is {found.executable}"),
+        ("", "cores", f"{found.cpus} for this process, of {found.machine_cpus}"),
+        ("", "memory", _memory(found)),
+        ("", "cache", _cache(found)),
+        ("", "torch", _torch(found)),
+        ("", "attention", _attention(found.attention)),
+    ]
+    print_marked(title, rows)
+    print_cells("packages, and what packidx asks for", map(_package, found.packages))
+    print_marked("extras, and what they are for", map(_extra, found.extras))
+
+
+def _memory(found: Environment) -> str:
+    said = f"{_size(found.memory)} in this machine"
+    if found.memory_limit is None or found.memory_limit >= found.memory:
+        return said
+    return f"{said}, {_size(found.memory_limit)} for this process's container"
+
+
+def _cache(found: Environment) -> str:
+    cache = found.cache
+    if cache is None:
+        return "not looked at: it needs numpy and pyarrow"
+    bound = "a size that cannot be read" if cache.limit is None else _size(cache.limit)
+    return f"{cache.folder} holds {_size(cache.nbytes)}, of at most {bound}"
+
+
+def _torch(found: Environment) -> str:
+    from packidx.inspect.doctor.machine import devices_in_words
+
+    if found.torch is not None:
+        return f"{found.torch.version}, {devices_in_words(found.torch)}"
+    package = found.package("torch")
+    if package is None or package.version is None:
+        return "not installed: lengths can be counted and planned, packs cannot be built"
+    return f"{package.version}, which cannot be imported"
+
+
+def _attention(ways: tuple[Finding, ...]) -> str:
+    """What `collate` makes batches for, and whether a model can run it."""
+    usable = [_with(one.name, one.detail) for one in ways if one.state == "ok"]
+    others = [_with(one.name, one.detail) for one in ways if one.state != "ok"]
+    here = f"models can use {', '.join(usable) or 'none'}"
+    return f"{here}; not {', '.join(others)}" if others else here
+
+
+def _with(name: str, detail: str) -> str:
+    return f"{name} ({detail})" if detail else name
+
+
+def _package(one: Package) -> tuple[str, str]:
+    mark = "ok" if one.is_here and one.inside is not False else "NO"
+    wanted = f" ({one.wanted})" if one.wanted else ""
+    state = "not installed" if one.version is None else one.version
+    return mark, f"{one.name} {state}{wanted}"
+
+
+def _extra(one: Extra) -> tuple[str, str, str]:
+    if all(package.version is None for package in one.packages):
+        return "--", one.name, f"{one.enables}: {one.install}"
+    listed = ", ".join(_package(package)[1] for package in one.packages)
+    sound = one.installed and all(package.inside is not False for package in one.packages)
+    return "ok" if sound else "NO", one.name, f"{one.enables}: {listed}"
+
+
+def _show_index(found: IndexFacts) -> None:
+    from .console import count, print_marked
+
+    if found.snapshot_id is None:
+        title = f"index {found.path}"
+    else:
+        title = (
+            f"index {found.path}@{found.snapshot_id[:12]}, {_number(found.num_packs, 'pack')} of "
+            f"{count(found.capacity)} tokens, planned by packidx {found.planned_by}"
+        )
+    rows = []
+    for one in found.findings:
+        detail = one.detail if one.state != "problem" else "see below"
+        if one.name == "packs" and found.reading is not None:
+            detail = "; ".join(filter(None, (_reading(found), detail)))
+        if one.do is not None and one.state != "problem":
+            detail = f"{detail}: {one.do}"
+        rows.append((_MARKS[one.state], one.name, detail))
+    print_marked(title, rows)
+
+
+def _reading(found: IndexFacts) -> str:
+    """How long packs took, in words."""
+    from packidx.inspect.doctor.reading import milliseconds
+
+    reading = found.reading
+    assert reading is not None
+    each, rate, share = milliseconds(reading)
+    what = "built" if reading.how == "packs" else "records and media of packs alone read"
+    number = _number(len(reading.packs), "pack")
+    said = f"{number} {what}: the first in {reading.first_seconds:.2f} s"
+    if len(reading.packs) > 1:
+        said += f", then {each:,.0f} ms each, {rate:,.0f} tokens/s in one process"
+    if share is not None:
+        said += f" ({100 * share:.0f} % in the encoder)"
+    return said
+
+
+def _show_problems(problems: tuple[Finding, ...]) -> None:
+    from .console import print_marked, say
+
+    if not problems:
+        say("no problem found")
+        return
+    rows = []
+    for one in problems:
+        rows.append(("NO", one.name, one.detail))
+        if one.do is not None:
+            rows.append(("", "", f"-> {one.do}"))
+    print_marked("what is wrong, and what to do", rows)
+
+
+def _number(value: int | None, what: str) -> str:
+    from .console import count
+
+    return f"{count(value)} {what}{'' if value == 1 else 's'}"
+
+
+def _size(nbytes: int) -> str:
+    for unit, power in (("TB", 12), ("GB", 9), ("MB", 6)):
+        if nbytes >= 10**power:
+            return f"{nbytes / 10**power:,.1f} {unit}"
+    return f"{nbytes:,} bytes"

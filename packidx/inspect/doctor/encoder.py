@@ -1,0 +1,175 @@
+"""Whether the encoder and the transform of a plan are here: loaded, and compared by fingerprint.
+
+No code is run because a manifest names it: what the user wrote is loaded where the user names it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from typing import Any
+
+from packidx.errors import OptionError
+from packidx.index import Index
+from packidx.inspect.doctor.finding import Finding
+from packidx.inspect.doctor.index import Given
+
+_SHOWN = 12  # digits of a fingerprint
+_NOT_LOADED = "not loaded, since only the manifest names it"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The encoder to build packs with, as far as there is one."""
+
+    finding: Finding
+    processor: str | None = None
+    """Its folder or name, of a processor."""
+    labels: str | None = None
+    encode: Any = None
+    """The user's own."""
+
+
+def choose(index: Index, given: Given) -> Chosen:
+    """The encoder that the user names, else the processor that the manifest names, if it is here.
+
+    Raises:
+        PackidxError: it cannot be loaded.
+    """
+    stated = index.manifest["lengths"].get("encoder")
+    if given.processor is not None and given.encode is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
+    if given.encode is not None:
+        return _own(given.encode, stated)
+    if stated is None and given.processor is None:
+        detail = "the manifest names none: lengths were guessed, or taken as they were given"
+        return Chosen(_unknown(detail, "give --processor or --encode to build packs with"))
+    name = (stated or {}).get("name")
+    if given.processor is None and _is_code(index, name):
+        return Chosen(_own_not_given(str(name)))
+    return _processor(index, given.processor, stated or {})
+
+
+def _is_code(index: Index, name: str | None) -> bool:
+    """Whether a name is ``module:NAME`` of the user's own encoder, and no processor."""
+    return name is not None and ":" in name and not os.path.isdir(index.resolve(name))
+
+
+def _processor(index: Index, given: str | None, stated: dict[str, Any]) -> Chosen:
+    from packidx.processor.folder import load_processor
+    from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+
+    name, labels = stated.get("name"), stated.get("labels")
+    folder = given or _folder_of(index, name)
+    if folder is None:
+        detail = f"the processor {name} is not here" if name else "the manifest names no processor"
+        do = "give --processor DIR_OR_NAME, or --root OLD=NEW where its folder was moved"
+        return Chosen(_unknown(f"{detail}: fingerprint not compared, packs not built", do))
+    policy = DEFAULT_POLICY if labels is None else LabelPolicy.parse(labels)
+    files = load_processor(folder, policy)
+    of = "text alone" if files.image_settings is None else f"family {files.family or 'unknown'}"
+    said = f"{given or name} ({of}{'' if labels is None else f', labels {labels}'})"
+    finding = _compared(
+        said, files.fingerprint(), stated.get("fingerprint"), _compared_with(stated)
+    )
+    return Chosen(finding, processor=folder, labels=labels)
+
+
+def _folder_of(index: Index, name: str | None) -> str | None:
+    """The folder of a processor that a manifest names, if it is on this machine."""
+    if name is None:
+        return None
+    folder = index.resolve(name)
+    if os.path.isdir(folder):
+        return folder
+    try:  # a model's files, as they were fetched once; nothing is fetched now
+        from huggingface_hub import snapshot_download
+
+        from packidx.processor.folder import PATTERNS
+
+        found: str = snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True)
+    except Exception:  # whatever the library raises for what is no model's name
+        return None
+    return found if os.path.isdir(found) else None
+
+
+def _compared_with(stated: dict[str, Any]) -> str:
+    """What the lengths were compared with when they were counted."""
+    compared = stated.get("compared")
+    if compared is None:
+        return ""
+    if compared["with"] is None:
+        return "; lengths were not compared with the real processor"
+    if compared.get("unequal"):
+        return f"; lengths were found to differ from {compared['with']}"
+    return f"; lengths were compared with {compared['with']}"
+
+
+def _own(spec: str, stated: dict[str, Any] | None) -> Chosen:
+    from packidx.named import fingerprint_of, load_named
+
+    encode = load_named(spec, "--encode")
+    planned = (stated or {}).get("fingerprint")
+    mine = fingerprint_of(encode)
+    if mine is None:
+        detail = f"{spec}: it has no fingerprint, so nobody can tell whether it is the planned one"
+        return Chosen(Finding("encoder", "ok", detail), encode=encode)
+    return Chosen(_compared(spec, mine, planned, ""), encode=encode)
+
+
+def _own_not_given(name: str) -> Finding:
+    where = "" if _is_importable(name) else ", whose module is not found here"
+    detail = f"your own {name}{where}: {_NOT_LOADED}"
+    return _unknown(detail, f"give --encode {name} to load and compare it")
+
+
+def _compared(said: str, mine: str, planned: str | None, more: str) -> Finding:
+    if planned is None:
+        detail = f"{said}: the plan has no fingerprint to compare with{more}"
+        return Finding("encoder", "ok", detail)
+    if mine == planned:
+        return Finding("encoder", "ok", f"{said}: fingerprint {mine[:_SHOWN]} as planned{more}")
+    detail = f"{said} has fingerprint {mine[:_SHOWN]}, the lengths were counted with one of "
+    return Finding(
+        "encoder",
+        "problem",
+        f"{detail}{planned[:_SHOWN]}",
+        "use the processor and label policy of the plan, or estimate and plan again",
+    )
+
+
+def check_transform(index: Index, given: str | None) -> Finding:
+    """The plan's transform.
+
+    Raises:
+        PackidxError: what the user names cannot be loaded, or is another one.
+    """
+    stated = index.manifest["lengths"].get("transform")
+    if stated is not None and given is None:
+        name = stated["name"]
+        where = "" if _is_importable(name) else ", whose module is not found here"
+        detail = f"your own {name} (seed {stated['seed']}){where}: {_NOT_LOADED}"
+        return Finding("transform", "unknown", detail, f"give --transform {name}")
+    from packidx.transform import planned_transform
+
+    transform = planned_transform(stated, given, index.path)
+    if transform is None:
+        return Finding("transform", "ok", "none was used")
+    detail = f"{transform.name}: fingerprint {transform.fingerprint[:_SHOWN]} as planned"
+    return Finding("transform", "ok", detail)
+
+
+def _is_importable(spec: str) -> bool:
+    """Whether the module of ``module:NAME`` is there; nothing of it is run."""
+    import sys
+
+    top = spec.partition(":")[0].partition(".")[0]
+    try:
+        return PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is not None
+    except Exception:  # a name that is none
+        return False
+
+
+def _unknown(detail: str, do: str) -> Finding:
+    return Finding("encoder", "unknown", detail, do)

@@ -1,0 +1,190 @@
+"""The packages that packidx asks for, by its own metadata, and those that are here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.util import find_spec
+from typing import Any
+
+from packidx.inspect.doctor.imports import Imported
+
+_REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;\s*(.*))?")
+_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
+_MODULES = {"pillow": "PIL", "pyyaml": "yaml"}  # where they are not called as their package is
+_FOR_DEVELOPERS = {"dev", "all"}
+
+# What each extra of pyproject.toml is for, in a few words; a test has one for each.
+ENABLES = {
+    "transformers": "the real processors: pixels, and `exact` compared",
+    "torch": "packs for training: PackedDataset, PackSampler, collate",
+    "video": "videos: their headers and frames",
+    "fast": "text counted several times faster",
+    "lmdb": "images given as path.lmdb::key",
+    "ray": "--engine ray: many machines",
+    "s3": "s3:// sources, lengths, indexes",
+    "report": "a report on one page (a command to come)",
+    "flash": "packs through flash-attention's kernels, on a GPU",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that packidx can use."""
+
+    name: str
+    wanted: str
+    """The range that packidx's metadata asks for, ``'>=2.0,<3'``; empty: any."""
+    version: str | None
+    """None where it is not installed."""
+    inside: bool | None
+    """Whether the version is in the range; None where there is none, or nobody can compare."""
+    broken: str | None = None
+    """Why it cannot be imported, though it is installed."""
+
+    @property
+    def is_here(self) -> bool:
+        return self.version is not None and self.broken is None
+
+    @property
+    def module(self) -> str:
+        """What it is imported as."""
+        return _MODULES.get(self.name, self.name.replace("-", "_"))
+
+    @property
+    def install(self) -> str:
+        """The command that puts it right."""
+        return f'pip install "{self.name}{self.wanted}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One of packidx's extras: ``packidx[name]``."""
+
+    name: str
+    installed: bool
+    """Whether all its packages are here and can be imported."""
+    enables: str
+    install: str
+    packages: tuple[Package, ...]
+
+
+def required() -> tuple[Package, ...]:
+    """What packidx cannot do without; nothing where packidx itself is not installed as a package.
+
+    None of them is imported.
+    """
+    return tuple(_packages(None))
+
+
+def extras() -> tuple[Extra, ...]:
+    """What packidx can do more with, but for its developers' tools."""
+    try:
+        names = metadata("packidx").get_all("Provides-Extra") or []
+    except PackageNotFoundError:
+        return ()
+    return tuple(
+        _extra(name, tuple(_packages(name))) for name in names if name not in _FOR_DEVELOPERS
+    )
+
+
+def with_imports(
+    packages: Iterable[Package], imported: Mapping[str, Imported]
+) -> tuple[Package, ...]:
+    """`packages`, with what came of importing them."""
+    return tuple(
+        replace(one, broken=imported[one.module].error) if one.module in imported else one
+        for one in packages
+    )
+
+
+def extras_with_imports(
+    extras: Iterable[Extra], imported: Mapping[str, Imported]
+) -> tuple[Extra, ...]:
+    """The same of extras."""
+    return tuple(_extra(one.name, with_imports(one.packages, imported)) for one in extras)
+
+
+def _extra(name: str, packages: tuple[Package, ...]) -> Extra:
+    return Extra(
+        name=name,
+        installed=all(one.is_here for one in packages),
+        enables=ENABLES.get(name, ""),
+        install=f'pip install "packidx[{name}]"',
+        packages=packages,
+    )
+
+
+def _packages(extra: str | None) -> Iterable[Package]:
+    """Those of an extra, or those without which packidx cannot be."""
+    try:
+        stated = requires("packidx") or []
+    except PackageNotFoundError:
+        return
+    for line in stated:
+        found = _REQUIREMENT.fullmatch(line)
+        if found is None:
+            continue
+        name, wanted, marker = found[1].lower(), _in_order(found[2]), found[3] or ""
+        named = _EXTRA.search(marker)
+        if (named[1] if named else None) != extra or not _holds(marker, extra or ""):
+            continue
+        here = _version(name)
+        yield Package(name, wanted, here, None if here is None else _is_inside(here, wanted))
+
+
+def _in_order(wanted: str) -> str:
+    """A range as people write it, its beginning first: metadata has it in any order."""
+    parts = [part.strip() for part in wanted.split(",")]
+    return ",".join(sorted(parts, key=lambda part: part.startswith("<")))
+
+
+def _version(name: str) -> str | None:
+    """Of a package that is installed; a module that nobody installed as one has none to tell."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        there = is_importable(_MODULES.get(name, name.replace("-", "_")))
+        return "of unknown version" if there else None
+
+
+def is_importable(module: str) -> bool:
+    """Whether there is a module of this name, which has no dots; nothing of it is run."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _is_inside(here: str, wanted: str) -> bool | None:
+    # A version is compared with what packidx's own metadata asks for, and with nothing else: that
+    # an installer was overruled is the first thing to know about a bug.
+    def compare(packaging: Any) -> bool:
+        return bool(packaging.specifiers.SpecifierSet(wanted).contains(here, prereleases=True))
+
+    return _with_packaging(compare)
+
+
+def _holds(marker: str, extra: str) -> bool:
+    """Whether a requirement is for this Python and platform."""
+    if not marker:
+        return True
+
+    def evaluate(packaging: Any) -> bool:
+        return bool(packaging.markers.Marker(marker).evaluate({"extra": extra}))
+
+    return _with_packaging(evaluate) is not False
+
+
+def _with_packaging(call: Callable[[Any], bool]) -> bool | None:
+    """What `call` says, None where `packaging` is not here or cannot read the text."""
+    try:
+        import packaging.markers
+        import packaging.specifiers
+
+        return call(packaging)
+    except Exception:
+        return None
