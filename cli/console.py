@@ -19,6 +19,7 @@ import click
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+_ID = re.compile("[0-9a-f]{12,64}")
 _KEPT_LINES = re.compile(rf"(?!\n){_UNSEEN.pattern}")
 
 
@@ -115,20 +116,38 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: in
 
 
 def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Iterable[bool]) -> str:
-    """The text of a table, as wide as it needs where stdout is no terminal."""
+    """The text of a table, as wide as it needs where stdout is no terminal.
+
+    Where a terminal is too narrow, columns stand closer and cells go on below, but for ids, which
+    are copied.
+    """
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, is_right in zip(columns, right, strict=True):
-        table.add_column(_cell(name), justify="right" if is_right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(_cell, row))
-    buffer = io.StringIO()
+    listed = [[visible(text, lines=True) for text in row] for row in rows]
+    widths = [max(map(len, (name, *cells))) for name, *cells in zip(columns, *listed, strict=True)]
     terminal = sys.stdout.isatty()
-    width = None if terminal else 10_000
-    Console(file=buffer, width=width, force_terminal=terminal, highlight=False).print(table)
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer, width=None if terminal else 10_000, force_terminal=terminal, highlight=False
+    )
+    is_narrow = sum(widths) + 3 * (len(widths) - 1) > console.width
+    ids = [any(_ID.fullmatch(cell) for cell in cells) for cells in zip(*listed, strict=True)]
+    room = console.width - sum(widths[at] for at, is_id in enumerate(ids) if is_id)
+    keeps_ids = room >= 2 * len(widths)  # else nothing would be left for the other columns
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if is_narrow else 1))
+    for at, (name, is_right) in enumerate(zip(columns, right, strict=True)):
+        table.add_column(
+            escape(visible(name, lines=True)),
+            justify="right" if is_right else "left",
+            overflow="fold",
+            no_wrap=keeps_ids and any(ids[at : at + 1]),
+        )
+    for row in listed:
+        table.add_row(*map(escape, row))
+    console.print(table)
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     return "".join(f"{line}\n" for line in lines if line)
 
@@ -154,6 +173,11 @@ def status(quiet: bool) -> Iterator[Callable[[str], None]]:
 def count(value: int | None) -> str:
     """An integer with thousands separators, or a dash for unknown."""
     return "–" if value is None else f"{value:,}"
+
+
+def number_of(value: int | None, what: str) -> str:
+    """A number of things, ``1 pack`` or ``2 packs``."""
+    return f"{count(value)} {what}{'' if value == 1 else 's'}"
 
 
 def with_parts(total: int, parts: dict[str, int]) -> str:

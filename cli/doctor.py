@@ -161,13 +161,13 @@ def _extra(one: Extra) -> tuple[str, str, str]:
 
 
 def _show_index(found: IndexFacts) -> None:
-    from .console import count, print_marked
+    from .console import count, number_of, print_marked
 
     if found.snapshot_id is None:
         title = f"index {found.path}"
     else:
         title = (
-            f"index {found.path}@{found.snapshot_id[:12]}, {_number(found.num_packs, 'pack')} of "
+            f"index {found.path}@{found.snapshot_id[:12]}, {number_of(found.num_packs, 'pack')} of "
             f"{count(found.capacity)} tokens, planned by packidx {found.planned_by}"
         )
     rows = []
@@ -185,11 +185,13 @@ def _reading(found: IndexFacts) -> str:
     """How long packs took, in words."""
     from packidx.inspect.doctor.reading import milliseconds
 
+    from .console import number_of
+
     reading = found.reading
     assert reading is not None
     each, rate, share = milliseconds(reading)
     what = "built" if reading.how == "packs" else "records and media of packs alone read"
-    number = _number(len(reading.packs), "pack")
+    number = number_of(len(reading.packs), "pack")
     said = f"{number} {what}: the first in {reading.first_seconds:.2f} s"
     if len(reading.packs) > 1:
         said += f", then {each:,.0f} ms each, {rate:,.0f} tokens/s in one process"
@@ -210,12 +212,6 @@ def _show_problems(problems: tuple[Finding, ...]) -> None:
         if one.do is not None:
             rows.append(("", "", f"-> {one.do}"))
     print_marked("what is wrong, and what to do", rows)
-
-
-def _number(value: int | None, what: str) -> str:
-    from .console import count
-
-    return f"{count(value)} {what}{'' if value == 1 else 's'}"
 
 
 def _size(nbytes: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, not_read, print_facts, print_json, say, with_parts
+from .console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from .facts import compared_fact
 from .rejected import print_sources, warn_of_rejected
 from .sources import pairs_of, progress_bar, source_options
@@ -136,7 +136,7 @@ def _print(summary: LengthsSummary) -> None:
         facts["compared"] = said
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:
-        facts["calibrated"] = f"on {count(summary.calibrated)} samples, encoded for real"
+        facts["calibrated"] = f"on {number_of(summary.calibrated, 'sample')}, encoded for real"
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
@@ -160,7 +160,9 @@ def _untrained(summary: LengthsSummary) -> list[str]:
 
 def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
     if summary.discarded_parts:
-        text = f"{summary.discarded_parts} finished parts of a run with other settings were removed"
+        removed = "was removed" if summary.discarded_parts == 1 else "were removed"
+        parts = number_of(summary.discarded_parts, "finished part")
+        text = f"{parts} of a run with other settings {removed}"
         say(f"note: {text}", err=True)
     for warning in summary.warnings:
         say(f"warning: {warning}", err=True)

@@ -86,7 +86,7 @@ def energon(
 
 
 def _print(summary: EnergonSummary) -> None:
-    from .console import count, print_facts
+    from .console import count, number_of, print_facts
 
     share = 100 * summary.nbytes / max(summary.source_bytes, 1)
     facts = {
@@ -98,5 +98,5 @@ def _print(summary: EnergonSummary) -> None:
         "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
     }
     if summary.resumed_parts:
-        facts["resumed"] = f"{count(summary.resumed_parts)} parts were done before"
+        facts["resumed"] = f"{number_of(summary.resumed_parts, 'part')} done before"
     print_facts("Exported for Megatron-Energon", facts)

@@ -77,12 +77,12 @@ def wds(
 
 
 def _print(summary: WdsSummary) -> None:
-    from .console import count, print_facts
+    from .console import count, number_of, print_facts
 
     size = f"{count(summary.num_bytes)} bytes"
     facts = {
         "packs": f"{count(summary.num_packs)} of snapshot {summary.snapshot_id[:12]}",
-        "samples": f"{count(summary.num_samples)} ({count(summary.num_tokens)} tokens)",
+        "samples": f"{count(summary.num_samples)} ({number_of(summary.num_tokens, 'token')})",
         "media": count(summary.num_media),
         "shards": f"{count(summary.num_shards)} ({size})",
         "export": f"{summary.path} (written in {summary.seconds:.1f} s)",

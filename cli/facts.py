@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from .console import count
+from .console import count, number_of
 
 _REJECTED = "rejected"
 
@@ -16,13 +16,14 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
     num_in = manifest["lengths"]["num_samples"]
     epochs = options["epochs"]
     variants = f", {epochs} epochs of {count(result['num_packs'] // epochs)}" if epochs > 1 else ""
+    capacity = number_of(options["capacity"], "token")
     facts = {
         "samples": f"{count(num_in)} in, {count(result['num_samples'])} packed",
         "tokens": count(result["num_tokens"]),
-        "packs": f"{count(result['num_packs'])} of {count(options['capacity'])} tokens{variants}",
+        "packs": f"{count(result['num_packs'])} of {capacity}{variants}",
         "fill": f"{100 * result['fill']:.3f} %",
-        "lower bound": f"{count(result['lower_bound'])} packs ({_proofs(result['bound'])})",
-        "gap": f"{count(result['gap'])} packs ({result['gap_percent']:.3f} %)",
+        "lower bound": f"{number_of(result['lower_bound'], 'pack')} ({_proofs(result['bound'])})",
+        "gap": f"{number_of(result['gap'], 'pack')} ({result['gap_percent']:.3f} %)",
         "strategy": _strategies(options["strategy"], result["strategies"]),
         "schedule": _schedule(result),
         "steps": _steps(manifest, epochs),
@@ -36,15 +37,17 @@ def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
         facts["options"] = asked
     if options["continues"]:
         last = options["continues"][-1]
-        facts["continues"] = f"@{last['snapshot_id'][:12]} after {last['position']:,} packs"
+        facts["continues"] = (
+            f"@{last['snapshot_id'][:12]} after {number_of(last['position'], 'pack')}"
+        )
     if options["appends_to"]:
         facts["appends to"] = f"@{options['appends_to'][:12]}"
     if len(result["windows"]) > 1:
         facts["windows"] = count(len(result["windows"]))
     if result["num_pieces"] != result["num_samples"] * epochs:
-        facts["placed"] = f"{count(result['num_pieces'])} times: {_why_placed(options)}"
+        facts["placed"] = f"{number_of(result['num_pieces'], 'time')}: {_why_placed(options)}"
     if result["num_tokens_cut"]:
-        facts["cut off"] = f"{count(result['num_tokens_cut'])} tokens of long samples"
+        facts["cut off"] = f"{number_of(result['num_tokens_cut'], 'token')} of long samples"
     methods = manifest["lengths"]["methods"]
     if margin := margin_fact(manifest):
         facts["margin" if options["margin"] else "planned"] = margin
@@ -67,7 +70,7 @@ def compared_fact(compared: dict[str, Any] | None) -> str | None:
     if compared.get("unequal"):
         return f"with {by}: {compared['detail']}, so such lengths are not called exact"
     kinds = " and ".join(compared["equal"])
-    return f"{kinds} equal {by}'s on {count(compared['records'])} samples, once per processor"
+    return f"{kinds} equal {by}'s on {number_of(compared['records'], 'sample')}, once per processor"
 
 
 def _schedule(result: dict[str, Any]) -> str:
@@ -77,9 +80,11 @@ def _schedule(result: dict[str, Any]) -> str:
     if result["schedule"] == "random":
         return "random"
     parts = (
-        f"{count(number)} micro-steps of {count(chunk)} packs" if number > 1 else "one micro-step"
+        f"{count(number)} micro-steps of {number_of(chunk, 'pack')}"
+        if number > 1
+        else "one micro-step"
     )
-    said = f"{result['schedule']}: {parts} per step, for up to {count(chunk)} ranks"
+    said = f"{result['schedule']}: {parts} per step, for up to {number_of(chunk, 'rank')}"
     return said if number > 1 else f"{said}; steps are of packs of one cost, not of the whole mix"
 
 
@@ -92,11 +97,14 @@ def _steps(manifest: dict[str, Any], epochs: int) -> str:
         return "as the trainer's global batch says; a random order has no steps of its own"
     steps, left = divmod(packs, size)
     if not steps:
-        return f"none: {count(size)} packs per step, but {count(packs)} planned"
-    said = f"{count(steps)} of {count(size)} packs per epoch"
+        return f"none: {number_of(size, 'pack')} per step, but {count(packs)} planned"
+    said = f"{count(steps)} of {number_of(size, 'pack')} per epoch"
     if left:
         share = 100 * left / packs
-        said += f"; {count(left)} packs ({share:.1f} %) are left over, others in each epoch"
+        are, others = ("is", "another one") if left == 1 else ("are", "others")
+        said += (
+            f"; {number_of(left, 'pack')} ({share:.1f} %) {are} left over, {others} in each epoch"
+        )
     return said
 
 
@@ -112,7 +120,7 @@ def _lost(result: dict[str, Any], num_in: int) -> str:
     of = (
         f"{result['lost_percent']:.1f} % of the {count(result['num_tokens_eligible'])} to be packed"
     )
-    said = f"{count(tokens)} tokens, {of}" + (f" ({reasons})" if reasons else "")
+    said = f"{number_of(tokens, 'token')}, {of}" + (f" ({reasons})" if reasons else "")
     if not rejected:
         return said
     are, share = "is" if rejected == 1 else "are", 100 * rejected / num_in
@@ -137,7 +145,7 @@ def _without_labels(manifest: dict[str, Any]) -> str:
 
     said = [f"source {name}" for name in untrained_sources(manifest)]
     if packs := untrained_packs(manifest):
-        said.append(f"{count(packs)} packs")
+        said.append(number_of(packs, "pack"))
     return ", ".join(said)
 
 
@@ -171,7 +179,9 @@ def origin(options: dict[str, Any]) -> str:
     words = [asked_for(options, _SAID - {"schedule", "global_batch"})]
     if options["continues"]:
         last = options["continues"][-1]
-        words.append(f"--continue @{last['snapshot_id'][:12]} after {last['position']:,} packs")
+        words.append(
+            f"--continue @{last['snapshot_id'][:12]} after {number_of(last['position'], 'pack')}"
+        )
     if options["appends_to"]:
         words.append(f"--append to @{options['appends_to'][:12]}")
     return " ".join(filter(None, words))
@@ -208,9 +218,10 @@ def margin_fact(manifest: dict[str, Any]) -> str | None:
         inexact = {name: n for name, n in lengths["methods"].items() if name != "exact"}
         listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
         return f"{share} ({listed} lengths)" if inexact and options["margin"] else share
+    number = number_of(found["num_samples"], "sample")
     return (
         f"{share}, so that one overflows with a chance below {options['overflow_chance']:g} "
-        f"(calibrated on {found['num_samples']:,} samples; source {found['source']} decides)"
+        f"(calibrated on {number}; source {found['source']} decides)"
     )
 
 
@@ -219,7 +230,9 @@ def _strategies(asked: str, taken: dict[str, int]) -> str:
     if len(taken) == 1:
         name = next(iter(taken))
         return asked if name == asked else f"{asked}: {name}"
-    return f"{asked}: " + ", ".join(f"{name} ({n:,} windows)" for name, n in taken.items())
+    return f"{asked}: " + ", ".join(
+        f"{name} ({number_of(n, 'window')})" for name, n in taken.items()
+    )
 
 
 _BOUNDS = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .console import count, print_json, print_table, say
+from .console import count, number_of, print_json, print_table, say
 
 if TYPE_CHECKING:
     from packidx.plan.preview import PreviewRow
@@ -63,7 +63,8 @@ def _legend(rows: Sequence[PreviewRow]) -> list[str]:
         "best-fit-decreasing, which --strategy auto may undercut",
     ]
     if unusable := rows[0].num_unusable:
-        lines.append(f"unusable: {count(unusable)} rows are rejected or have no length")
+        are = "is rejected or has" if unusable == 1 else "are rejected or have"
+        lines.append(f"unusable: {number_of(unusable, 'row')} {are} no length")
     if refused := [count(row.capacity) for row in rows if row.num_refused]:
         lines.append(f"note: with --on-long error no plan is made at {', '.join(refused)}")
     if media := max(row.num_cut_with_media for row in rows):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, say
+from .console import count, number_of, say
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -110,9 +110,8 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
             share, other = _percent(planned["useful"]), _percent(random["useful"])
             said = f"{share} useful time, {'below' if below else 'beside'} random order's {other}"
             why = f": one micro-step per step leaves nothing to even out{_more(index, one)}"
-            notes.append(
-                f"note: with {one['ranks']} ranks the schedule gives {said}{why if joined else ''}"
-            )
+            number = number_of(one["ranks"], "rank")
+            notes.append(f"note: with {number} the schedule gives {said}{why if joined else ''}")
     return notes
 
 

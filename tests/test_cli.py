@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -52,6 +53,21 @@ def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert "exists already" in run(capsys, *command)[1]
     [_, out, _] = run(capsys, *command, "--json")
     assert json.loads(out)["existed"] is True
+
+
+def test_one_of_a_thing_is_said_in_the_singular(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"length": [1, 17]}), tmp_path / "l.parquet")
+    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
+    plan = run(capsys, *command, "--global-batch", "2")[1]
+    assert "lower bound  1 pack (" in plan and "none: 2 packs per step" in plan
+    pq.write_table(pa.table({"length": [16] * 3}), tmp_path / "l.parquet")
+    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "j"), "--capacity", "16"]
+    plan = run(capsys, *command, "--global-batch", "2", "--micro-steps", "2")[1]
+    assert "1 of 2 packs per epoch; 1 pack (33.3 %) is left over, another one in each epoch" in plan
+    assert "2 micro-steps of 1 pack per step, for up to 1 rank" in plan
+    assert re.search(r"\b1 (packs|ranks|tokens|samples|steps)\b", plan) is None
 
 
 def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -> None:
