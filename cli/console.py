@@ -161,13 +161,22 @@ def _cell(text: str) -> str:
 @contextlib.contextmanager
 def status(quiet: bool) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is being done; silent with `quiet` or without a terminal."""
-    if quiet or not sys.stderr.isatty():
+    console = None if quiet or not sys.stderr.isatty() else _progress_console()
+    if console is None:
         yield lambda doing: None
         return
-    from rich.console import Console
-
-    with Console(stderr=True).status("starting") as line:
+    with console.status("starting") as line:
         yield lambda doing: line.update(_cell(doing))
+
+
+def _progress_console() -> Any:
+    """Where progress is shown; None without rich, of which `packidx doctor` says what it lacks."""
+    try:
+        from rich.console import Console
+
+        return Console(stderr=True)
+    except Exception:
+        return None
 
 
 def count(value: int | None) -> str:

@@ -137,7 +137,9 @@ def _attention(ways: tuple[Finding, ...]) -> str:
     """What `collate` makes batches for, and whether a model can run it."""
     usable = [_with(one.name, one.detail) for one in ways if one.state == "ok"]
     others = [_with(one.name, one.detail) for one in ways if one.state != "ok"]
-    here = f"models can use {', '.join(usable) or 'none'}"
+    if not usable:
+        return f"none of collate's: {ways[0].detail}"
+    here = f"models can use {', '.join(usable)}"
     return f"{here}; not {', '.join(others)}" if others else here
 
 

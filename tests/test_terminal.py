@@ -149,7 +149,7 @@ def test_ids_stay_whole_in_a_table_that_a_terminal_has_no_room_for(
     near, far = pty.openpty()
     try:
         command = [sys.executable, "-m", "packidx_cli", "log", index]
-        env = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb"}
+        env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
         subprocess.run(command, stdout=far, env=env, check=True)
         text = os.read(near, 1 << 16).decode()
     finally:
