@@ -192,9 +192,9 @@ def _reading(found: IndexFacts) -> str:
     reading = found.reading
     assert reading is not None
     each, rate, share = milliseconds(reading)
-    what = "built" if reading.how == "packs" else "records and media of packs alone read"
     number = number_of(len(reading.packs), "pack")
-    said = f"{number} {what}: the first in {reading.first_seconds:.2f} s"
+    what = f"{number} built" if reading.how == "packs" else f"records and media of {number} read"
+    said = f"{what}: the first in {reading.first_seconds:.2f} s"
     if len(reading.packs) > 1:
         said += f", then {each:,.0f} ms each, {rate:,.0f} tokens/s in one process"
     if share is not None:

@@ -28,6 +28,8 @@ def _imported(name: str) -> list[Any]:
     try:
         module = import_module(name)
         return [None, _torch_facts(module) if name == "torch" else None]
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # of which a package may raise any
         return [f"{type(error).__name__}: {' '.join(str(error).split())}"[:300], None]
 

@@ -42,6 +42,8 @@ def choose(index: Index, given: Given) -> Chosen:
         raise OptionError("--processor and --encode both name the encoder: give one of them")
     if given.encode is not None:
         return _own(given.encode, stated)
+    if not index.manifest["shards"] and given.processor is None:
+        return Chosen(Finding("encoder", "ok", "none: planned from bare lengths"))
     if stated is None and given.processor is None:
         detail = "the manifest names none: lengths were guessed, or taken as they were given"
         return Chosen(_unknown(detail, "give --processor or --encode to build packs with"))

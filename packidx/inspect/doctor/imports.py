@@ -66,6 +66,8 @@ def _run(names: Sequence[str]) -> tuple[list[str], str]:
             process.kill()
             written, _ = process.communicate()
             return written.splitlines(), f"importing it took more than {_TIMEOUT} seconds"
+    if process.returncode == -signal.SIGINT:  # by Ctrl-C, as the parent
+        raise KeyboardInterrupt
     return written.splitlines(), _ending(process.returncode)
 
 

@@ -184,9 +184,9 @@ def _why_not_built(
         return detail, Finding("packs", "problem", detail, do)
     stopping = {one.name: one for one in findings if one.state != "ok"}
     if "encoder" in stopping or isinstance(chosen, Finding):
-        return "not built, for want of the encoder that the lengths were counted with", None
+        return "packs not built, for want of the encoder that the lengths were counted with", None
     if "transform" in stopping:
-        return "not built, for want of the transform that the lengths were counted with", None
+        return "packs not built, for want of the transform that the lengths were counted with", None
     if "lengths" in stopping:
-        return "not built: PackedDataset refuses samples of other lengths than planned", None
+        return "packs not built: PackedDataset refuses samples of other lengths than planned", None
     return None, None
