@@ -119,7 +119,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _planned(data: Path, name: str, *how: str) -> Path:
     sources = [str(data / file) for file in ("files.jsonl", "members.tar", "cells.parquet")]
     lengths, index = data / f"lengths-{name}", data / f"index-{name}"
-    assert main(["estimate", *sources, "-o", str(lengths), "--quiet", *how]) == 0
+    options = ["-o", str(lengths), "--quiet", "--workers", "1"]
+    assert main(["estimate", *sources, *options, *how]) == 0
     assert main(["plan", str(lengths), "-o", str(index), "--capacity", "128", "--quiet"]) == 0
     return index
 
