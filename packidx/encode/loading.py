@@ -96,10 +96,17 @@ def load_part(loader: Any, folder: str, part: str) -> Any:
         part: what it is called.
 
     Raises:
-        MissingExtraError: this release of transformers does not know the part's class.
+        MissingExtraError: this release of transformers does not know the part's class, or needs
+            torchvision for it, as some do for images, too.
     """
     try:
         return loader.from_pretrained(folder)
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:120]
+        raise MissingExtraError(
+            f"transformers' {part}s cannot be used ({reason} …): run {INSTALL}, and install the "
+            "torchvision that belongs to your torch"
+        ) from error
     except (ValueError, KeyError, AttributeError) as error:
         release = import_module("transformers").__version__
         reason = " ".join(str(error).split())[:120]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from packidx.encode.loading import INSTALL, import_torch, load_part
+from packidx.encode.loading import import_torch, load_part, transformers_class
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
-from packidx.errors import BadRecord, MissingExtraError
+from packidx.errors import BadRecord
 from packidx.processor.families import VisionFamily
 from packidx.records.conversation import MediaInfo
 from packidx.records.video import Video
@@ -91,14 +91,4 @@ def load_video_processor(folder: str) -> Any:
         MissingExtraError: transformers or torchvision is not installed, cannot be used or does not
             know it.
     """
-    try:
-        allow_cuda_torchvision()
-        from transformers import AutoVideoProcessor
-
-        return load_part(AutoVideoProcessor, folder, "video processor")
-    except (ImportError, RuntimeError) as error:
-        cause = error.__cause__ or error
-        raise MissingExtraError(
-            f"transformers' video processors cannot be used ({cause}): run {INSTALL}, and install "
-            "the torchvision that belongs to your torch"
-        ) from error
+    return load_part(transformers_class("AutoVideoProcessor"), folder, "video processor")

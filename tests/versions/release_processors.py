@@ -20,6 +20,8 @@ from clips import write_clip
 from PIL import Image
 from tokenizers import Tokenizer
 
+from packidx.encode import ProcessorEncoder
+
 REPO = Path(__file__).resolve().parents[2]
 NUM_RANKS = 2000
 """Of Qwen's vocabulary: a processor is loaded some thirty times in these tests."""
@@ -28,6 +30,46 @@ FURTHER = ("glm4v", "llava", "llava_next", "pixtral", "idefics3", "smolvlm")
 """Families whose folders are read, too."""
 PLANNED = ("qwen2.5-vl", "qwen3-vl", "internvl", "gemma3")
 """Families whose plans are read."""
+
+
+GENERATION = """\
+{%- for tool in tools or [] %}{{ '<tool>' ~ tool | tojson(indent=2) ~ '</tool>\\n' }}{% endfor -%}
+{%- set seen = namespace(turns=0) -%}
+{%- for message in messages -%}
+    {%- if message.role == 'tool' %}{% continue %}{% endif -%}
+    {%- set seen.turns = seen.turns + 1 -%}
+    {{- '<|im_start|>' ~ message.role ~ '\\n' -}}
+    {%- if message.role == 'assistant' -%}
+        {%- generation -%}
+        {%- for call in message.tool_calls or [] -%}
+            {{- call.function.arguments | tojson -}}
+        {%- endfor -%}
+        {{- message.content ~ '<|im_end|>' -}}
+        {%- endgeneration -%}
+    {%- else -%}
+        {{- message.content ~ '<|im_end|>' -}}
+    {%- endif -%}
+    {{- '\\n' -}}
+    {%- if seen.turns == 6 %}{% break %}{% endif -%}
+{%- endfor -%}
+"""
+"""Labels, and what environments may render differently."""
+
+WITHOUT_TORCHVISION = """\
+import sys
+sys.modules["torchvision"] = None
+from packidx.encode import ProcessorEncoder
+from packidx.errors import MissingExtraError
+for kind, path in zip(("image", "video"), sys.argv[2:]):
+    content = [{"type": kind, kind: path}, {"type": "text", "text": "?"}]
+    try:
+        ProcessorEncoder(sys.argv[1])({"messages": [{"role": "user", "content": content}]})
+    except MissingExtraError as error:
+        print(kind, str(error))
+    else:
+        print(kind, "is built")
+"""
+"""Builds a record with an image and one with a clip, and says what came of it."""
 
 
 def folder_of(name: str, out: Path) -> Path:
@@ -115,6 +157,30 @@ def without_outer_markers(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     last = max(at for at, ident in enumerate(ids) if ident == end)
     assert ids[last - 1] == end
     return ids[:outer] + ids[outer + 1 : last] + ids[last + 1 :]
+
+
+def rope_model(name: str, encoder: ProcessorEncoder) -> tuple[Any, dict[str, int]]:
+    """A tiny model that knows the processor's ids, and these."""
+    ids = encoder.media_token_ids
+    prefix = {"qwen2-vl": "Qwen2VL", "qwen2.5-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL"}[name]
+    rope = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e4}
+    text = dict.fromkeys(("hidden_size", "intermediate_size"), 16)
+    text |= dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 2)
+    text |= {"num_hidden_layers": 1, "vocab_size": 32, "head_dim": 8}
+    vision = {"depth": 1, "num_heads": 2, "spatial_merge_size": 2, "hidden_size": 16}
+    vision |= {"embed_dim": 16} if name == "qwen2-vl" else {"out_hidden_size": 16}
+    if name == "qwen3-vl":
+        vision["deepstack_visual_indexes"] = []
+    start = encoder.files.tokenizer.token_to_id("<|vision_start|>")
+    # The first name is of transformers 5, the second of 4.
+    config = getattr(transformers, f"{prefix}Config")(
+        text_config={**text, "rope_parameters": rope, "rope_scaling": rope},
+        vision_config={**vision, "tokens_per_second": 2},
+        image_token_id=ids["image"],
+        video_token_id=ids["video"],
+        vision_start_token_id=start,
+    )
+    return getattr(transformers, f"{prefix}Model")(config), ids
 
 
 def write_records(path: Path, given: list[dict[str, Any]]) -> Path:

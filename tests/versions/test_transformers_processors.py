@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -130,7 +132,7 @@ def test_ids_and_frames_of_clips_equal_the_processors(
 @pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
 def test_positions_equal_the_models(name: str, folders: dict[str, Path], out: Path) -> None:
     encoder = ProcessorEncoder(folders[name])
-    model, ids = rope_model(name, encoder)
+    model, ids = release.rope_model(name, encoder)
     wanted = inspect.signature(model.get_rope_index).parameters
     # Releases do not agree on a longer video: on the seconds of Qwen2.5-VL and where text goes on.
     for record in [*release.records(out / "media"), release.clip_records(out / "media")[1]]:
@@ -142,56 +144,9 @@ def test_positions_equal_the_models(name: str, folders: dict[str, Path], out: Pa
         assert torch.equal(sample["position_ids"], want[:, 0])
 
 
-def rope_model(name: str, encoder: ProcessorEncoder) -> tuple[Any, dict[str, int]]:
-    """A tiny model that knows the processor's ids, and these."""
-    ids = encoder.media_token_ids
-    prefix = {"qwen2-vl": "Qwen2VL", "qwen2.5-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL"}[name]
-    rope = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e4}
-    text = dict.fromkeys(("hidden_size", "intermediate_size"), 16)
-    text |= dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 2)
-    text |= {"num_hidden_layers": 1, "vocab_size": 32, "head_dim": 8}
-    vision = {"depth": 1, "num_heads": 2, "spatial_merge_size": 2, "hidden_size": 16}
-    vision |= {"embed_dim": 16} if name == "qwen2-vl" else {"out_hidden_size": 16}
-    if name == "qwen3-vl":
-        vision["deepstack_visual_indexes"] = []
-    start = encoder.files.tokenizer.token_to_id("<|vision_start|>")
-    # The first name is of transformers 5, the second of 4.
-    config = getattr(transformers, f"{prefix}Config")(
-        text_config={**text, "rope_parameters": rope, "rope_scaling": rope},
-        vision_config={**vision, "tokens_per_second": 2},
-        image_token_id=ids["image"],
-        video_token_id=ids["video"],
-        vision_start_token_id=start,
-    )
-    return getattr(transformers, f"{prefix}Model")(config), ids
-
-
-GENERATION = """\
-{%- for tool in tools or [] %}{{ '<tool>' ~ tool | tojson(indent=2) ~ '</tool>\\n' }}{% endfor -%}
-{%- set seen = namespace(turns=0) -%}
-{%- for message in messages -%}
-    {%- if message.role == 'tool' %}{% continue %}{% endif -%}
-    {%- set seen.turns = seen.turns + 1 -%}
-    {{- '<|im_start|>' ~ message.role ~ '\\n' -}}
-    {%- if message.role == 'assistant' -%}
-        {%- generation -%}
-        {%- for call in message.tool_calls or [] -%}
-            {{- call.function.arguments | tojson -}}
-        {%- endfor -%}
-        {{- message.content ~ '<|im_end|>' -}}
-        {%- endgeneration -%}
-    {%- else -%}
-        {{- message.content ~ '<|im_end|>' -}}
-    {%- endif -%}
-    {{- '\\n' -}}
-    {%- if seen.turns == 6 %}{% break %}{% endif -%}
-{%- endfor -%}
-"""
-
-
 def test_labels_are_the_assistants_mask(folders: dict[str, Path]) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders["qwen3-vl"])
-    tokenizer.chat_template = GENERATION
+    tokenizer.chat_template = release.GENERATION
     tools = [{"type": "function", "function": {"name": "漢字", "parameters": {"a": [1.5, None]}}}]
     call = {
         "type": "function",
@@ -296,3 +251,25 @@ def test_patches_that_were_not_counted_are_refused(folders: dict[str, Path], out
     encoder._image_processor = larger
     with pytest.raises(MismatchError, match=rf"and {re.escape(str(counted))} were counted"):
         encoder(image)
+
+
+def test_without_torchvision_what_a_release_cannot_build_is_a_sentence(
+    folders: dict[str, Path], out: Path
+) -> None:
+    """Some releases need it for images, too."""
+    images, clips = release.make_media(out / "media")
+    command = [
+        sys.executable,
+        "-c",
+        release.WITHOUT_TORCHVISION,
+        folders["qwen2.5-vl"],
+        images[0],
+        clips[0],
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    image, video = done.stdout.splitlines()
+    sentence = "processors cannot be used ({} requires the Torchvision library but"
+    built = image == "image is built"
+    assert built or f"image transformers' image {sentence.format('AutoImageProcessor')}" in image
+    assert f"video transformers' video {sentence.format('AutoVideoProcessor')}" in video
