@@ -12,6 +12,7 @@ from packidx.encode.loading import files_of, import_torch, load_image_processor
 from packidx.encode.mrope import MropeMedium, mrope_positions
 from packidx.encode.patches import check_grids
 from packidx.encode.video import encode_videos, load_video_processor
+from packidx.encode.video_positions import video_positions
 from packidx.errors import BadRecord, OptionError
 from packidx.processor.counter import Counter, MediaColumns, media_token_in_text
 from packidx.processor.fingerprint import setting_differences
@@ -167,8 +168,14 @@ class ProcessorEncoder:
         check_grids(media, pixels, self.files.name)
         seconds = pixels.get("second_per_grid_ts")
         intervals = [] if seconds is None else (seconds * self.tokens_per_second).tolist()
-        sample = self._encode_text(conversation, media, intervals)
-        return {**{key: torch.from_numpy(value) for key, value in sample.items()}, **pixels}
+        arrays = self._encode_text(conversation, media, intervals)
+        sample = {**{key: torch.from_numpy(value) for key, value in arrays.items()}, **pixels}
+        vision = self.files.vision
+        if vision is not None and vision.rope_model is not None and "video_grid_thw" in sample:
+            sample["position_ids"] = video_positions(
+                sample, self.files, self.media_token_ids, self.tokens_per_second
+            )
+        return sample
 
     def _encode_media(
         self, media: Sequence[Media], infos: Sequence[MediaInfo]

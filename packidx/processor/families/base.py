@@ -90,6 +90,12 @@ class VisionFamily(ABC):
         return None
 
     @property
+    def rope_model(self) -> str | None:
+        """transformers' class whose `get_rope_index` gives videos other positions in one release
+        than in another; None where all releases agree."""
+        return None
+
+    @property
     def counted_by(self) -> str | None:
         """Whose arithmetic it is, where that is not exact; None where counts are what is built."""
         return None

@@ -53,6 +53,11 @@ class QwenVision(VisionFamily):
     def mrope_merge_size(self) -> int:
         return self.merge_size
 
+    @property
+    def rope_model(self) -> str | None:
+        models = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel"}
+        return models.get(self.family)
+
     def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         factor = self.patch_size * self.merge_size
