@@ -16,6 +16,7 @@ import glob as local_glob
 import io
 import os
 import re
+import sys
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
@@ -434,7 +435,7 @@ def _call(path: str, method: str, *args: Any, **options: Any) -> Any:
 def _opened(url: str) -> tuple[Any, str]:
     """The file system of a URL, and what it calls the file.
 
-    fsspec keeps one per process and makes it anew after a fork.
+    fsspec keeps one per process and makes it anew after a fork (see `_leave_parent`).
 
     Raises:
         SourceError: nobody knows the scheme.
@@ -456,6 +457,19 @@ def _opened(url: str) -> tuple[Any, str]:
         text = f"{url}: {scheme} cannot be used ({_words(error)}); name a file, or an s3:// URL"
         raise SourceError(text) from None
     return system, system._strip_protocol(f"{scheme}://{url.partition('://')[2]}")
+
+
+def _leave_parent() -> None:
+    """Let a forked child start fsspec's thread anew, without which it would wait for ever.
+
+    fsspec does so by itself from 2025.3.1 on; before, it leaves this call to its user.
+    """
+    asyn = sys.modules.get("fsspec.asyn")
+    if asyn is not None:
+        asyn.reset_lock()
+
+
+os.register_at_fork(after_in_child=_leave_parent)
 
 
 def _retried(path: str, call: Callable[[], T]) -> T:
