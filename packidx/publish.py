@@ -57,7 +57,9 @@ def check_bucket(url: str) -> None:
     try:
         storage.stat(bucket)
     except FileNotFoundError:
-        raise OptionError(f"{url}: there is no bucket {bucket}: make it, or name another") from None
+        if not storage.is_folder(bucket):  # old releases of s3fs have no `stat` of an empty bucket
+            text = f"{url}: there is no bucket {bucket}: make it, or name another"
+            raise OptionError(text) from None
     except (IsADirectoryError, PermissionError):
         return  # it is there, or only parts of it may be asked for
 

@@ -157,7 +157,8 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
             self.send_response_only(403, "Forbidden")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         def _answer(self, answer: http.client.HTTPResponse, data: bytes, upto: int) -> None:
             self.send_response_only(answer.status, answer.reason)

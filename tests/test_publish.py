@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import s3fs
 from object_store import URL, Store, object_store
 
 from packidx import storage
 from packidx.errors import OptionError
-from packidx.publish import LIST, publish
+from packidx.publish import LIST, check_bucket, publish
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,16 @@ def folder(path: Path, text: str, count: int = 6) -> str:
 def contents(url: str) -> dict[str, str]:
     names = [name for name in storage.names(url) if name != LIST]
     return {name: storage.read(f"{url}/{name}").decode() for name in names}
+
+
+def test_a_bucket_is_there_though_it_is_empty_or_closed(store: Store) -> None:
+    s3fs.S3FileSystem(use_listings_cache=False).mkdir("empty")
+    check_bucket("s3://empty/index")
+    with pytest.raises(OptionError, match="there is no bucket s3://none-such"):
+        check_bucket("s3://none-such/index")
+    store.denied.append("/empty")
+    check_bucket("s3://empty/index")  # nobody may look, which is not to say that it is not there
+    store.denied.clear()
 
 
 @pytest.mark.usefixtures("store")
@@ -97,11 +109,11 @@ def test_files_in_parts_are_compared_by_their_parts(
     default: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever size of a part s3fs would take by itself."""
-    import s3fs.core
-
-    monkeypatch.setattr(
-        s3fs.core, "calculate_chunksize", lambda size, chunksize=None: chunksize or default
-    )
+    put = s3fs.S3FileSystem._put_file
+    given = inspect.signature(put).parameters.values()
+    own = {one.name: one.default for one in given if one.default is not one.empty}
+    assert "chunksize" in own
+    monkeypatch.setattr(put, "__defaults__", tuple((own | {"chunksize": default}).values()))
     url = f"{URL}/large-{default}"
     source = tmp_path / "one"
     folder(source, "one", 1)
