@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
+# A query, and what its refusal says; releases of DuckDB that see it sooner say it otherwise: a|b.
 HOSTILE = [
     # writes
     ("COPY (SELECT 1) TO 'out.csv'", "COPY"),
@@ -31,18 +32,19 @@ HOSTILE = [
         "(FORMAT parquet, USE_TMP_FILE false)",
         "EXPLAIN",
     ),
-    ("EXPLAIN (ANALYZE, FORMAT ') SELECT 1 --') COPY packs TO 'LENGTHS'", "EXPLAIN"),
+    ("EXPLAIN (ANALYZE, FORMAT ') SELECT 1 --') COPY packs TO 'LENGTHS'", "EXPLAIN|FORMAT"),
     (
         "EXPLAIN ANALYZE (SELECT ') SELECT 1 --', length FROM packs); COPY packs TO 'LENGTHS'",
         "2 statements",
     ),
-    ("EXPLAIN ANALYZE (ANALYZE) COPY packs TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
+    ("EXPLAIN ANALYZE (ANALYZE) COPY packs TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN|syntax error"),
     ("EXPLAIN (FORMAT json) SELECT 1", "EXPLAIN"),
     ("EXPLAIN/**/ANALYZE COPY packs TO 'LENGTHS' (FORMAT parquet)", "EXPLAIN"),
     ("/* EXPLAIN ANALYZE SELECT */ EXPLAIN ANALYZE COPY packs TO 'LENGTHS'", "EXPLAIN"),
-    ("COPY (PIVOT packs ON pack_id USING count(*)) TO 'out.csv'", "locked"),
+    ("COPY (PIVOT packs ON pack_id USING count(*)) TO 'out.csv'", "ON column IN ('a', 'b')"),
+    ("PIVOT packs ON pack_id USING count(*)", "ON column IN ('a', 'b')"),
     ("EXPORT DATABASE 'out'", "EXPORT"),
-    ("IMPORT DATABASE 'out'", "locked"),
+    ("IMPORT DATABASE 'out'", "IMPORT"),
     ("CHECKPOINT", "locked"),
     # other databases and objects
     ("ATTACH 'out.db' AS other", "ATTACH"),
@@ -51,7 +53,7 @@ HOSTILE = [
     ("CREATE OR REPLACE TEMP VIEW packs AS SELECT 1", "CREATE"),
     ("DROP VIEW packs", "DROP"),
     ("INSERT INTO packs VALUES (1)", "INSERT"),
-    ("WITH made AS (INSERT INTO packs VALUES (1) RETURNING 1) FROM made", "INSERT"),
+    ("WITH made AS (INSERT INTO packs VALUES (1) RETURNING 1) FROM made", "INSERT|needs a SELECT"),
     ("CREATE MACRO f(a) AS TABLE SELECT * FROM read_text(a)", "CREATE"),
     ("CREATE SECRET (TYPE s3, KEY_ID 'a', SECRET 'b')", "locked"),
     ("PREPARE q AS COPY packs TO 'out.csv'", "PREPARE"),
@@ -60,6 +62,10 @@ HOSTILE = [
     ("RESET lock_configuration", "locked"),
     ("PRAGMA memory_limit = '1TB'", "locked"),
     ("PRAGMA database_list", "locked"),
+    ("PRAGMA json_execute_serialized_sql(current_setting('secret_directory'))", "but PRAGMA"),
+    ("EXPLAIN PRAGMA table_info(error('told'))", "but PRAGMA"),
+    ("EXPLAIN (ANALYZE) SELECT 1; PRAGMA table_info(error('told'))", "but PRAGMA"),
+    ("\u00a0pragma\u00a0table_info(error('told'))", "but PRAGMA"),
     ("SET VARIABLE a = 1", "SET"),
     ("CALL enable_logging(storage_path = 'out')", "CALL"),
     ("INSTALL httpfs", "locked"),
@@ -81,6 +87,9 @@ HOSTILE = [
     ("FROM query('SELECT * FROM read_text(''/etc/passwd'')')", "query()"),
     ("FROM query_table(['/etc/passwd'])", "query_table()"),
     ("SELECT * FROM json_execute_serialized_sql('{}')", "json_execute_serialized_sql()"),
+    ("FROM histogram('sqlite_master', sql)", "histogram()"),
+    ("FROM histogram_values(pg_settings, setting)", "histogram_values()"),
+    ("SELECT json_serialize_plan('FROM query(''SELECT 1'')')", "json_serialize_plan()"),
     # what is around: the environment, the engine, this process
     ("SELECT getenv('HOME')", "getenv()"),
     ("SELECT current_setting('secret_directory')", "current_setting()"),
@@ -117,7 +126,8 @@ HOSTILE = [
     ("SELECT list(repeat('x', 100000000)) FROM range(100)", "--memory-limit"),
     ("SELECT * FROM range(100000000)", "--memory-limit"),
     ("SELECT range(1, 4000000000)", "--memory-limit"),
-    ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "depth"),
+    ("SELECT " + "NOT " * 5000 + "true", "depth"),
+    ("FROM " + "(FROM " * 3000 + "range(1)" + ")" * 3000, "depth|deeply"),
 ]
 
 
@@ -173,7 +183,8 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
     out, err = capfd.readouterr()
     assert (status, out) == (1, ""), err
     assert err.startswith("packidx: the query ") and err.count("\n") == 1
-    assert says in err and "Traceback" not in err and "hidden" not in err
+    assert any(words in err for words in says.split("|"))
+    assert "Traceback" not in err and "hidden" not in err
     assert listing(around) == before
     assert time.monotonic() - begun < 45
 
@@ -188,12 +199,13 @@ def test_a_hostile_query_ends_in_a_sentence_and_changes_nothing(
         ("WITH RECURSIVE r AS (SELECT 1 x UNION ALL SELECT x + 1 FROM r WHERE x < 9) "
          "SELECT max(x) AS n FROM r", 9),
         ("SELECT count(*) AS n FROM Packs p JOIN main.SAMPLES s USING (pack_id)", 4),
-        ("SELECT len(list_transform([1, 2], lambda x: x + 1)) AS n", 2),
+        ("SELECT len([x + 1 for x in [1, 2]]) AS n", 2),
         ("SELECT count(*) AS n FROM range(3), (VALUES (1)) v", 3),
         ("SELECT count(*) AS n FROM information_schema.tables", 4),
         ("SELECT count(*) AS n FROM (DESCRIBE dropped)", 6),
         ("SELECT count(*) AS n FROM (SUMMARIZE packs)", 17),
         ("SELECT sum(n) AS n FROM (PIVOT samples ON position IN (0 AS n, 1) USING count(*))", 2),
+        ("SELECT 2 AS n; -- import of a pragma", 2),
         ("SELECT 2 AS n;", 2),
     ],
 )  # fmt: skip
@@ -210,6 +222,7 @@ def test_a_question_to_the_views_is_answered(
     [
         "EXPLAIN FROM packs",
         "EXPLAIN ANALYZE SELECT sum(length) FROM lengths",
+        "EXPLAIN SELECT pack_id AS import FROM packs -- and no PRAGMA",
         "explain analyze (SELECT sum(length), ') SELECT 1 --' FROM lengths)",
         " EXPLAIN\nANALYZE /* all */ WITH a AS (FROM packs) SELECT sum(pack_id) FROM a; -- the end",
     ],

@@ -20,18 +20,21 @@ from packidx.format.parquet import pattern_of, quoted, scan_of
 UNLOCKED = "--unlocked lets the query do all that DuckDB can"
 """What a refusal ends in."""
 
+# No macro that takes a table by its name: what it opens is not in the query's syntax tree.
 _TABLE_FUNCTIONS = {
     *("range", "generate_series", "unnest", "repeat", "repeat_row", "summary"),
-    *("histogram", "histogram_values", "json_each", "json_tree"),
+    *("json_each", "json_tree"),
     *("duckdb_columns", "duckdb_functions", "duckdb_tables", "duckdb_types"),
 }
 _CLOSED = {
     *("getenv", "current_setting", "getvariable", "write_log", "json_execute_serialized_sql"),
-    "pg_get_viewdef",
+    *("json_serialize_plan", "pg_get_viewdef"),
 }
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _SHOWN = {"tables", "__show_tables_expanded", ""}
+_STATIC = "write ON column IN ('a', 'b')"
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+_EARLY = re.compile(r"\b(PRAGMA|IMPORT)\b", re.IGNORECASE)
 _DESCRIBED = {"columns", "schemata", "tables"}
 """Of information_schema; others tell where the files are."""
 _OWN_VIEWS = (
@@ -83,17 +86,14 @@ def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str,
         OptionError: with what is refused.
         duckdb.ParserException: the query is no SQL.
     """
+    _check_nothing_runs_early(connection, query)
     text, kind = _only_statement(connection, query)
     before = ""
     if kind == "EXPLAIN":
         before, text, kind = _explained(connection, text)
-    [(parsed,)] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
-    try:
-        tree = json.loads(parsed)
-    except RecursionError:
-        raise OptionError("the query is nested too deeply: take it apart") from None
+    tree = _tree(connection, text)
     if kind != "SELECT" or tree.get("error", True):
-        what = "dynamic PIVOT (write ON column IN ('a', 'b'))" if kind == "MULTI" else before + kind
+        what = f"dynamic PIVOT ({_STATIC})" if kind == "MULTI" else before + kind
         raise OptionError(f"the query is no SELECT but {what}, which is locked: {UNLOCKED}")
     nodes = list(_nodes(tree["statements"]))
     defined = {name for node in nodes for name in _with_names(node)}
@@ -105,11 +105,36 @@ def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str,
     return before + text
 
 
+def _check_nothing_runs_early(connection: duckdb.DuckDBPyConnection, query: str) -> None:
+    """Refuse what DuckDB 1 begins as soon as it takes a query apart: it computes the arguments of
+    a PRAGMA, and opens the files of an IMPORT."""
+    found = _EARLY.search(query)
+    if found is None:
+        return
+    # In nothing but SELECTs, the word is a name, a text or a comment.
+    explained = _EXPLAIN.match(query)
+    if _tree(connection, query[explained.end() :] if explained else query).get("error", True):
+        what = found[0].upper()
+        raise OptionError(f"the query is no SELECT but {what}, which is locked: {UNLOCKED}")
+
+
+def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
+    """The syntax tree of SELECTs; nothing of `text` runs. With ``error``, where it is none."""
+    [(parsed,)] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
+    try:
+        tree: dict[str, Any] = json.loads(parsed)
+    except RecursionError:
+        raise OptionError("the query is nested too deeply: take it apart") from None
+    return tree
+
+
 def _only_statement(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[str, str]:
     """Text and kind of the one statement of `query`."""
     statements = connection.extract_statements(query)
     if len(statements) != 1:
-        raise OptionError(f"the query holds {len(statements)} statements: give one at a time")
+        is_pivot = re.search(r"\bPIVOT\b", query, re.IGNORECASE)  # DuckDB 1 makes two of it
+        hint = f", and {_STATIC} in a PIVOT" if is_pivot else ""
+        raise OptionError(f"the query holds {len(statements)} statements: give one at a time{hint}")
     return statements[0].query, statements[0].type.name
 
 
