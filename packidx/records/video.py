@@ -76,7 +76,7 @@ class Video:
 
         Raises:
             BadRecord: ``broken_media``: it cannot be decoded, or not as its header says.
-            MissingExtraError: PyAV is not installed.
+            MissingExtraError: PyAV is not installed, or too old a release.
         """
         numbers = np.asarray(indices, np.int64).reshape(-1)
         places: dict[int, list[int]] = {}
@@ -115,7 +115,7 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
 
     Raises:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
-        MissingExtraError: PyAV is not installed.
+        MissingExtraError: PyAV is not installed, or too old a release.
     """
     label = label or _label(source)
     with _opened(source, label) as (container, stream):
@@ -169,7 +169,7 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     Raises:
         BadRecord: as `resolve`, `video_info` and `frames_info`; ``bad_media`` where there is
             nothing to look at, or where the record asks for a frame that is not there.
-        MissingExtraError: PyAV is not installed.
+        MissingExtraError: PyAV is not installed, or too old a release.
     """
     info = _stated(media, root) or _looked_at(media.ref, root)
     info = MediaInfo(
@@ -356,6 +356,11 @@ def _import_av() -> Any:
         raise MissingExtraError(
             f'reading videos needs PyAV ({error}): run pip install "packidx[video]"'
         ) from error
+    if not hasattr(av.VideoStream, "index_entries"):
+        raise MissingExtraError(
+            f"PyAV {av.__version__} does not tell what a file's index names, as 17 and later do: "
+            'run pip install "packidx[video]"'
+        )
     return av
 
 
