@@ -18,6 +18,9 @@ CORPUS_PACKAGES := dashscope==2.0.2 easy-vqa==1.0 chitchat-dataset==0.9.0 \
 # Packers to compare with: functions are cut out of their files, nothing of them is imported.
 PEERS := nemo-automodel==0.7.0 binpacking==2.0.1
 
+# Equal plans are equal bytes on one release of pyarrow: this one, for tests that compare bytes.
+PYARROW := pyarrow==26.0.*
+
 # What the exports are tested with.
 ENERGON := 7.4.1
 
@@ -32,8 +35,16 @@ BESIDE_5.0.0  := $(BESIDE_5)
 BESIDE_5.6.2  := $(BESIDE_5)
 BESIDE_5.11.0 := $(BESIDE_5)
 
+# The floors of pyproject.toml, in a folder of the same kind, with what they ask for beside them.
+BESIDE_LOWEST := aiobotocore==2.5.4 botocore==1.31.17 boto3==1.28.17 s3transfer==0.6.2 \
+                 urllib3==1.26.20 pandas==2.2.3 pytz==2025.2
+LOWEST_TESTS := $(addprefix tests/test_,$(addsuffix .py,index cli survey continue mixture verify \
+                  schema samples_media estimate_cli sampler torch_dataset torch_collate))
+LOWEST_MODELS := tests/test_torch_models.py -k "qwen3 or no_transformers or differs or proves"
+PYARROWS := 21.0.0 23.0.1
+
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-energon test-transformers check lint bench train trainers wheels clean
+.PHONY: help plan test test-energon test-lowest test-transformers check lint bench train trainers wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -46,6 +57,14 @@ test: $(VENV)/.dev  ## run the tests (installs torch and transformers)
 
 test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Megatron-Energon, in an environment of its own
 	@OMP_NUM_THREADS=1 PACKIDX=$(abspath $(BIN)/packidx) $(ENERGON_VENV)/bin/python -m pytest -q tests/energon
+
+test-lowest: $(OVERLAYS)/lowest/.ready $(PYARROWS:%=$(OVERLAYS)/pyarrow-%/.ready)  ## the lowest releases that pyproject.toml admits, and plans by three of pyarrow
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q $(LOWEST_TESTS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q $(LOWEST_MODELS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) \
+	    PACKIDX_TRANSFORMERS=$$($(BIN)/python tests/versions/floors.py pyproject.toml | sed -n 's/^transformers==//p') \
+	    $(BIN)/python -m pytest -q tests/versions/test_transformers*.py
+	@OMP_NUM_THREADS=1 PACKIDX_OVERLAYS=$(abspath $(OVERLAYS)) $(BIN)/python -m pytest -q tests/versions/test_golden_ids.py
 
 test-transformers: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready)  ## tiny models and processors under the releases of transformers that trainers pin
 	@$(MAKE) --no-print-directory -j2 -O $(TRANSFORMERS:%=test-transformers-%)
@@ -86,7 +105,7 @@ clean:  ## remove the environment and all generated data
 $(VENV)/.base: pyproject.toml Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing packidx and the corpus packages into $(VENV) (no torch) ..."
-	@$(PIP) -e ".[fast]"
+	@$(PIP) "$(PYARROW)" -e ".[fast]"
 	@$(PIP) --no-deps --upgrade --target $(VENV)/corpus-packages $(CORPUS_PACKAGES)
 	@touch $@
 
@@ -95,7 +114,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@echo "installing torch, transformers and the test tools into $(VENV) ..."
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps torchvision==0.28.0
-	@$(PIP) -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
+	@$(PIP) "$(PYARROW)" -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
 	@touch $@
 
@@ -118,6 +137,19 @@ $(OVERLAYS)/transformers-%/.ready: Makefile $(VENV)/.dev
 	@echo "installing transformers $* into $(@D) ..."
 	@rm -rf $(@D)
 	@$(PIP) --no-deps --no-compile --target $(@D) transformers==$* $(BESIDE_$*)
+	@touch $@
+
+$(OVERLAYS)/lowest/.ready: pyproject.toml tests/versions/floors.py Makefile $(VENV)/.dev
+	@echo "installing the lowest releases into $(@D) ..."
+	@rm -rf $(@D)
+	@$(PIP) --no-deps --no-compile --target $(@D) $(BESIDE_LOWEST) \
+	    $$($(BIN)/python tests/versions/floors.py pyproject.toml)
+	@touch $@
+
+$(OVERLAYS)/pyarrow-%/.ready: Makefile $(VENV)/.dev
+	@echo "installing pyarrow $* into $(@D) ..."
+	@rm -rf $(@D)
+	@$(PIP) --no-deps --no-compile --target $(@D) pyarrow==$*
 	@touch $@
 
 $(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base

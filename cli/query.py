@@ -131,7 +131,10 @@ def _send_parquet(relation: Any, socket: Connection) -> None:
             pass
 
     try:
-        reader = relation.to_arrow_reader(1 << 16)
+        # Older releases of DuckDB have it under its former name alone.
+        older = not hasattr(relation, "to_arrow_reader")
+        read = relation.fetch_arrow_reader if older else relation.to_arrow_reader
+        reader = read(1 << 16)
         with pq.ParquetWriter(Sink(), reader.schema, compression="zstd") as writer:
             for batch in reader:
                 writer.write_batch(batch)

@@ -190,10 +190,8 @@ def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
     labels = pl.lit(None, pl.Int64)
     if "label_tokens" in frame.columns:
         labels = pl.col("label_tokens").cast(pl.Int64)
-    unknown = (labels.is_null() & (pl.col("length") > 0)).sum()
-    grouped = (
-        frame.lazy()
-        .group_by("source")
-        .agg(pl.len(), labels.sum().alias("sum"), unknown.alias("unknown"))
-    )
+    unknown = labels.is_null() & (pl.col("length") > 0)
+    # Columns first: older releases of Polars sum up no literal.
+    columns = frame.lazy().select("source", labels.alias("sum"), unknown.alias("unknown"))
+    grouped = columns.group_by("source").agg(pl.len(), pl.col("sum", "unknown").sum())
     return grouped.collect().rows()

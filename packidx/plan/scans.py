@@ -102,12 +102,20 @@ def scan_polars(files: Sequence[Path], by: Sequence[str], found: Sequence[str]) 
     aggregates = [how.cast(pl.Int64).alias(name) for name, how in zip(SUMS, sums, strict=True)]
     grouped = pl.concat(scans).group_by(*by, "method", "length", "ok").agg(aggregates)
     try:
-        counted = grouped.collect(engine="streaming")
+        counted = _collect(grouped)
     except pl.exceptions.InvalidOperationError as error:
         raise FormatError(f"{_at(files)}: {_first_line(error)}; {_HELP}") from None
     except (pl.exceptions.PolarsError, OSError) as error:
         raise SourceError(f"{_at(files)} cannot be read ({_first_line(error)})") from None
     return counted.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def _collect(frame: pl.LazyFrame) -> pl.DataFrame:
+    """The rows of `frame`, by the streaming engine under the name that this release has for it."""
+    try:
+        return frame.collect(engine="streaming")
+    except ValueError:  # an older release, which says so before it begins
+        return frame.collect(streaming=True)
 
 
 def _at(files: Sequence[Path]) -> str:

@@ -177,8 +177,16 @@ def survey(
     keys = [*by, "ok", "method", "length"]
     table = pa.concat_tables(parts).group_by(keys).aggregate([(name, "sum") for name in SUMS])
     table = table.rename_columns([*keys, *SUMS])
-    order = pc.sort_indices(table, sort_keys=[(name, "ascending", "at_start") for name in keys])
+    order = pc.sort_indices(*_nulls_first(table, keys))
     return Survey(by, tuple(name for name in by if name in present), table.take(order))
+
+
+def _nulls_first(table: pa.Table, keys: list[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
+    """What to sort, and by what: how a key says where its nulls go differs between releases."""
+    columns = {}
+    for name in keys:
+        columns |= {f"{name} is known": table[name].is_valid(), name: table[name]}
+    return pa.table(columns), [(name, "ascending") for name in columns]
 
 
 def _check(engine: str, by: tuple[str, ...]) -> None:

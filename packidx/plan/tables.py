@@ -209,9 +209,10 @@ def media_of_pieces(media: pa.ListArray, start: Int32s, length: Int32s) -> pa.Li
     piece = np.repeat(np.arange(len(media)), sizes)
     at = place.fill_null(0).to_numpy() - start[piece]
     inside = ~placed | (at >= 0) & (at < length[piece])
-    columns = {field.name: values.field(field.name) for field in PIECE_MEDIA.value_type}
-    columns["at"] = pa.array(at, pa.int32(), mask=~placed)
-    kept = pa.table(columns).filter(pa.array(inside)).to_struct_array().combine_chunks()
+    at_of_piece = pa.array(at, pa.int32(), mask=~placed)
+    fields = [*PIECE_MEDIA.value_type]
+    columns = [at_of_piece if f.name == "at" else values.field(f.name) for f in fields]
+    kept = pa.StructArray.from_arrays(columns, fields=fields).filter(pa.array(inside))
     ends = np.cumsum(np.bincount(piece[inside], minlength=len(media)), dtype=np.int32)
     offsets = np.concatenate([np.zeros(1, np.int32), ends])
     return pa.ListArray.from_arrays(as_arrow(offsets), kept, PIECE_MEDIA, mask=pa.array(null))
