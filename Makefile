@@ -35,11 +35,10 @@ BESIDE_5.0.0  := $(BESIDE_5)
 BESIDE_5.6.2  := $(BESIDE_5)
 BESIDE_5.11.0 := $(BESIDE_5)
 
-# The floors of pyproject.toml, in a folder of the same kind, with what they ask for beside them.
-BESIDE_LOWEST := aiobotocore==2.5.4 botocore==1.31.17 boto3==1.28.17 s3transfer==0.6.2 \
-                 urllib3==1.26.20 pandas==2.2.3 pytz==2025.2
-LOWEST_TESTS := $(addprefix tests/test_,$(addsuffix .py,index cli survey continue mixture verify \
-                  schema samples_media estimate_cli sampler torch_dataset torch_collate))
+# The floors of pyproject.toml, in a folder of the same kind, with a pandas that goes with that NumPy.
+BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2
+LOWEST_TESTS := $(addprefix tests/test_,$(addsuffix .py,index cli survey mixture verify \
+                  schema samples_media sampler torch_dataset torch_collate))
 LOWEST_MODELS := tests/test_torch_models.py -k "qwen3 or no_transformers or differs or proves"
 PYARROWS := 21.0.0 23.0.1
 
@@ -59,6 +58,7 @@ test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Me
 	@OMP_NUM_THREADS=1 PACKIDX=$(abspath $(BIN)/packidx) $(ENERGON_VENV)/bin/python -m pytest -q tests/energon
 
 test-lowest: $(OVERLAYS)/lowest/.ready $(PYARROWS:%=$(OVERLAYS)/pyarrow-%/.ready)  ## the lowest releases that pyproject.toml admits, and plans by three of pyarrow
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q tests/versions/test_lowest_releases.py
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q $(LOWEST_TESTS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q $(LOWEST_MODELS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) \

@@ -3,7 +3,8 @@
     python tests/versions/floors.py pyproject.toml    # numpy==1.26, pyarrow==21, …
 
 Left out is what cannot stand beside this environment: torch, whose other releases come with
-gigabytes of CUDA, flash-attn, which builds only where CUDA is, and the tools of development.
+gigabytes of CUDA, flash-attn, which builds only where CUDA is, Ray and s3fs, whose releases bring
+many packages of theirs with them, and the tools of development.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-LEFT_OUT = {"torch", "flash-attn", "packidx"}
+LEFT_OUT = {"torch", "flash-attn", "ray", "s3fs", "packidx"}
 
 
 def floors(pyproject: Path) -> list[str]:
