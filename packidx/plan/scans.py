@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -115,7 +116,9 @@ def _collect(frame: pl.LazyFrame) -> pl.DataFrame:
     try:
         return frame.collect(engine="streaming")
     except ValueError:  # an older release, which says so before it begins
-        return frame.collect(streaming=True)
+        named: dict[str, Any] = {"streaming": True}
+        rows: pl.DataFrame = frame.collect(**named)
+        return rows
 
 
 def _at(files: Sequence[Path]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -183,7 +184,7 @@ def survey(
 
 def _nulls_first(table: pa.Table, keys: list[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
     """What to sort, and by what: how a key says where its nulls go differs between releases."""
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in keys:
         columns |= {f"{name} is known": table[name].is_valid(), name: table[name]}
     return pa.table(columns), [(name, "ascending") for name in columns]
