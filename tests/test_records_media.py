@@ -15,6 +15,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from packidx.errors import BadRecord
+from packidx.records import images
 from packidx.records.conversation import Media
 from packidx.records.dialects import parse
 from packidx.records.media import (
@@ -365,3 +366,12 @@ def test_a_root_above_is_no_way_further_up(tmp_path: Path, monkeypatch: pytest.M
     assert resolve("a.png", MediaRoot("..", False)) == "../a.png"
     with pytest.raises(BadRecord, match="not inside the media root"):
         resolve("../a.png", MediaRoot("..", False))
+
+
+def test_avif_is_named_where_pillow_cannot_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow before 11.3 lists no such format; what the image holds is not to blame."""
+    content = b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf" + bytes(100)
+    listed = tuple(name for name in images._formats() if name != "AVIF")
+    monkeypatch.setattr(images, "_formats", lambda: listed)
+    with pytest.raises(BadRecord, match=r"is AVIF, which Pillow [\d.]+ cannot read and 11.3 can"):
+        images.image_size(content)
