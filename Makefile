@@ -36,10 +36,10 @@ BESIDE_5.6.2  := $(BESIDE_5)
 BESIDE_5.11.0 := $(BESIDE_5)
 
 # The floors of pyproject.toml, in a folder of the same kind, with a pandas that goes with that NumPy.
-BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2
-LOWEST_TESTS := $(addprefix tests/test_,$(addsuffix .py,index cli survey mixture verify \
-                  schema samples_media sampler torch_dataset torch_collate))
-LOWEST_MODELS := tests/test_torch_models.py -k "qwen3 or no_transformers or differs or proves"
+BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 datasets==4.4.1 httpx==0.28.1 httpcore==1.0.9
+LOWEST_TESTS := $(addprefix tests/test_,$(addsuffix .py,index cli estimate continue verify survey \
+                  schema samples_media sampler torch_dataset torch_collate records_media records_video \
+                  export_outputs sql_locked))
 PYARROWS := 21.0.0 23.0.1
 
 .DEFAULT_GOAL := help
@@ -59,11 +59,10 @@ test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Me
 
 test-lowest: $(OVERLAYS)/lowest/.ready $(PYARROWS:%=$(OVERLAYS)/pyarrow-%/.ready)  ## the lowest releases that pyproject.toml admits, and plans by three of pyarrow
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q tests/versions/test_lowest_releases.py
-	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q $(LOWEST_TESTS)
-	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q $(LOWEST_MODELS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q -n auto $(LOWEST_TESTS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) \
 	    PACKIDX_TRANSFORMERS=$$($(BIN)/python tests/versions/floors.py pyproject.toml | sed -n 's/^transformers==//p') \
-	    $(BIN)/python -m pytest -q tests/versions/test_transformers*.py
+	    $(BIN)/python -m pytest -q -n auto tests/versions/test_transformers*.py
 	@OMP_NUM_THREADS=1 PACKIDX_OVERLAYS=$(abspath $(OVERLAYS)) $(BIN)/python -m pytest -q tests/versions/test_golden_ids.py
 
 test-transformers: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready)  ## tiny models and processors under the releases of transformers that trainers pin
