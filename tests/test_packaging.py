@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import tomllib
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 REPO = Path(__file__).parent.parent
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
@@ -45,3 +48,18 @@ def _declared() -> list[tuple[int, int]]:
 
 def _dotted(python: tuple[int, int]) -> str:
     return ".".join(map(str, python))
+
+
+def test_what_came_out_beside_each_trainer_is_in_the_ranges_of_today() -> None:
+    """Else docs/trainers.md is of other ranges: run `make trainers`."""
+    project = PROJECT["project"]
+    extras = [project["optional-dependencies"][one] for one in ("transformers", "torch", "s3")]
+    asked = map(Requirement, [*project["dependencies"], *itertools.chain(*extras)])
+    ranges = {one.name: one.specifier for one in asked}
+    page = (REPO / "docs" / "trainers.md").read_text().partition("What came out")[2]
+    header, _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines() if "|" in line]
+    assert len(rows) >= 10 and header[:2] == ["trainer", "resolves"]
+    for trainer, resolves, *versions in rows:
+        assert resolves == "yes", trainer
+        for package, version in zip(header[2:], versions, strict=True):
+            assert version in ranges[package], f"{trainer}: {package} {version}"
