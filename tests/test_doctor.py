@@ -194,6 +194,8 @@ def test_it_tells_no_secret(tmp_path: Path) -> None:
         ("s3://corpus/a@b/c", "s3://corpus/a@b/c"),
         ("ftp://me@host/x y", "ftp://***@host/x y"),
         ("see https://u:p@h/x?sig=1 and s3://b/k", "see https://***@h/x?*** and s3://b/k"),
+        ("s3://user:p@ss/w0rd@127.0.0.1:1/index", "s3://***@127.0.0.1:1/index"),
+        ("https://h/x#access_token=1 https://h/x;t='1'", "https://h/x#*** https://h/x;***"),
         ("/home/alice/x and /home/alice2/y, /mnt/home/alice", None),
     ],
 )
@@ -203,6 +205,17 @@ def test_what_is_shown_of_places(
     monkeypatch.setenv("HOME", "/home/alice")
     expected = shown or "~/x and /home/alice2/y, /mnt/home/alice"
     assert without_secrets([{"a": (text,)}]) == [{"a": (expected,)}]
+
+
+def test_values_of_variables_named_like_secrets_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"DB_PWD": "hunter22", "MY_APIKEY": "s3cr3ts3cr3t"}.items():
+        monkeypatch.setenv(name, value)
+    for name, value in {"GIT_AUTHOR_NAME": "packidx", "TOKENIZERS_VERSION": "0.23.3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PIP_KEYRING_PROVIDER", "import")
+    told = "packidx 0.23.3 cannot be imported: hunter22 at postgres, key=s3cr3ts3cr3t"
+    shown = "packidx 0.23.3 cannot be imported: *** at postgres, key=***"
+    assert without_secrets(told) == shown
 
 
 def test_options_of_an_index_need_one(capsys: pytest.CaptureFixture[str]) -> None:

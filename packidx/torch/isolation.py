@@ -145,7 +145,7 @@ def _plain(one: Pack, model: Any, attention: str) -> dict[str, Any]:
     if attention in ("indexed", "thd"):
         return collate_packs([one], attention)  # such models take nothing else
     batch = collate_packs([one], "flash" if attention == "flash" else "sdpa")
-    if attention != "flash" and "attention_mask" in inspect.signature(model.forward).parameters:
+    if attention != "flash" and _takes(model, "attention_mask"):
         # As processors return it. Without it Qwen3-VL of transformers 4.57 and 5.0 looks for
         # samples in the positions that it makes of images, and cuts this one there.
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
@@ -156,6 +156,12 @@ def _plain(one: Pack, model: Any, attention: str) -> dict[str, Any]:
         batch["mm_token_type_ids"] = types[None]
     del batch["position_ids"]
     return batch
+
+
+def _takes(model: Any, argument: str) -> bool:
+    """Whether `model`, or the one that an adapter as PEFT's wraps, has an argument of this name."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return argument in inspect.signature(base.forward).parameters
 
 
 def _compared(length: int) -> Tensor:
@@ -176,7 +182,7 @@ def _logits(
         if key not in ("labels", "shift_labels")
     }
     places = places.to(device)
-    few = "logits_to_keep" in inspect.signature(unwrap(model).forward).parameters
+    few = _takes(unwrap(model), "logits_to_keep")
     output = model(**inputs, logits_to_keep=places) if few else model(**inputs)
     logits: Tensor = getattr(output, "logits", output)
     logits = logits.reshape(-1, logits.shape[-1])

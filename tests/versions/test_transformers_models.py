@@ -57,6 +57,25 @@ def test_whole_packs_pass_the_check(tmp_path: Path, family: str, attention: str)
     assert worst < TOLERANCE
 
 
+class Adapted(torch.nn.Module):
+    """A model in an adapter that hands all arguments on, as a plain `PeftModel` does."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner, self.config = model, model.config
+
+    def get_base_model(self) -> torch.nn.Module:
+        return self.inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(*args, **kwargs)
+
+
+def test_a_model_in_an_adapter_passes_the_check(tmp_path: Path) -> None:
+    (pack,) = packs_of(tmp_path, "qwen3_vl")
+    assert check_isolation(Adapted(proof.model_of("qwen3_vl", "sdpa")), pack) < TOLERANCE
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_flash_gets_the_samples_and_towers_keep_their_images(tmp_path: Path, family: str) -> None:
     (pack,) = packs_of(tmp_path, family)

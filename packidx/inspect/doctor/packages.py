@@ -163,7 +163,8 @@ def _is_inside(here: str, wanted: str) -> bool | None:
     # A version is compared with what packidx's own metadata asks for, and with nothing else: that
     # an installer was overruled is the first thing to know about a bug.
     def compare(packaging: Any) -> bool:
-        return bool(packaging.specifiers.SpecifierSet(wanted).contains(here, prereleases=True))
+        release = packaging.version.Version(here)  # fails where nobody can tell
+        return bool(packaging.specifiers.SpecifierSet(wanted).contains(release, prereleases=True))
 
     return _with_packaging(compare)
 
@@ -184,6 +185,7 @@ def _with_packaging(call: Callable[[Any], bool]) -> bool | None:
     try:
         import packaging.markers
         import packaging.specifiers
+        import packaging.version
 
         return call(packaging)
     except Exception:

@@ -11,9 +11,14 @@ from typing import Any, TypeVar
 
 _HIDDEN = "***"
 # Who signs in, by a name alone or with a password, in which anything but white space may be.
-_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@:]*:(?!\d+/)[^\s@]*|[^\s/@]+)@")
-_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s?'\"]+\?)[^\s'\")]+")
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@:]*:(?!\d+/)\S*|[^\s/@]+)@")
+_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s?#;'\"]+[?#;])\S+")
+# Words of variables' names, at whose end these stand: HF_TOKEN, DB_PWD, APIKEY, not GIT_AUTHOR.
+_SECRET = re.compile(
+    "(KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|CREDENTIAL|AUTH|BEARER|COOKIE|SIGNATURE)"
+    r"S?(_|\d|$)",
+    re.IGNORECASE,
+)
 _SHORTEST = 6  # characters of a secret; a shorter value stands in too many innocent words
 
 T = TypeVar("T")
@@ -22,7 +27,7 @@ T = TypeVar("T")
 def without_secrets(value: T) -> T:
     """`value` with all texts in it, however deep, fit to be shown.
 
-    Left out are users and passwords of URLs, what follows their question marks, and the values of
+    Left out are users and passwords of URLs, what follows their `?`, `#` and `;`, and the values of
     environment variables that are named like a secret; the home folder is ``~``.
     """
     shown: T = _walked(value, partial(_shown, secrets=_secrets(os.environ), homes=_homes()))
@@ -45,7 +50,7 @@ def _walked(value: Any, text: Any) -> Any:
 
 def _shown(text: str, secrets: list[str], homes: list[str]) -> str:
     for secret in secrets:
-        text = text.replace(secret, _HIDDEN)
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", _HIDDEN, text)
     text = _USER.sub(rf"\1{_HIDDEN}@", text)
     text = _QUERY.sub(rf"\1{_HIDDEN}", text)
     for home in homes:
