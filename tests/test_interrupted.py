@@ -79,7 +79,10 @@ def test_ctrl_c_at_any_moment(tmp_path: Path, what: str) -> None:
         stopped += 1
         assert code in (1, 130, -signal.SIGINT)  # the last before Python runs a line of ours
         assert code == -signal.SIGINT or said.strip().startswith("packidx: "), said
-        assert json.loads((lengths / "manifest.json").read_text())["fingerprint"] == old.fingerprint
+        fingerprint = json.loads((lengths / "manifest.json").read_text())["fingerprint"]
+        if fingerprint != old.fingerprint:
+            assert fingerprint == many.fingerprint
+            break  # it was done, but for saying so
         if (index / "HEAD").read_bytes() != head:
             assert open_index(index).capacity == 4096
             break  # it was done, but for saying so

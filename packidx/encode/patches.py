@@ -30,6 +30,9 @@ def check_grids(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> No
         if given is None:
             continue
         grids, counted = np.asarray(given), media.grid[media.kind == number]
+        in_chunks = len(grids) > len(counted)  # Kimi's videos
+        if in_chunks and grids.prod(1).sum() == counted.prod(1).sum():
+            continue
         if np.array_equal(grids, counted):
             continue
         release = transformers_class("__version__")

@@ -102,7 +102,10 @@ def _confining(path: str, root: MediaRoot) -> str | None:
     """Which of the folders that may be read a file lies in."""
     folders = [place for place in (root.folder, *root.remote) if not storage.is_url(place)]
     for real_of in (_real_path, os.path.realpath):  # what is remembered may have changed since
-        real = real_of(path)
+        try:
+            real = real_of(path)
+        except OSError:  # a link that goes away while it is followed
+            raise BadRecord("missing_media", f"{shortened(path)!r} is not there") from None
         for folder in folders:
             if is_inside(real, real_folder(folder)):
                 return folder
