@@ -10,7 +10,7 @@ import numpy as np
 
 from packidx.encode.loading import files_of, import_torch, load_image_processor
 from packidx.encode.mrope import MropeMedium, mrope_positions
-from packidx.encode.patches import check_grids
+from packidx.encode.patches import check_grids, check_settings
 from packidx.encode.video import encode_videos, load_video_processor
 from packidx.encode.video_positions import video_positions
 from packidx.errors import BadRecord, OptionError
@@ -203,7 +203,8 @@ class ProcessorEncoder:
         if not images or vision is None:
             return {}
         if self._image_processor is None:
-            self._image_processor = load_image_processor(str(self.files.folder))
+            loaded = load_image_processor(str(self.files.folder))
+            self._image_processor = check_settings(loaded, self.files, "image")
         opened = [_open(medium) for medium in images]
         try:
             # One list of one sample's images, as the whole processor passes them on.
@@ -219,7 +220,8 @@ class ProcessorEncoder:
         if not videos or vision is None:
             return {}
         if self._video_processor is None:
-            self._video_processor = load_video_processor(str(self.files.folder))
+            loaded = load_video_processor(str(self.files.folder))
+            self._video_processor = check_settings(loaded, self.files, "video")
         return encode_videos(videos, vision, self._video_processor)
 
     def _encode_text(

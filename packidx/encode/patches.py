@@ -1,4 +1,4 @@
-"""Whether transformers made the patches that were counted."""
+"""Whether transformers makes the patches that were counted: by its settings, and by its grids."""
 
 from __future__ import annotations
 
@@ -10,6 +10,37 @@ import numpy as np
 from packidx.encode.loading import transformers_class
 from packidx.errors import MismatchError
 from packidx.processor.counter import KINDS, MediaColumns
+from packidx.processor.families import FAMILIES
+from packidx.processor.fingerprint import complete_settings, setting_differences
+from packidx.processor.folder import ProcessorFiles
+
+
+def check_settings(processor: Any, files: ProcessorFiles, kind: str) -> Any:
+    """`processor`, which transformers loaded of a folder, if its settings are the counted ones.
+
+    A folder may hold two files of settings that differ, of which releases read one or the other.
+
+    Args:
+        kind: ``"image"`` or ``"video"``.
+
+    Raises:
+        MismatchError: they are others.
+    """
+    family = next((one for one in FAMILIES.values() if one.name == files.family), None)
+    counted = files.image_settings if kind == "image" else files.video_settings
+    if family is None or counted is None:
+        return processor
+    defaults = family.image_defaults if kind == "image" else family.video_defaults
+    loaded = complete_settings(processor.to_dict(), defaults, family.settings, family.older_names)
+    differences = setting_differences({kind: loaded}, {kind: counted})
+    if differences:
+        release = transformers_class("__version__")
+        raise MismatchError(
+            f"transformers {release} reads the settings of {files.name} otherwise than they were "
+            f"counted ({', '.join(differences)}): make its preprocessor_config.json and "
+            "processor_config.json agree, or use the release that saved it"
+        )
+    return processor
 
 
 def check_grids(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> None:
