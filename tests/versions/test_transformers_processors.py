@@ -272,3 +272,36 @@ def test_without_torchvision_what_a_release_cannot_build_is_a_sentence(
     built = image == "image is built"
     assert built or f"image transformers' image {sentence.format('AutoImageProcessor')}" in image
     assert f"video transformers' video {sentence.format('AutoVideoProcessor')}" in video
+
+
+@pytest.mark.parametrize("name", ["internvl", "qwen2.5-vl"])
+def test_two_files_that_differ_are_read_as_they_were_counted_or_refused(
+    name: str, folders: dict[str, Path], out: Path, tmp_path: Path
+) -> None:
+    """transformers 4 reads the flat file, 5 the nested one, as we do."""
+    folder = tmp_path / name
+    shutil.copytree(folders[name], folder)
+    settings = transformers.AutoImageProcessor.from_pretrained(folders[name]).to_dict()
+    flat, nested = {**settings, "image_mean": [0.1] * 3}, {**settings, "image_mean": [0.2] * 3}
+    own = {"processor_class": settings.get("processor_class") or load_class(folder)}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**flat, **own}, default=str))
+    nested_file = {**read_json(folder / "processor_config.json"), **own, "image_processor": nested}
+    (folder / "processor_config.json").write_text(json.dumps(nested_file, default=str))
+    mean = transformers.AutoImageProcessor.from_pretrained(folder).image_mean
+    encoder, record = ProcessorEncoder(folder), release.clip_records(out / "media")[1]
+    if list(mean) == [0.2] * 3:
+        assert "pixel_values" in encoder(opened(record))
+    else:
+        assert list(mean) == [0.1] * 3
+        with pytest.raises(MismatchError, match=r"image image_mean \[0.1, .* is not \[0.2, "):
+            encoder(opened(record))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def load_class(folder: Path) -> str | None:
+    names = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+    stated = [read_json(folder / one).get("processor_class") for one in names]
+    return next(filter(None, stated), None)
