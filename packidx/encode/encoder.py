@@ -10,7 +10,7 @@ import numpy as np
 
 from packidx.encode.loading import files_of, import_torch, load_image_processor
 from packidx.encode.mrope import MropeMedium, mrope_positions
-from packidx.encode.patches import check_grids, check_settings
+from packidx.encode.patches import check_grids, check_settings, check_tiles, not_built
 from packidx.encode.video import encode_videos, load_video_processor
 from packidx.encode.video_positions import video_positions
 from packidx.errors import BadRecord, OptionError
@@ -166,6 +166,8 @@ class ProcessorEncoder:
             raise media.errors[number]
         pixels = self._encode_media(conversation.media, infos)
         check_grids(media, pixels, self.files.name)
+        if pixels and self.files.vision is not None and self.files.vision.pixels_in_order:
+            check_tiles(media, pixels, self.files.name)
         seconds = pixels.get("second_per_grid_ts")
         intervals = [] if seconds is None else (seconds * self.tokens_per_second).tolist()
         arrays = self._encode_text(conversation, media, intervals)
@@ -205,14 +207,15 @@ class ProcessorEncoder:
         if self._image_processor is None:
             loaded = load_image_processor(str(self.files.folder))
             self._image_processor = check_settings(loaded, self.files, "image")
-        opened = [_open(medium) for medium in images]
+        opened = [_decoded(medium) for medium in images]
         try:
             # One list of one sample's images, as the whole processor passes them on.
             features = self._image_processor(
                 images=[opened], return_tensors="pt", **vision.image_options
             )
-        except (OSError, SyntaxError) as cause:  # PIL, on decoding a broken file
-            raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
+        except ValueError as cause:
+            sizes = ", ".join(f"{image.width}x{image.height}" for image in opened)
+            raise not_built(self.files.name, f"images of {sizes} pixels", cause) from cause
         return {name: features[name] for name in vision.model_inputs if name in features}
 
     def _encode_videos(self, videos: Sequence[tuple[Video, MediaInfo]]) -> dict[str, torch.Tensor]:
@@ -222,7 +225,11 @@ class ProcessorEncoder:
         if self._video_processor is None:
             loaded = load_video_processor(str(self.files.folder))
             self._video_processor = check_settings(loaded, self.files, "video")
-        return encode_videos(videos, vision, self._video_processor)
+        try:
+            return encode_videos(videos, vision, self._video_processor)
+        except ValueError as cause:
+            sizes = ", ".join(f"{info.width}x{info.height}" for _, info in videos)
+            raise not_built(self.files.name, f"videos of {sizes} pixels", cause) from cause
 
     def _encode_text(
         self, conversation: Conversation, media: MediaColumns, intervals: Sequence[float]
@@ -291,6 +298,15 @@ def _open(medium: Media) -> Any:
     if isinstance(medium.ref, str | bytes):
         return open_image(medium.ref)
     raise BadRecord("missing_media", f"an image is given as {type(medium.ref).__name__}: open it")
+
+
+def _decoded(medium: Media) -> Any:
+    image = _open(medium)
+    try:
+        image.load()
+    except (OSError, SyntaxError, ValueError) as cause:  # PIL, on decoding a broken file
+        raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
+    return image
 
 
 def _refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> None:

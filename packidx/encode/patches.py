@@ -43,6 +43,22 @@ def check_settings(processor: Any, files: ProcessorFiles, kind: str) -> Any:
     return processor
 
 
+def check_tiles(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> None:
+    """The same for InternVL, whose patches are tiles of ``pixel_values`` and have no grids.
+
+    Raises:
+        MismatchError: there are more or fewer.
+    """
+    given, counted = len(pixels["pixel_values"]), int(media.grid[:, 0].sum())
+    if given != counted:
+        release = transformers_class("__version__")
+        raise MismatchError(
+            f"the image processor of {name} makes {given} tiles of a sample, and {counted} were "
+            f"counted: transformers {release} does not read its settings as they were counted, "
+            "use a newer release"
+        )
+
+
 def check_grids(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> None:
     """That the grids which transformers gives are those that were counted.
 
@@ -72,3 +88,13 @@ def check_grids(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> No
             f"a sample, and {counted.tolist()} were counted: transformers {release} does not "
             "read its settings as they were counted, use a newer release"
         )
+
+
+def not_built(name: str, media: str, cause: Exception) -> MismatchError:
+    """The error where transformers refuses media that were counted, as older releases do."""
+    reason = " ".join(str(cause).split())[:120]
+    return MismatchError(
+        f"transformers {transformers_class('__version__')} does not build {media}, which were "
+        f"counted, with the processor {name} ({reason}): use a newer release, or estimate again "
+        "without them"
+    )

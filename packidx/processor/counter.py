@@ -178,7 +178,19 @@ class Counter:
                 _refuse_sizes(columns, chosen, sizes)
             else:
                 _fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
+        if vision.one_kind_per_sample:
+            self._refuse_two_kinds(columns, len(conversations))
         return columns
+
+    def _refuse_two_kinds(self, columns: MediaColumns, num_samples: int) -> None:
+        assert self.files is not None
+        owners = columns.owners
+        per_kind = np.zeros((len(KINDS), num_samples), bool)
+        per_kind[columns.kind, owners] = True
+        mixed = per_kind.sum(axis=0) > 1
+        for number in np.flatnonzero(mixed[owners]).tolist():
+            text = f"{self.files.name} cannot encode images and videos of one sample together"
+            columns.errors[number] = BadRecord("unsupported_media", text)
 
     def _media_method(self, kind: str) -> int:
         """How media of a kind are counted, where their family counts them."""

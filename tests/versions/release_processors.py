@@ -76,6 +76,7 @@ def folder_of(name: str, out: Path) -> Path:
     """One of `FAMILIES` or `FURTHER`, saved below `out` by the transformers that is imported."""
     import family_processors
     import family_processors_tiles as tiles
+    from family_templates import GLM46V_TEMPLATE
     from processors import qwen_folders
 
     qwen = qwen_folders(out / "qwen", NUM_RANKS)
@@ -92,6 +93,8 @@ def folder_of(name: str, out: Path) -> Path:
     }
     loader = transformers.AutoProcessor
     processor = loader.from_pretrained(qwen[name]) if name in qwen else make[name]()
+    if name == "glm4v":  # its own writes an assistant's list of texts as Python does
+        processor.chat_template = GLM46V_TEMPLATE
     processor.save_pretrained(out / name)
     return out / name
 

@@ -86,13 +86,20 @@ def real(processor: Any, record: dict[str, Any]) -> Any:
     )
 
 
-@pytest.mark.parametrize("name", release.FAMILIES)
+@pytest.mark.parametrize("name", EVERY)
 def test_ids_and_media_equal_the_processors(name: str, folders: dict[str, Path], out: Path) -> None:
     processor = transformers.AutoProcessor.from_pretrained(folders[name])
     encoders = [ProcessorEncoder(folders[name]), ProcessorEncoder(processor)]
     with_images = 0
     for record in release.records(out / "media"):
-        want = real(processor, record)
+        try:
+            want = real(processor, record)
+        except ValueError:  # older releases' GLM-4V, of an image smaller than a token
+            assert name == "glm4v"
+            for encoder in encoders:
+                with pytest.raises(MismatchError, match="does not build images of .* 13x17"):
+                    encoder(opened(record))
+            continue
         for encoder in encoders:
             found = encoder(opened(record))
             assert found["input_ids"].tolist() == want["input_ids"][0].tolist()
@@ -249,6 +256,17 @@ def test_patches_that_were_not_counted_are_refused(folders: dict[str, Path], out
     counted = encoder(image)["image_grid_thw"].tolist()
     encoder._image_processor = larger
     with pytest.raises(MismatchError, match=rf"and {re.escape(str(counted))} were counted"):
+        encoder(image)
+
+
+def test_tiles_that_were_not_counted_are_refused(folders: dict[str, Path], out: Path) -> None:
+    encoder = ProcessorEncoder(folders["internvl"])
+    other = transformers.AutoProcessor.from_pretrained(folders["internvl"]).image_processor
+    other.max_patches = 1
+    image = opened(release.record(release.make_media(out / "media")[0][2], "?"))
+    counted = len(encoder(image)["pixel_values"])
+    encoder._image_processor = other
+    with pytest.raises(MismatchError, match=rf"makes 1 tiles of a sample, and {counted} were"):
         encoder(image)
 
 

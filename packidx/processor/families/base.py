@@ -112,6 +112,11 @@ class VisionFamily(ABC):
         return False
 
     @property
+    def one_kind_per_sample(self) -> bool:
+        """Whether the pixels of a sample's videos take the place of those of its images."""
+        return False
+
+    @property
     def image_options(self) -> Mapping[str, Any]:
         """What the processor passes to its image processor, whatever that one's settings say."""
         return {}

@@ -73,6 +73,11 @@ class Idefics3Vision(VisionFamily):
     def feature_tokens(self) -> Mapping[str, str]:
         return dict.fromkeys(self.placeholders, IMAGE)
 
+    @property
+    def one_kind_per_sample(self) -> bool:
+        # `SmolVLMProcessor` returns both as ``pixel_values``: the second replaces the first.
+        return True
+
     def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
         rows, columns = self._grid(heights, widths)
