@@ -21,6 +21,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from stat import S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
 from packidx.errors import MissingExtraError, SourceError
@@ -92,6 +93,29 @@ def check_url(url: str) -> None:
     if not is_url(url) or not absolute(url).partition("://")[2]:
         raise SourceError(f"{url} is no URL of a place in an object store: write s3://BUCKET/…")
     _opened(url)
+
+
+def await_answer(url: str, seconds: float) -> None:
+    """See that the store of `url` answers; what it answers does not matter.
+
+    A store that takes connections and never answers is asked again and again by `s3fs` and by
+    `_retried`, for some minutes: right for training, and long for whoever only looks.
+
+    Raises:
+        TimeoutError: it did not answer within `seconds`.
+    """
+    system, place = _opened(url)
+    if not getattr(system, "async_impl", False):  # nobody can stop waiting for others
+        return
+    from fsspec.exceptions import FSTimeoutError
+
+    try:
+        system.exists(place, timeout=seconds)
+    except FSTimeoutError:
+        text = f"the store did not answer within {seconds:g} seconds: check its endpoint"
+        raise TimeoutError(errno.ETIMEDOUT, text, url) from None
+    except Exception:  # which the next request raises, too
+        return
 
 
 def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:
@@ -249,9 +273,16 @@ def read(path: str) -> bytes:
         OSError: it cannot be read.
     """
     if not is_url(path):
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is a pipe or device, and no regular file", path)
             return file.read()
     return _range(path, 0, None)  # with a start, nobody asks for the size first
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Of a FIFO, too, for whose writer opening would wait for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_range(path: str, offset: int, nbytes: int) -> bytes:

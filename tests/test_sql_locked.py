@@ -293,7 +293,7 @@ def test_a_lengths_table_is_asked_by_its_own_path(
     assert main(["sql", "lengths", "FROM packs"]) == 1
     assert "asks 'packs', but there are lengths alone" in capfd.readouterr().err
     assert main(["sql", "nowhere", "FROM packs"]) == 1
-    assert "nowhere does not exist: make one with" in capfd.readouterr().err
+    assert "nowhere does not exist; name the folder or URL" in capfd.readouterr().err
 
 
 def test_a_name_that_nobody_knows_is_told_without_a_way_to_unlock_it(

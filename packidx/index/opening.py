@@ -63,13 +63,18 @@ def _open_stored(folder: str, wanted: str | None, roots: Mapping[str, str] | Non
 
 
 def _no_index(folder: str) -> NotFoundInIndex:
-    what = "is no pack index" if storage.exists(folder) else "does not exist"
     if _is_lengths(folder):
         return NotFoundInIndex(
             f"{folder} is a lengths table and no pack index: make one of it with `packidx plan "
             f"{folder} -o INDEX`, and name that"
         )
-    return NotFoundInIndex(f"{folder} {what}: make one with `packidx plan LENGTHS -o {folder}`")
+    if storage.is_url(folder):
+        what = f"there is no pack index at {folder}: no {storage.join(folder, 'HEAD')} is there"
+    elif storage.exists(folder):
+        what = f"{folder} is no pack index: it has no HEAD and no snapshots"
+    else:
+        what = f"{folder} does not exist"
+    return NotFoundInIndex(f"{what}; name the folder or URL that `packidx plan` wrote (its -o)")
 
 
 def _is_lengths(folder: str) -> bool:
@@ -81,7 +86,12 @@ def _is_lengths(folder: str) -> bool:
 
 
 def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
-    state = "has no HEAD yet" if head is None else f"has HEAD at {head!r:.50}, which is not there"
+    if head is None:
+        state = "has no HEAD yet"
+    elif is_snapshot_id(head) and storage.is_folder(storage.join(folder, f"snapshots/{head}")):
+        state = f"is not whole: snapshots/{head} has no manifest.json"
+    else:
+        state = f"has HEAD at {head!r:.50}, which is not there"
     return NotFoundInIndex(f"{folder} {state}: run `packidx plan LENGTHS -o {folder}` again")
 
 

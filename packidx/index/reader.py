@@ -202,15 +202,20 @@ class Index:
 
     def resolve(self, uri: str) -> str:
         """`uri` with the longest matching prefix of `roots` exchanged."""
+        old = self.root_of(uri)
+        if old is None:
+            return uri
+        prefix, new = old.rstrip("/"), self.roots[old].rstrip("/") or "/"
+        rest = (uri[len(prefix) :] if _is_below(uri, prefix) or uri == old else uri).lstrip("/")
+        return f"{new.rstrip('/')}/{rest}" if rest else new
+
+    def root_of(self, uri: str) -> str | None:
+        """The longest of `roots` that `uri` begins with; any relative path begins with ``.``."""
         for old in sorted(self.roots, key=len, reverse=True):
-            prefix = old.rstrip("/")
-            if uri in (prefix, old) or uri.startswith(prefix + "/"):
-                rest = uri[len(prefix) :].lstrip("/")
-                new = self.roots[old].rstrip("/") or "/"
-                return f"{new.rstrip('/')}/{rest}" if rest else new
-            if prefix == "." and not os.path.isabs(uri) and "://" not in uri:
-                return os.path.join(self.roots[old], uri.removeprefix("./"))
-        return uri
+            prefix, is_relative = old.rstrip("/"), not os.path.isabs(uri) and "://" not in uri
+            if uri == old or _is_below(uri, prefix) or (prefix == "." and is_relative):
+                return old
+        return None
 
     def _damaged(self, pack_id: int, what: str) -> FormatError:
         return FormatError(
@@ -287,3 +292,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         OSError: a store cannot be asked.
     """
     return load(storage.join(str(folder), "manifest.json"), IndexManifest, "plan again")
+
+
+def _is_below(uri: str, prefix: str) -> bool:
+    return uri == prefix or uri.startswith(prefix + "/")
