@@ -1,8 +1,7 @@
 """Imports packages, in a process of its own: what crashes there ends this process alone.
 
-It runs as a script, with nothing of packidx but what it is told on stdin: ``[sys.path, names]``.
-For each name it writes a line with the name before it is imported, and then
-``[error or null, facts or null]`` as JSON.
+It runs as a script, with nothing of packidx but its argument: ``[sys.path, names]`` as JSON. For
+each name it writes a line, ``[error or null, facts or null]`` as JSON.
 """
 
 import json
@@ -13,14 +12,13 @@ from typing import Any
 
 
 def main() -> None:
-    """Import what stdin names, and say what came of it."""
+    """Import what the argument names, and say what came of it."""
     out = os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # some packages print when they are imported
     os.dup2(null, 2)
-    sys.path[:], names = json.load(sys.stdin)
+    sys.path[:], names = json.loads(sys.argv.pop())
     for name in names:
-        print(name, file=out, flush=True)
         print(json.dumps(_imported(name)), file=out, flush=True)
 
 

@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,55 +27,72 @@ class Imported:
 
 
 def try_imports(groups: Sequence[Sequence[str]]) -> dict[str, Imported]:
-    """Import modules, each group in a process of its own, all groups at the same time."""
-    with ThreadPoolExecutor(max(1, len(groups))) as pool:
-        found = list(pool.map(_try_group, groups))
-    return {name: one for group in found for name, one in group.items()}
+    """Import modules, each group in a process of its own, all groups at the same time.
+
+    Behind a module that ends its process, the rest of its group goes on in a new one.
+    """
+    imported: dict[str, Imported] = {}
+    running = [_Child(group) for group in groups]
+    try:
+        while running:
+            child = running[0]
+            answers, ending = child.wait()
+            imported |= dict(zip(child.names, answers, strict=False))
+            running.pop(0)
+            if left := child.names[len(answers) :]:
+                imported[left[0]] = Imported(ending)
+                running += [_Child(left[1:])] if left[1:] else []
+    finally:  # Ctrl-C does not wait for what is being imported
+        for child in running:
+            child.kill()
+    return imported
 
 
-def _try_group(names: Sequence[str]) -> dict[str, Imported]:
-    """One module after the other; behind one that ends its process, the rest in a new one."""
-    found: dict[str, Imported] = {}
-    while left := [name for name in names if name not in found]:
-        lines, ending = _run(left)
-        for name, line in zip(lines[::2], lines[1::2], strict=False):
-            error, facts = json.loads(line)
-            found[name] = Imported(error, facts)
-        if not ending:
-            break
-        culprit = lines[-1] if len(lines) % 2 else left[0]
-        found.setdefault(culprit, Imported(ending))
-    return found
+class _Child:
+    """A process that imports `names`, one after the other."""
 
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        # The parent's path, not the child's: it may have been changed since the start.
+        told = json.dumps([sys.path, self.names])
+        self._until = time.monotonic() + _TIMEOUT
+        self._process = subprocess.Popen(
+            [sys.executable, str(_CHILD), told],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
-def _run(names: Sequence[str]) -> tuple[list[str], str]:
-    """Lines that the process wrote, and how it ended where that was not at its end."""
-    # The parent's path, not the child's: it may have been changed since the start.
-    told = json.dumps([sys.path, list(names)])
-    command = [sys.executable, str(_CHILD)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    def wait(self) -> tuple[list[Imported], str]:
+        """What came of the names, as far as it came, and why it came no further."""
         try:
-            written, _ = process.communicate(told, timeout=_TIMEOUT)
+            written, _ = self._process.communicate(timeout=max(0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
-            written, _ = process.communicate()
-            return written.splitlines(), f"importing it took more than {_TIMEOUT} seconds"
-    if process.returncode == -signal.SIGINT:  # by Ctrl-C, as the parent
-        raise KeyboardInterrupt
-    return written.splitlines(), _ending(process.returncode)
+            return self.kill(), f"importing it took more than {_TIMEOUT} seconds"
+        return _answers(written), _ending(self._process.returncode)
+
+    def kill(self) -> list[Imported]:
+        """End it now; gives what it said before."""
+        self._process.kill()
+        return _answers(self._process.communicate()[0])
+
+
+def _answers(written: str) -> list[Imported]:
+    """The lines of a process, up to the first that is none of its own or not whole."""
+    answers = []
+    for line in written.splitlines():
+        try:
+            error, facts = json.loads(line)
+        except (ValueError, TypeError):
+            break
+        answers.append(Imported(error, facts))
+    return answers
 
 
 def _ending(status: int) -> str:
-    if not status:
-        return ""
-    if status > 0:
-        return f"importing it ended the process with status {status}"
+    if status >= 0:
+        return "importing it ended its process" + (f" with status {status}" if status else "")
     try:
         name = signal.Signals(-status).name
     except ValueError:
