@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .index_options import index_options, refuse_two_encoders
+
 if TYPE_CHECKING:
     from packidx.index import Index
     from packidx.inspect.doctor.finding import Finding
@@ -16,20 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index", required=False)
-@click.option("--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths.")
-@click.option(
-    "--encode",
-    metavar="MODULE:NAME",
-    help="The user's own encoder that counted the lengths; NAME() calls NAME first.",
-)
-@click.option(
-    "--transform", metavar="MODULE:NAME", help="The transform that the lengths were counted with."
-)
-@click.option(
-    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
-)
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@index_options
 def doctor(
     index: str | None,
     processor: str | None,
@@ -52,11 +41,12 @@ def doctor(
     from .console import print_json, say, status
     from .roots import parse_roots
 
+    if index == "":
+        raise OptionError("INDEX is empty: name the folder or URL of an index, or leave it out")
     for name, value in (("processor", processor), ("encode", encode), ("transform", transform)):
         if index is None and value is not None:
             raise OptionError(f"--{name} is of an index: name INDEX as well")
-    if processor is not None and encode is not None:
-        raise OptionError("--processor and --encode both name the encoder: give one of them")
+    refuse_two_encoders(processor, encode)
     moved = parse_roots(roots)
     given = None if index is None else Given(index, moved, processor, encode, transform)
     with status(quiet) as doing:
@@ -64,11 +54,11 @@ def doctor(
     if as_json:
         print_json(report.to_json())
     else:
-        _show_environment(report.environment)
+        _show_environment(report.environment, reading=report.index is not None)
         if report.index is not None:
             _show_index(report.index)
         _show_problems(report.problems)
-        say("marks: ok, NO is wrong, ?? could not be checked, -- is not installed")
+        say("marks: ok, NO is wrong, ?? could not be checked, -- is not here and not needed")
     if report.failure is not None:
         raise PackidxError(report.failure)
 
@@ -90,7 +80,7 @@ _MARKS = {"ok": "ok", "problem": "NO", "unknown": "??", "absent": "--"}
 """In front of lines; read without colours."""
 
 
-def _show_environment(found: Environment) -> None:
+def _show_environment(found: Environment, reading: bool) -> None:
     from .console import print_cells, print_marked
 
     title = f"packidx {found.packidx}, Python {found.python}, {found.platform}"
@@ -102,9 +92,24 @@ def _show_environment(found: Environment) -> None:
         ("", "torch", _torch(found)),
         ("", "attention", _attention(found.attention)),
     ]
+    needed = found.needed(reading)
+    absent = [one.name for one in found.packages if one.version is None and one.name not in needed]
+    if absent:
+        rows.append(("--", "planner", f"{', '.join(absent)}: {_not_needed()}"))
     print_marked(title, rows)
-    print_cells("packages, and what packidx asks for", map(_package, found.packages))
+    shown = [one for one in found.packages if one.name not in absent]
+    print_cells("packages, and what packidx asks for", map(_package, shown))
     print_marked("extras, and what they are for", map(_extra, found.extras))
+
+
+def _not_needed() -> str:
+    from packidx.inspect.doctor.packages import ENCODING, READING
+
+    reader, encoder = ", ".join(("torch", *READING)), " and ".join(ENCODING)
+    return (
+        f"not installed, and not needed to read packs. That takes {reader}; ProcessorEncoder "
+        f"{encoder}, too"
+    )
 
 
 def _memory(found: Environment) -> str:
@@ -174,7 +179,7 @@ def _show_index(found: IndexFacts) -> None:
         )
     rows = []
     for one in found.findings:
-        detail = one.detail if one.state != "problem" else "see below"
+        detail = one.detail if one.state != "problem" else ""  # which stands at the end
         if one.name == "packs" and found.reading is not None:
             detail = "; ".join(filter(None, (_reading(found), detail)))
         if one.do is not None and one.state != "problem":
@@ -214,6 +219,8 @@ def _show_problems(problems: tuple[Finding, ...]) -> None:
         if one.do is not None:
             rows.append(("", "", f"-> {one.do}"))
     print_marked("what is wrong, and what to do", rows)
+    if any("pip install" in (one.do or "") for one in problems):
+        say("pip may move releases that a trainer pins: see docs/trainers.md for how it does not")
 
 
 def _size(nbytes: int) -> str:

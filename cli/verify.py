@@ -6,30 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .index_options import index_options, refuse_two_encoders
+
 if TYPE_CHECKING:
     from packidx.index import Index
 
 
 @click.command()
 @click.argument("index")
-@click.option("--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths.")
-@click.option(
-    "--encode",
-    metavar="MODULE:NAME",
-    help="The user's own encoder that counted the lengths; NAME() calls NAME first.",
-)
-@click.option(
-    "--transform",
-    metavar="MODULE:NAME",
-    help="The transform that the lengths were counted with, for --sample.",
-)
 @click.option("--sample", "num_sampled", default=0, metavar="N", help="Encode N samples for real.")
 @click.option("--seed", default=0, show_default=True, help="Which samples.")
-@click.option(
-    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
-)
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@index_options
 def verify(
     index: str,
     processor: str | None,
@@ -56,8 +43,7 @@ def verify(
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
-    if processor is not None and encode is not None:
-        raise OptionError("--processor and --encode both name the encoder: give one of them")
+    refuse_two_encoders(processor, encode)
     opened = open_index(index, parse_roots(roots))
     encoder = _processor(opened, processor) if encode is None else load_named(encode, "--encode")
     checks = []

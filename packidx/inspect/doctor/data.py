@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,8 @@ from packidx.copies import sizes
 from packidx.errors import PackidxError
 from packidx.fetch import Fetcher, Located
 from packidx.index import Index, Sample
-from packidx.inspect.doctor.finding import Finding
+from packidx.inspect.doctor.finding import Finding, State
+from packidx.inspect.doctor.index import PATIENCE
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
 from packidx.manifest import unsound_file
@@ -50,45 +51,78 @@ def check_data(index: Index) -> Finding:
     """Whether shards and media roots are where the manifest, and the user's roots, say.
 
     Raises:
-        OSError: a store cannot be asked.
+        OSError: a store cannot be asked, or does not answer.
     """
     shards = index.manifest["shards"]
+    unused = _unused_roots(index)
     if not shards:
-        return Finding("data", "ok", "none: planned from bare lengths")
+        return _data("ok", "none: planned from bare lengths", unused)
     step = -(-len(shards) // _MOST)
     looked_at = shards[::step]
     paths = [storage.local_path(index.resolve(shard["uri"])) for shard in looked_at]
+    roots = dict(_media_places(index))
+    stores = {place.split("/", 3)[2]: place for place in (*paths, *roots) if storage.is_url(place)}
+    for place in stores.values():
+        storage.await_answer(place, PATIENCE)
     wrong, here = [], os.getcwd()
     for path, size, shard in zip(paths, sizes(paths), looked_at, strict=True):
         if size is None:
             wrong.append(f"{path} of source {shard['source']} is not there (seen from {here})")
         elif size != shard["bytes"]:
             wrong.append(f"{path} has {size:,} bytes, {shard['bytes']:,} when it was planned")
-    roots = dict(_media_places(index))
     for place, name in roots.items():
         if not storage.is_folder(place):
             wrong.append(f"{place}, media root of source {name}, is not there (seen from {here})")
     if wrong:
         more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        return Finding("data", "problem", f"{wrong[0]}{more}", _MOVED)
+        return _data("problem", f"{wrong[0]}{more}", unused)
     number = f"{len(shards):,}" if step == 1 else f"{len(looked_at):,} of {len(shards):,}"
     sources = len(index.manifest["sources"])
-    found = f"{number} shard{'s' * (len(shards) != 1)} of {sources} source{'s' * (sources != 1)}"
+    seen = f"{number} shard{'s' * (len(shards) != 1)} of {sources} source{'s' * (sources != 1)}"
     media = f", {len(roots)} media root{'s' * (len(roots) != 1)}" if roots else ""
-    return Finding("data", "ok", f"{found}{media}: all there")
+    return _data("ok", f"{seen}{media}: all there", unused)
+
+
+def _data(state: State, detail: str, unused: list[str]) -> Finding:
+    """A finding of the data, and of options `--root` that lead nothing of it elsewhere."""
+    if unused:
+        detail += f"; --root {', '.join(unused)}: no path of the index begins so"
+    if state == "ok" and unused:
+        return Finding("data", "unknown", detail, "leave it out, or write OLD as the index has it")
+    return Finding("data", state, detail, _MOVED if state == "problem" else None)
+
+
+def _unused_roots(index: Index) -> list[str]:
+    manifest = index.manifest
+    stated = [shard["uri"] for shard in manifest["shards"]]
+    stated += [place for place, _ in _stated_media_places(index)]
+    encoder = manifest["lengths"].get("encoder") or {}
+    stated += filter(None, (manifest["lengths"].get("uri"), encoder.get("name")))
+    used = {index.root_of(uri) for uri in stated}
+    return [old for old in index.roots if old not in used]
 
 
 def _media_places(index: Index) -> Iterator[tuple[str, str]]:
     """Folders that the media of sources lie in, as far as they are stated; and whose they are."""
+    for place, source in _stated_media_places(index):
+        yield storage.local_path(index.resolve(place)), source
+
+
+def _stated_media_places(index: Index) -> Iterator[tuple[str, str]]:
+    """The same as the manifest has them, with no root exchanged."""
     for source in index.manifest["sources"]:
         root = source.get("media_root") or (source.get("layout") or {}).get("media_root")
         for place in filter(None, (root, *source.get("remote_media", ()))):
-            yield storage.local_path(index.resolve(place)), source["name"]
+            yield place, source["name"]
 
 
-def check_extras(index: Index, environment: Environment) -> Finding:
-    """Whether the packages are here without which its data cannot be read."""
-    needed = _needed(index)
+def check_extras(index: Index, environment: Environment, is_there: bool) -> Finding:
+    """Whether the packages are here without which its data cannot be read.
+
+    Args:
+        is_there: whether its shards are, so that records of them may be looked at.
+    """
+    needed = _needed(index, _references(index) if is_there else ())
     listed, missing = [], []
     for name, why in sorted(needed.items()):
         extra = environment.extra(name)
@@ -104,14 +138,14 @@ def check_extras(index: Index, environment: Environment) -> Finding:
     return Finding("extras", "ok", f"needed by the packs that were looked at: {said}")
 
 
-def _needed(index: Index) -> dict[str, str]:
+def _needed(index: Index, references: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Extras by name, each with what needs it."""
     needed: dict[str, str] = {}
     places = [index.path, *(index.resolve(one["uri"]) for one in index.manifest["shards"])]
     places += [place for place, _ in _media_places(index)]
     if any(_is_s3(place) for place in places):
         needed["s3"] = "s3:// URLs"
-    for kind, reference in _references(index):
+    for kind, reference in references:
         if kind == "video":
             needed["video"] = "videos"
         if ".lmdb::" in reference:

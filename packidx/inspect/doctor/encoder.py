@@ -6,14 +6,14 @@ No code is run because a manifest names it: what the user wrote is loaded where 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from typing import Any
 
-from packidx.errors import OptionError
 from packidx.index import Index
-from packidx.inspect.doctor.finding import Finding
+from packidx.inspect.doctor.finding import Finding, State
 from packidx.inspect.doctor.index import Given
+from packidx.inspect.doctor.machine import Environment
 
 _SHOWN = 12  # digits of a fingerprint
 _NOT_LOADED = "not loaded, since only the manifest names it"
@@ -30,16 +30,20 @@ class Chosen:
     encode: Any = None
     """The user's own."""
 
+    @property
+    def can_build(self) -> bool:
+        """Whether it is here, and nothing is known to be wrong with it."""
+        is_here = self.processor is not None or self.encode is not None
+        return is_here and self.finding.state != "problem"
 
-def choose(index: Index, given: Given) -> Chosen:
+
+def choose(index: Index, given: Given, environment: Environment) -> Chosen:
     """The encoder that the user names, else the processor that the manifest names, if it is here.
 
     Raises:
         PackidxError: it cannot be loaded.
     """
     stated = index.manifest["lengths"].get("encoder")
-    if given.processor is not None and given.encode is not None:
-        raise OptionError("--processor and --encode both name the encoder: give one of them")
     if given.encode is not None:
         return _own(given.encode, stated)
     if not index.manifest["shards"] and given.processor is None:
@@ -50,7 +54,7 @@ def choose(index: Index, given: Given) -> Chosen:
     name = (stated or {}).get("name")
     if given.processor is None and _is_code(index, name):
         return Chosen(_own_not_given(str(name)))
-    return _processor(index, given.processor, stated or {})
+    return _processor(index, given.processor, stated or {}, environment)
 
 
 def _is_code(index: Index, name: str | None) -> bool:
@@ -58,7 +62,9 @@ def _is_code(index: Index, name: str | None) -> bool:
     return name is not None and ":" in name and not os.path.isdir(index.resolve(name))
 
 
-def _processor(index: Index, given: str | None, stated: dict[str, Any]) -> Chosen:
+def _processor(
+    index: Index, given: str | None, stated: dict[str, Any], environment: Environment
+) -> Chosen:
     from packidx.processor.folder import load_processor
     from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
@@ -72,10 +78,41 @@ def _processor(index: Index, given: str | None, stated: dict[str, Any]) -> Chose
     files = load_processor(folder, policy)
     of = "text alone" if files.image_settings is None else f"family {files.family or 'unknown'}"
     said = f"{given or name} ({of}{'' if labels is None else f', labels {labels}'})"
-    finding = _compared(
-        said, files.fingerprint(), stated.get("fingerprint"), _compared_with(stated)
-    )
+    finding = _compared(said, files.fingerprint(), stated.get("fingerprint"))
+    if finding.state == "ok" and stated.get("fingerprint") is not None:
+        package = environment.package("transformers")
+        here = package.version if package is not None else None
+        finding = _with_release(finding, stated.get("compared") or {}, here)
+        if files.image_settings is None:  # no release of transformers makes pixels of text
+            finding = replace(finding, state="ok", do=None)
+        elif finding.state == "unknown":
+            verify = f"packidx verify {index.path} --processor {folder} --sample 200"
+            finding = replace(finding, do=f"estimate again here, or encode some: `{verify}`")
     return Chosen(finding, processor=folder, labels=labels)
+
+
+def _with_release(finding: Finding, compared: dict[str, Any], here: str | None) -> Finding:
+    """`finding`, and whether the lengths are those of the real processor that is installed.
+
+    Args:
+        finding: of the fingerprint.
+        compared: the manifest's ``encoder.compared``.
+        here: the release of transformers that is installed.
+    """
+    release, reason = compared.get("with"), compared.get("reason")
+    known = False
+    if release is None:
+        said = "lengths were not compared with the real processor"
+        said += f" ({reason})" if reason else ""
+    elif compared.get("unequal"):
+        said = f"lengths were found to differ from {release}"
+    elif release == f"transformers {here}":
+        said, known = f"lengths were compared with {release}", True
+    else:
+        # Which releases make the same pixels, nobody knows: any other one is to be tried.
+        said = f"lengths were compared with {release}, and {here or 'none'} is installed here"
+    state: State = "ok" if known else "unknown"
+    return replace(finding, state=state, detail=f"{finding.detail}; {said}")
 
 
 def _folder_of(index: Index, name: str | None) -> str | None:
@@ -96,18 +133,6 @@ def _folder_of(index: Index, name: str | None) -> str | None:
     return found if os.path.isdir(found) else None
 
 
-def _compared_with(stated: dict[str, Any]) -> str:
-    """What the lengths were compared with when they were counted."""
-    compared = stated.get("compared")
-    if compared is None:
-        return ""
-    if compared["with"] is None:
-        return "; lengths were not compared with the real processor"
-    if compared.get("unequal"):
-        return f"; lengths were found to differ from {compared['with']}"
-    return f"; lengths were compared with {compared['with']}"
-
-
 def _own(spec: str, stated: dict[str, Any] | None) -> Chosen:
     from packidx.named import fingerprint_of, load_named
 
@@ -117,7 +142,7 @@ def _own(spec: str, stated: dict[str, Any] | None) -> Chosen:
     if mine is None:
         detail = f"{spec}: it has no fingerprint, so nobody can tell whether it is the planned one"
         return Chosen(Finding("encoder", "ok", detail), encode=encode)
-    return Chosen(_compared(spec, mine, planned, ""), encode=encode)
+    return Chosen(_compared(spec, mine, planned), encode=encode)
 
 
 def _own_not_given(name: str) -> Finding:
@@ -126,19 +151,17 @@ def _own_not_given(name: str) -> Finding:
     return _unknown(detail, f"give --encode {name} to load and compare it")
 
 
-def _compared(said: str, mine: str, planned: str | None, more: str) -> Finding:
+def _compared(said: str, mine: str, planned: str | None) -> Finding:
     if planned is None:
-        detail = f"{said}: the plan has no fingerprint to compare with{more}"
-        return Finding("encoder", "ok", detail)
+        return Finding("encoder", "ok", f"{said}: the plan has no fingerprint to compare with")
     if mine == planned:
-        return Finding("encoder", "ok", f"{said}: fingerprint {mine[:_SHOWN]} as planned{more}")
-    detail = f"{said} has fingerprint {mine[:_SHOWN]}, the lengths were counted with one of "
-    return Finding(
-        "encoder",
-        "problem",
-        f"{detail}{planned[:_SHOWN]}",
-        "use the processor and label policy of the plan, or estimate and plan again",
+        return Finding("encoder", "ok", f"{said}: fingerprint {mine[:_SHOWN]} as planned")
+    detail = (
+        f"{said} has fingerprint {mine[:_SHOWN]}, the lengths were counted with one of "
+        f"{planned[:_SHOWN]}"
     )
+    do = "use the processor and label policy of the plan, or estimate and plan again"
+    return Finding("encoder", "problem", detail, do)
 
 
 def check_transform(index: Index, given: str | None) -> Finding:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _OPENS_WITH = ("numpy", "pyarrow", "orjson")
 _READ_FROM = ("files", "data", "extras")
 
+PATIENCE = 20.0
+"""Seconds that a store has for its first answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -74,16 +77,18 @@ def examine_index(
 
     doing("looking at the index's files and data")
     options, manifest = opened.manifest["options"], opened.manifest
-    chosen = _guarded("encoder", lambda: encoder.choose(opened, given))
+    chosen = _guarded("encoder", lambda: encoder.choose(opened, given, environment))
     transform = _guarded("transform", lambda: encoder.check_transform(opened, given.transform))
+    there = _guarded("data", lambda: data.check_data(opened))
+    is_there = there.state != "problem"
     findings = [
         Finding("index", "ok", f"format version {manifest['version']}, its manifest is sound"),
         _guarded("files", lambda: data.check_files(opened)),
         data.check_lengths(opened),
         chosen if isinstance(chosen, Finding) else chosen.finding,
         transform,
-        _guarded("data", lambda: data.check_data(opened)),
-        _guarded("extras", lambda: data.check_extras(opened, environment)),
+        there,
+        _guarded("extras", lambda: data.check_extras(opened, environment, is_there)),
     ]
     doing("reading packs")
     reading, last = _read(opened, given, environment, makers, chosen, findings)
@@ -107,11 +112,16 @@ def _opened(given: Given, environment: Environment) -> Index | Finding:
             detail = f"it cannot be opened without {name}, which is missing or broken"
             return Finding("index", "problem", detail, package.install)
     try:
+        from packidx import storage
         from packidx.index import open_index
 
+        if storage.is_url(given.index):
+            storage.await_answer(given.index, PATIENCE)
         return open_index(given.index, given.roots)
     except PackidxError as error:
         return Finding("index", "problem", str(error))
+    except OSError as error:
+        return Finding("index", "problem", _of_a_file(error))
     except Exception as error:  # of a store's library, or of a broken package
         return Finding("index", "problem", f"it cannot be opened ({words_of(error)})")
 
@@ -122,8 +132,16 @@ def _guarded(name: str, look: Callable[[], Any]) -> Any:
         return look()
     except PackidxError as error:
         return Finding(name, "problem", str(error))
-    except Exception as error:  # of packages that are broken, of stores, of the user's code
+    except OSError as error:
+        return Finding(name, "problem", _of_a_file(error))
+    except Exception as error:  # of packages that are broken, of the user's code
         return Finding(name, "problem", words_of(error))
+
+
+def _of_a_file(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return words_of(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 def _read(
@@ -183,7 +201,7 @@ def _why_not_built(
         detail = f"packs cannot be built here: torch {state}"
         return detail, Finding("packs", "problem", detail, do)
     stopping = {one.name: one for one in findings if one.state != "ok"}
-    if "encoder" in stopping or isinstance(chosen, Finding):
+    if isinstance(chosen, Finding) or not chosen.can_build:
         return "packs not built, for want of the encoder that the lengths were counted with", None
     if "transform" in stopping:
         return "packs not built, for want of the transform that the lengths were counted with", None

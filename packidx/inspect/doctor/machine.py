@@ -15,6 +15,7 @@ from packidx.errors import PackidxError
 from packidx.inspect.doctor.finding import Finding
 from packidx.inspect.doctor.imports import Imported, try_imports
 from packidx.inspect.doctor.packages import (
+    READING,
     Extra,
     Package,
     extras,
@@ -24,8 +25,10 @@ from packidx.inspect.doctor.packages import (
     with_imports,
 )
 
+# What is no package of ours, and runs batches of `collate`: imported as its models import it.
+_THD, _INDEXED = "transformer_engine.pytorch", "nemo_automodel"
 # Others would wait for these, so that they have processes of their own.
-_SLOW = (("torch", "flash_attn"), ("transformers", "ray"))
+_SLOW = (("torch", "flash_attn"), ("transformers", "ray"), (_THD,), (_INDEXED,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,21 @@ class Environment:
     def extra(self, name: str) -> Extra | None:
         return next((one for one in self.extras if one.name == name), None)
 
+    @property
+    def can_read(self) -> bool:
+        """Whether packs can be read here with an encoder of the user's own."""
+        core = (one for one in self.packages if one.name in READING)
+        return self.torch is not None and all(one.is_here for one in core)
+
+    def needed(self, reading: bool) -> frozenset[str]:
+        """Names of the packages that must be here: all, or in a training image the reader's.
+
+        Args:
+            reading: whether packs are to be read; else whatever is possible here.
+        """
+        listed = READING if reading or self.can_read else (one.name for one in self.packages)
+        return frozenset(listed)
+
 
 def examine_environment() -> Environment:
     """Look around; every package that is installed is imported, in other processes."""
@@ -94,6 +112,7 @@ def examine_environment() -> Environment:
     packages, optional = required(), extras()
     listed = [*packages, *(one for extra in optional for one in extra.packages)]
     here = dict.fromkeys(one.module for one in listed if one.version is not None)
+    here |= {name: None for name in (_THD, _INDEXED) if is_importable(name.partition(".")[0])}
     slow = [[name for name in group if name in here] for group in _SLOW]
     quick = [name for name in here if not any(name in group for group in _SLOW)]
     imported = try_imports([group for group in (*slow, quick) if group])
@@ -114,25 +133,27 @@ def examine_environment() -> Environment:
         packages=packages,
         extras=optional,
         torch=torch,
-        attention=tuple(_attention(torch, optional)),
+        attention=tuple(_attention(torch, imported)),
     )
 
 
-def environment_problems(environment: Environment) -> list[Finding]:
-    """Packages that packidx asks for and that are not here, broken, or of another version."""
+def environment_problems(environment: Environment, reading: bool) -> list[Finding]:
+    """Packages that are needed and not here, that are broken, or of another version than asked.
+
+    Args:
+        environment: what there is.
+        reading: see `Environment.needed`.
+    """
     problems = []
-    for one in environment.packages:
-        if one.version is None:
+    optional = [one for extra in environment.extras for one in extra.packages]
+    listed = {one.name: one for one in (*optional, *environment.packages)}
+    needed = environment.needed(reading)
+    for one in listed.values():
+        if one.version is None and one.name in needed:
             problems.append(_problem(one, f"{one.name} is not installed, which packidx needs"))
-    seen: set[str] = set()
-    for one in (*environment.packages, *(p for e in environment.extras for p in e.packages)):
-        if one.name in seen:
-            continue
-        seen.add(one.name)
-        if one.broken is not None:
-            problems.append(
-                _problem(one, f"{one.name} {one.version} cannot be imported ({one.broken})")
-            )
+        elif one.broken is not None:
+            said = f"{one.name} {one.version} cannot be imported ({one.broken})"
+            problems.append(_problem(one, said))
         elif one.inside is False:
             said = f"{one.name} {one.version} is here, packidx asks for {one.name}{one.wanted}"
             problems.append(_problem(one, said))
@@ -142,9 +163,14 @@ def environment_problems(environment: Environment) -> list[Finding]:
     return problems
 
 
-def lacks_a_need(environment: Environment) -> bool:
-    """Whether packidx itself cannot work here as a whole."""
-    return not all(one.is_here for one in environment.packages)
+def lacking(environment: Environment) -> list[str]:
+    """Names of packages without which packidx cannot work here, or that are broken."""
+    needed = environment.needed(reading=False)
+    return [
+        one.name
+        for one in environment.packages
+        if one.broken is not None or (one.version is None and one.name in needed)
+    ]
 
 
 def _problem(package: Package, detail: str) -> Finding:
@@ -202,30 +228,32 @@ def devices_in_words(torch: Torch) -> str:
     return f"{built}: " + ", ".join(f"{number} x {name}" for name, number in names.items())
 
 
-def _attention(torch: Torch | None, extras: tuple[Extra, ...]) -> list[Finding]:
+def _attention(torch: Torch | None, imported: dict[str, Imported]) -> list[Finding]:
     """By `collate`'s names."""
     if torch is None:
         return [Finding("sdpa", "absent", "torch is not usable here")]
-    flash = next((p for e in extras for p in e.packages if p.name == "flash-attn"), None)
-    found = [Finding("sdpa", "ok", "eager, too")]
     if torch.has_flex:
         only = "" if torch.available else "forward only: training needs a GPU"
-        found.append(Finding("flex", "ok", only))
+        flex = Finding("flex", "ok", only)
     else:
-        found.append(Finding("flex", "absent", "this torch has no flex_attention"))
-    if flash is None or flash.version is None:
-        found.append(Finding("flash", "absent", "flash-attn is not installed"))
-    elif flash.broken is not None:
-        found.append(Finding("flash", "problem", "flash-attn cannot be imported"))
-    elif not torch.available:
-        found.append(Finding("flash", "absent", "flash-attn is here, but no GPU"))
-    else:
-        found.append(Finding("flash", "ok", ""))
-    for name, module, words in (
-        ("thd", "transformer_engine", "Transformer Engine"),
-        ("indexed", "nemo_automodel", "NeMo Automodel"),
-    ):
-        there = is_importable(module)
-        detail = "" if there else f"{words} is not installed"
-        found.append(Finding(name, "ok" if there else "absent", detail))
-    return found
+        flex = Finding("flex", "absent", "this torch has no flex_attention")
+    gpu = torch.available
+    return [
+        Finding("sdpa", "ok", "eager, too"),
+        flex,
+        _kernels("flash", "flash-attn", imported.get("flash_attn"), gpu),
+        _kernels("thd", "Transformer Engine", imported.get(_THD), gpu),
+        # Its models run on CPUs, too, with torch's own attention.
+        _kernels("indexed", "NeMo Automodel", imported.get(_INDEXED), True),
+    ]
+
+
+def _kernels(name: str, package: str, imported: Imported | None, has_device: bool) -> Finding:
+    """An attention that takes a package, what came of importing that, and its device."""
+    if imported is None:
+        return Finding(name, "absent", f"{package} is not installed")
+    if imported.error is not None:
+        return Finding(name, "problem", f"{package} cannot be imported: {imported.error}")
+    if not has_device:
+        return Finding(name, "absent", f"{package} is here, but no GPU")
+    return Finding(name, "ok", "")

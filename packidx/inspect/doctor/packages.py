@@ -16,6 +16,12 @@ _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
 _MODULES = {"pillow": "PIL", "pyyaml": "yaml"}  # where they are not called as their package is
 _FOR_DEVELOPERS = {"dev", "all"}
 
+READING = ("numpy", "pyarrow", "orjson", "pillow")
+"""What an index is read with, besides torch (docs/training-image.md); the rest plans."""
+
+ENCODING = ("tokenizers", "jinja2")
+"""What `ProcessorEncoder` needs besides."""
+
 # What each extra of pyproject.toml is for, in a few words; a test has one for each.
 ENABLES = {
     "transformers": "the real processors: pixels, and `exact` compared",
@@ -25,7 +31,6 @@ ENABLES = {
     "lmdb": "images given as path.lmdb::key",
     "ray": "--engine ray: many machines",
     "s3": "s3:// sources, lengths, indexes",
-    "report": "a report on one page (a command to come)",
     "flash": "packs through flash-attention's kernels, on a GPU",
 }
 

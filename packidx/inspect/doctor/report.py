@@ -12,7 +12,7 @@ from packidx.inspect.doctor.machine import (
     Environment,
     environment_problems,
     examine_environment,
-    lacks_a_need,
+    lacking,
 )
 from packidx.inspect.doctor.private import without_secrets
 
@@ -48,7 +48,7 @@ def examine(
     doing("importing packages")
     environment = examine_environment()
     index = None if given is None else examine_index(given, environment, makers, doing)
-    problems = environment_problems(environment)
+    problems = environment_problems(environment, reading=index is not None)
     of_index = [one for one in index.findings if one.state == "problem"] if index else []
     report = Report(
         environment=environment,
@@ -65,9 +65,10 @@ def _failure(
     if index is not None:
         if not of_index:
             return None
-        do = f": {of_index[0].do}" if of_index[0].do else ""
-        return f"{index.path} cannot be read here: {of_index[0].detail}{do}"
-    if not lacks_a_need(environment):
+        first = of_index[0]
+        state = "is damaged" if first.name == "files" else "cannot be read here"
+        return f"{index.path} {state}: {first.detail}{f': {first.do}' if first.do else ''}"
+    if not (names := lacking(environment)):
         return None
-    lacking = ", ".join(one.name for one in environment.packages if not one.is_here)
-    return f"packidx needs {lacking}, missing or broken here: install what the report names"
+    listed = ", ".join(names)
+    return f"packidx needs {listed}, missing or broken here: install what the report names"
