@@ -151,6 +151,14 @@ def test_what_reading_needs_is_wrong_where_it_is_absent(own: Path) -> None:
     assert said.count("pip may move releases that a trainer pins: see docs/trainers.md") == 1
 
 
+def test_what_a_processor_needs_is_named_where_it_is_absent(counted: Path) -> None:
+    done = doctor("index", absent=(*PLANNER, "tokenizers", "jinja2"))
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "NO encoder" in said and "-> pip install tokenizers" in said
+    assert "tokenizers is not installed" in done.stderr
+
+
 def test_without_an_index_it_fails_only_where_packs_are_neither_planned_nor_read(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packidx.errors import MissingExtraError, PackidxError
 from packidx.inspect.doctor.finding import Finding, words_of
 from packidx.inspect.doctor.machine import Environment
+from packidx.inspect.doctor.packages import ENCODING
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -132,6 +133,9 @@ def _guarded(name: str, look: Callable[[], Any]) -> Any:
         return look()
     except PackidxError as error:
         return Finding(name, "problem", str(error))
+    except ModuleNotFoundError as error:
+        do = f"pip install {error.name}" if error.name in ENCODING else None
+        return Finding(name, "problem", f"{error.name} is not installed, which this needs", do)
     except OSError as error:
         return Finding(name, "problem", _of_a_file(error))
     except Exception as error:  # of packages that are broken, of the user's code
