@@ -12,7 +12,7 @@ from packidx.errors import OptionError
 from packidx.records.layout import COLUMNS, TAGS
 
 if TYPE_CHECKING:
-    from packidx.estimate.progress import Progress
+    from packidx.run.progress import Progress
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -131,7 +131,7 @@ def _kind_of(output: str | None) -> str:
 
 def _bytes(size: str | None) -> int | None:
     from packidx.errors import OptionError
-    from packidx.sizes import parse_size
+    from packidx.io.sizes import parse_size
 
     if size is None:
         return None
@@ -213,7 +213,7 @@ def _file_of(output: str | None) -> Path | None:
 
 
 def _write(answer: Iterator[bytes], target: Path) -> None:
-    from packidx.files import atomic_file
+    from packidx.io.files import atomic_file
 
     with atomic_file(target) as file:
         file.writelines(answer)

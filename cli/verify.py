@@ -35,7 +35,7 @@ def verify(
     """
     from packidx.errors import OptionError, VerificationError
     from packidx.index import open_index
-    from packidx.named import load_named
+    from packidx.user_code.named import load_named
     from packidx.verify import verify as run
 
     from .console import print_json, print_table, status

@@ -16,7 +16,7 @@ from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.index import open_index
 from packidx.index.cost import COLUMNS, pack_cost
 from packidx.index.idle import ScheduledPacks, ranks_stats
-from packidx.mix import derive_key
+from packidx.permutation import derive_key
 from packidx.plan import plan_packs
 from packidx.plan.capped import alternatives
 

@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packidx import cache, storage
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.index import Index, Sample
+from packidx.io import cache, storage
 
 if TYPE_CHECKING:
     from packidx.records.layout import Layout

@@ -2,7 +2,7 @@
 
 A string is read as 64-bit words: its number of UTF-8 bytes, then the bytes 8 at a time, little
 endian, the last word filled up with zero bytes. With S = splitmix64 (Steele, Lea and Flood, Fast
-Splittable Pseudorandom Number Generators, OOPSLA 2014, section 4, as in `packidx.mix`) and
+Splittable Pseudorandom Number Generators, OOPSLA 2014, section 4, as in `packidx.permutation`) and
 arithmetic modulo 2^64
 
     hash = S( sum over j of S(word_j xor S(j)) )        j = 0 for the number of bytes
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.mix import splitmix64
+from packidx.permutation import splitmix64
 
 Uint64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
@@ -52,7 +52,7 @@ def hash_ints(values: NDArray[np.integer], key: int) -> Uint64s:
 
     Args:
         values: [n]; a negative one stands for its two's complement in 64 bits.
-        key: any 64-bit integer (see `packidx.mix.derive_key`).
+        key: any 64-bit integer (see `packidx.permutation.derive_key`).
     """
     out = np.empty(len(values), np.uint64)
     for first in range(0, len(values), _BLOCK):

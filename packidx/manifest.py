@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from packidx import storage
-from packidx.copies import sizes
+from packidx.io import storage
+from packidx.io.copies import sizes
 
 _PACKAGES = ("packidx", "numpy", "pyarrow", "polars", "orjson", "pillow", "tokenizers", "jinja2")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from packidx.files import file_digest, write_json
 from packidx.format import index, lengths
 from packidx.format.manifest import content_digest
 from packidx.index.checksums import file_checksums
+from packidx.io.files import file_digest, write_json
 from packidx.schema import FORMAT_VERSION, LENGTHS_FORMAT
 
 Change = Callable[[dict[str, Any]], Any] | Mapping[str, Any]

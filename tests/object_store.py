@@ -52,7 +52,7 @@ class Store:
 
     def put_tree(self, folder: Path, prefix: str = "") -> str:
         """Copy a folder into the bucket; gives its URL."""
-        from packidx import storage
+        from packidx.io import storage
 
         url = f"{URL}/{prefix}" if prefix else URL
         for file in sorted(folder.rglob("*")):
@@ -112,7 +112,7 @@ def _forget_clients() -> None:
     """fsspec keeps clients, and these remember the endpoint."""
     import s3fs
 
-    from packidx import cache
+    from packidx.io import cache
 
     s3fs.S3FileSystem.clear_instance_cache()
     cache.forget()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packidx.index import composition as module
 from packidx.index.composition import Composition, composition, exact_dot
-from packidx.mix import BijectiveMix, derive_key, permutation
+from packidx.permutation import BijectiveMix, derive_key, permutation
 
 SAMPLE = st.tuples(st.integers(1, 50), st.integers(0, 3))
 PACKS = st.lists(st.lists(SAMPLE, min_size=1, max_size=8), min_size=1, max_size=20)

@@ -18,9 +18,10 @@ from object_store import URL, object_store
 from packidx_cli.doctor import make_dataset, make_encoder
 from packidx_cli.main import main
 
-from packidx import estimate_lengths, open_index, plan_packs, storage
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.inspect.doctor.index import Given, IndexFacts, Makers, examine_index
 from packidx.inspect.doctor.machine import Environment, examine_environment
+from packidx.io import storage
 
 NAMES = ["index", "files", "lengths", "encoder", "transform", "data", "extras", "packs"]
 CODE = """

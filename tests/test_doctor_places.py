@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
-from packidx import open_index, plan_packs, storage
+from packidx import open_index, plan_packs
 from packidx.errors import NotFoundInIndex
 from packidx.inspect.doctor import index as doctor_index
 from packidx.inspect.doctor import report as doctor_report
 from packidx.inspect.doctor.machine import Environment, examine_environment
+from packidx.io import storage
 
 
 @pytest.fixture(scope="module")

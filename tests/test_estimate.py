@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from packidx import schema, staging
+from packidx import schema
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import LengthsSummary, estimate_lengths, pool, rows, work
+from packidx.io import output_folder
 from packidx.processor.counter import Counter
 from packidx.records import sources
 from packidx.records.sources import read_record
@@ -230,7 +231,7 @@ def test_a_failure_leaves_the_old_table(
 ) -> None:
     shard = write(tmp_path / "a.jsonl", [chat()])
     if not exchange:
-        monkeypatch.setattr(staging, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(output_folder, "_exchange", lambda one, other: False)
     estimate_lengths(str(shard), tmp_path / "out", workers=1)
     old = contents(tmp_path / "out")
     write(shard, [chat(), chat()])

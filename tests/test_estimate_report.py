@@ -16,7 +16,7 @@ from packidx_cli.main import main
 from packidx import estimate_lengths, schema
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import parts
-from packidx.staging import Place
+from packidx.io.output_folder import Place
 
 ASKED = {"role": "user", "content": "hello there"}
 SAID = {"role": "assistant", "content": "good day"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.mix import permutation
+from packidx.permutation import permutation
 from packidx.plan.even import even_out
 
 SLOTS = st.lists(

@@ -29,7 +29,7 @@ from packidx_cli.main import cli
 from PIL import Image
 from test_records_webdataset import CHATS, DIALECTS, dumped, members_of, picture, put, turns
 
-from packidx import estimate_lengths, open_index, plan_packs, storage
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError, PackidxError
 from packidx.export import energon
@@ -37,6 +37,7 @@ from packidx.export.energon import export_energon
 from packidx.export.energon_lines import written
 from packidx.export.energon_sources import as_energon_names
 from packidx.export.members import MemberName, NamedSample, read_named
+from packidx.io import storage
 from packidx.records.dialects import parse
 from packidx.records.layout import DEFAULT
 from packidx.torch import PackedDataset

@@ -33,12 +33,13 @@ from PIL import Image
 from record_files import tar_of
 from webdataset import tariterators
 
-from packidx import estimate_lengths, files, open_index, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, SourceError
 from packidx.export.wds import WdsSummary, export_wds
 from packidx.export.wds_media import extension
 from packidx.export.wds_texts import is_pairs, messages_of, pairs_of
 from packidx.index import Index
+from packidx.io import files
 from packidx.records.dialects import parse
 
 ASK, SAY = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}

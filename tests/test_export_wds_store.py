@@ -12,10 +12,11 @@ from object_store import URL, Store, object_store
 from record_files import chats, tar_of
 from test_export_wds import contents, picture
 
-from packidx import estimate_lengths, open_index, plan_packs, storage
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
 from packidx.export.wds import export_wds
 from packidx.index import Index
+from packidx.io import storage
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packidx import hashing
 from packidx.hashing import NULL_HASH, hash_ints, hash_strings
-from packidx.mix import splitmix64
+from packidx.permutation import splitmix64
 
 TEXTS = st.lists(st.none() | st.text(max_size=40), max_size=30)
 MASK = (1 << 64) - 1

@@ -13,10 +13,10 @@ from packidx_cli.main import main
 from torch_packs import SyntheticEncode, make_index, record
 
 from packidx.errors import FormatError, NotFoundInIndex, PackidxError
-from packidx.files import write_json
 from packidx.format.index import IndexManifest
 from packidx.format.manifest import Container, sealed
 from packidx.index import Index, open_index
+from packidx.io.files import write_json
 from packidx.plan import plan_packs
 from packidx.records.containers import container
 from packidx.torch import PackedDataset

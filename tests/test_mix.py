@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.mix import BijectiveMix, derive_key, permutation, splitmix64
+from packidx.permutation import BijectiveMix, derive_key, permutation, splitmix64
 
 
 @given(st.integers(1, 63), st.integers(0, 2**64 - 1), st.data())

@@ -11,9 +11,9 @@ import pytest
 import s3fs
 from object_store import URL, Store, object_store
 
-from packidx import storage
 from packidx.errors import OptionError
-from packidx.publish import LIST, check_bucket, publish
+from packidx.io import storage
+from packidx.io.publish import LIST, check_bucket, publish
 
 
 @pytest.fixture(scope="module")

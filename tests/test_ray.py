@@ -28,7 +28,7 @@ from packidx.errors import MismatchError, MissingExtraError, OptionError, Source
 from packidx.estimate import work
 from packidx.index.verify import verify_snapshot
 from packidx.plan import ray_windows
-from packidx.ray_tasks import RayTasks
+from packidx.run.ray.tasks import RayTasks
 from packidx.torch import PackSampler
 
 N = 6000

@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import SourceError
 from packidx.estimate import work
-from packidx.ray_tasks import RayTasks
+from packidx.run.ray.tasks import RayTasks
 
 
 @pytest.fixture(scope="module")

@@ -462,8 +462,8 @@ def test_memory_does_not_grow_with_the_file(
     monkeypatch.setattr(base.file_blocks, "__defaults__", (0, None, 20_000))
     monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
     monkeypatch.setattr("packidx.records.containers.parquet._MAX_BATCH", 20)
-    monkeypatch.setattr("packidx.records.extents._KEPT", 100_000)
-    monkeypatch.setattr("packidx.records.extents._MOST", 20_000)
+    monkeypatch.setattr("packidx.io.ranges._KEPT", 100_000)
+    monkeypatch.setattr("packidx.io.ranges._MOST", 20_000)
 
     def peak(count: int) -> int:
         path = write(tmp_path, kind, chats(count))

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
-from packidx import storage
 from packidx.errors import BadRecord, SourceError
-from packidx.records import extents
-from packidx.records.extents import Extent, Window
+from packidx.io import ranges, storage
+from packidx.io.ranges import Extent, Window
 from packidx.records.image_headers import webp_size
 from packidx.records.images import image_size, open_image
 
@@ -60,9 +59,9 @@ def test_a_window_gives_the_files_bytes(
     path: str, places: list[tuple[int, int]], block: int, gap: int, head: int, end: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extents, "_KEPT", 2000)
-        patch.setattr(extents, "_MOST", 700)
-        patch.setattr(extents, "_LEAD", 20)
+        patch.setattr(ranges, "_KEPT", 2000)
+        patch.setattr(ranges, "_MOST", 700)
+        patch.setattr(ranges, "_LEAD", 20)
         window = Window(path, end, block, gap, DATA[:head])
         for offset, nbytes in places:
             expected = DATA[offset : max(offset, min(end, offset + nbytes))]
@@ -71,7 +70,7 @@ def test_a_window_gives_the_files_bytes(
 
 
 def test_what_was_read_is_not_read_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extents, "_LEAD", 10)
+    monkeypatch.setattr(ranges, "_LEAD", 10)
     reads = Reads(monkeypatch)
     window = Window(path, len(DATA), 500, 200)
     window.read(0, 100)

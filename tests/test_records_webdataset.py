@@ -32,10 +32,10 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
+from packidx.io.ranges import Extent, Window
 from packidx.records import sources
 from packidx.records.containers import tar
 from packidx.records.expand import expand_sources
-from packidx.records.extents import Extent, Window
 from packidx.records.sources import RawRecord, read_records, read_row, scan
 from packidx.torch import PackedDataset
 

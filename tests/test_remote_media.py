@@ -13,8 +13,9 @@ from object_store import URL, Store, object_store
 from packidx_cli.main import main
 from PIL import Image
 
-from packidx import estimate_lengths, open_index, plan_packs, storage
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.io import storage
 from packidx.precompute import precompute
 from packidx.torch import PackedDataset
 

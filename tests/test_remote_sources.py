@@ -23,10 +23,11 @@ from record_files import chats, write
 from torch.utils.data import DataLoader
 from torch_packs import SyntheticEncode
 
-from packidx import cache, estimate_lengths, open_index, plan_packs, storage
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import SourceError
 from packidx.fetch import is_transient
+from packidx.io import cache, storage
 from packidx.precompute import precompute
 from packidx.records.expand import expand_sources, short_names
 from packidx.records.media import open_media

@@ -22,14 +22,15 @@ from packidx_cli.main import main
 from torch.utils.data import DataLoader
 from torch_packs import SyntheticEncode, make_index, record
 
-from packidx import estimate_lengths, open_index, plan_packs, storage
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
 from packidx.estimate.output import first_rejected
 from packidx.index import Index, snapshot_ids
 from packidx.index.verify import check_files, verify_snapshot
+from packidx.io import storage
+from packidx.io.output_folder import replacing
+from packidx.io.publish import LIST
 from packidx.plan.lengths import read_lengths
-from packidx.publish import LIST
-from packidx.staging import replacing
 from packidx.torch import PackedDataset, PackSampler
 from packidx.verify import verify
 
@@ -41,7 +42,7 @@ TASK_BYTES = 4_000
 DYING = f"""
 import json, os, signal, sys, threading
 import packidx.estimate.lengths, packidx.plan, packidx_cli.estimate, packidx_cli.plan, s3fs
-from packidx import storage
+from packidx.io import storage
 from packidx.estimate import work
 from packidx.records import sources
 from packidx.records.containers import lines
@@ -479,7 +480,7 @@ def test_a_local_index_loads_nothing_for_stores(tmp_path: Path) -> None:
     script = (
         "import sys; from packidx import open_index; open_index(sys.argv[1]).pack(0);"
         "print([name for name in sys.modules if name.split('.')[0] in ('fsspec', 's3fs')"
-        " or name in ('packidx.cache', 'packidx.publish')])"
+        " or name in ('packidx.io.cache', 'packidx.io.publish')])"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "i")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

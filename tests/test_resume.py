@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from dying import dying
 
-from packidx import staging
 from packidx.errors import OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths, work
+from packidx.io import output_folder as staging
 from packidx.records import sources
 
 TASK_BYTES = 40_000

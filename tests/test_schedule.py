@@ -12,7 +12,7 @@ from vlm_mix import SOURCES, vlm_mix
 
 from packidx.errors import OptionError
 from packidx.index.idle import ScheduledPacks, ranks_stats
-from packidx.mix import permutation
+from packidx.permutation import permutation
 from packidx.plan import schedule as module
 from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.cost import DEFAULT_PRESET, parse

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from packidx import schema
-from packidx.files import array_digest, file_digest
 from packidx.index.order import permute
-from packidx.mix import derive_key
+from packidx.io.files import array_digest, file_digest
+from packidx.permutation import derive_key
 
 ROOT = Path(__file__).parent.parent
 

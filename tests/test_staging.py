@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from packidx.errors import OptionError
-from packidx.staging import replacing
+from packidx.io.output_folder import replacing
 
 
 def test_an_empty_path_is_not_the_working_folder(

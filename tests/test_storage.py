@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from object_store import URL, Store, object_store
 
-from packidx import cache, storage
 from packidx.errors import MissingExtraError, OptionError, SourceError
+from packidx.io import cache, storage
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -243,7 +243,7 @@ def test_copies_are_made_once_and_bounded(
 
 KILLED = """
 import os, signal, sys
-from packidx import cache, storage
+from packidx.io import cache; from packidx.io import storage
 
 def die(url, start, end):
     if start:

@@ -21,7 +21,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.transform import Transform, planned_transform
+from packidx.user_code.transform import Transform, planned_transform
 
 COUNT = 40
 CODE = '''

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import torch
 from manifests import write_lengths_manifest
 
-from packidx.files import digest
 from packidx.index import Index, open_index
+from packidx.io.files import digest
 from packidx.plan import plan_packs
 from packidx.schema import LENGTHS, conform
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from packidx.encode.loading import transformers_class
 from packidx.errors import BadRecord, SourceError
-from packidx.files import digest
+from packidx.io.files import digest
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.processor.families.base import Ints
 from packidx.records.conversation import MediaInfo

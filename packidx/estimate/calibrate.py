@@ -24,9 +24,9 @@ from packidx.estimate.parts import Part
 from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
-from packidx.mix import BijectiveMix, derive_key
+from packidx.io.output_folder import Place
+from packidx.permutation import BijectiveMix, derive_key
 from packidx.records.sources import RawRecord, read_row
-from packidx.staging import Place
 
 Ints = NDArray[np.int64]
 

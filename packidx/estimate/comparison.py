@@ -20,10 +20,10 @@ from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-from packidx import cache, files, storage
 from packidx.errors import BadRecord
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, raw_records
+from packidx.io import cache, files, storage
 from packidx.processor.compared import Compared
 from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Conversation

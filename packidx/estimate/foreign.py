@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord, OptionError, PackidxError
-from packidx.named import fingerprint_of, load_named, name_of
 from packidx.processor.counter import EXACT, KINDS, UNKNOWN, Counts, MediaColumns
 from packidx.records.conversation import Conversation
+from packidx.user_code.named import fingerprint_of, load_named, name_of
 
 Encode = Callable[[dict[str, Any]], Any]
 Ints = NDArray[np.int64]

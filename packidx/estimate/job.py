@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import packidx
-from packidx import files, schema, storage
+from packidx import schema
 from packidx.estimate.comparison import compared_with
 from packidx.estimate.parts import ROW_GROUP, Part, SourceSums
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
+from packidx.io import files, storage
 from packidx.manifest import software
 from packidx.processor.compared import Compared
 from packidx.records.expand import Shard, short_names

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from packidx import files, storage
-from packidx.copies import overlapped
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import engine as text_engines
 from packidx.estimate import output as place
@@ -22,10 +20,12 @@ from packidx.estimate.foreign import Encode
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
 from packidx.estimate.parts import Part, SourceSums, take_over, tidy
 from packidx.estimate.pool import Workers
-from packidx.estimate.progress import Progress, silent
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rejected import check_rejected, read_limit
+from packidx.io import files, storage
+from packidx.io.copies import overlapped
+from packidx.io.output_folder import Place, remove_abandoned, replacing
 from packidx.processor.compared import Compared
 from packidx.records.containers.base import file_version, unreadable
 from packidx.records.expand import Shard, expand_sources, not_read
@@ -34,9 +34,9 @@ from packidx.records.media import forget_sizes
 from packidx.records.shard_marks import check_unchanged
 from packidx.records.sources import TASK_BYTES, ShardScan, scan
 from packidx.records.video import forget_videos
+from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
-from packidx.staging import Place, remove_abandoned, replacing
-from packidx.transform import Function
+from packidx.user_code.transform import Function
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from packidx import schema, storage
-from packidx.copies import Part, local_copy
+from packidx import schema
 from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
+from packidx.io import storage
+from packidx.io.copies import Part, local_copy
 from packidx.manifest import unsound_file
 from packidx.records.expand import short_names
 
 MANIFEST = "manifest.json"
-# The last is the list that publishing to an object store leaves (`packidx.publish`).
+# The last is the list that publishing to an object store leaves (`packidx.io.publish`).
 _OWN_FILES = re.compile(r"manifest\.json|part-\d{5,}\.parquet|\.packidx-files\.json")
 
 
@@ -53,7 +54,7 @@ def check_place(path: str) -> dict[str, Any] | None:
 
 def _check_stored(url: str) -> dict[str, Any] | None:
     """The same of a place in an object store: no manifest is there after a run was cut off."""
-    from packidx.publish import check_bucket, check_free
+    from packidx.io.publish import check_bucket, check_free
 
     if storage.is_file(url):
         raise _is_file(url)

@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packidx import files, schema
-from packidx.staging import Place
+from packidx import schema
+from packidx.io import files
+from packidx.io.output_folder import Place
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""

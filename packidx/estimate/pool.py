@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from packidx.errors import MismatchError, OptionError
 from packidx.estimate.recipe import Recipe, RecordCounter
-from packidx.processes import follow_parent, interrupts_held
 from packidx.processor.compared import Compared
+from packidx.run.local import follow_parent, interrupts_held
 
 Call = Callable[[Any, RecordCounter], Any]
 

@@ -10,16 +10,16 @@ from typing import Any
 from packidx.estimate.pool import Call, Pool, WorkerDied, Workers, checked, prepare_process
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.processor.compared import Compared
-from packidx.ray_tasks import RayTasks, RayWorkerDied, Shared, wants_ray
 from packidx.records.media import forget_sizes
 from packidx.records.video import forget_videos
+from packidx.run.ray.tasks import RayTasks, RayWorkerDied, Shared, wants_ray
 
 
 def open_workers(engine: str, recipe: Recipe, workers: int | None, cpus: int) -> Workers:
     """Who counts by `recipe`.
 
     Args:
-        engine: `packidx.ray_tasks.ENGINES`.
+        engine: `packidx.run.ray.tasks.ENGINES`.
         recipe: the counter of each process.
         workers: processes, or tasks of Ray at a time, as the user says; None for all there are.
         cpus: processes on this machine.

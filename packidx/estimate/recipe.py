@@ -16,7 +16,7 @@ from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects import parse
 from packidx.records.media import open_media
 from packidx.records.paths import MediaRoot
-from packidx.transform import Function, Transform
+from packidx.user_code.transform import Function, Transform
 
 
 @dataclass(frozen=True, slots=True)

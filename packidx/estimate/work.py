@@ -14,8 +14,8 @@ from packidx.estimate.parts import Part, begin_part, is_begun, write_part
 from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, shard_rows
+from packidx.io.output_folder import Place
 from packidx.records.sources import TASK_BYTES, Range, ShardScan
-from packidx.staging import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from packidx import files, storage
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon_parts import Part, PartWriter, write_parts
 from packidx.export.energon_sources import Sources, as_energon_names
 from packidx.export.outputs import check_output, check_shards
 from packidx.index import Index, open_index
+from packidx.io import files, storage
+from packidx.io.output_folder import Place, replacing
 from packidx.run.workers import num_workers
-from packidx.staging import Place, replacing
 
 FORMAT = "packidx-energon"
 WHAT = "folder of packs for Energon"
@@ -199,7 +199,7 @@ def _about_lengths(index: Index) -> list[str]:
     return [
         *warnings,
         f"lengths were counted after the transform {declared['name']}: apply it in the task encoder"
-        " (packidx.transform), or packs will not have the planned length",
+        " (packidx.user_code.transform), or packs will not have the planned length",
     ]
 
 

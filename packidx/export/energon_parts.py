@@ -15,15 +15,15 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from packidx import files, storage
 from packidx.errors import PackidxError, SourceError
 from packidx.export.energon_lines import Written, pack_line, written
 from packidx.export.energon_sources import Sources
 from packidx.export.members import read_named
 from packidx.fetch import Fetcher, check_key
 from packidx.index import Index, Sample
-from packidx.processes import follow_parent
-from packidx.staging import Place
+from packidx.io import files, storage
+from packidx.io.output_folder import Place
+from packidx.run.local import follow_parent
 
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
 

@@ -15,11 +15,11 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packidx import storage
 from packidx.errors import OptionError, SourceError
 from packidx.export.members import NamedSample
+from packidx.io import storage
+from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.energon import FOLDER
-from packidx.unique_keys import load_json, load_yaml
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
 _DATABASE = "index.sqlite"

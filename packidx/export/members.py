@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from packidx import storage
 from packidx.errors import SourceError
+from packidx.io import storage
+from packidx.io.ranges import Window
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.tar import is_record, record_of, samples_of
 from packidx.records.containers.tar_stream import Member, Places, members
-from packidx.records.extents import Window
 from packidx.records.layout import Layout
 from packidx.records.sources import standard
 

@@ -14,8 +14,8 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Sequence
 
-from packidx import files
 from packidx.export.shards import Row, Shard
+from packidx.io import files
 
 FOLDER = ".nv-meta"
 NAMES = (".info.json", ".info.yaml", "split.yaml", "dataset.yaml", "index.sqlite", "index.uuid")

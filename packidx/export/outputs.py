@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
-from packidx import storage
 from packidx.errors import OptionError, PackidxError
 from packidx.fetch import ChangedSource, Fetcher
 from packidx.index import Index
-from packidx.publish import check_bucket, check_free
+from packidx.io import storage
+from packidx.io.publish import check_bucket, check_free
 
 
 def check_output(
@@ -22,7 +22,7 @@ def check_output(
     Args:
         output: a folder, or a URL of one.
         index: what is exported.
-        what: the kind of export, as `packidx.staging.replacing` is told.
+        what: the kind of export, as `packidx.io.output_folder.replacing` is told.
         own_files: names of the files of an earlier export in a folder; none where it is no export.
 
     Raises:

@@ -14,9 +14,9 @@ from array import array
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from packidx import files
 from packidx.export.wds_pack import BLOCK, PackMembers
-from packidx.staging import Place
+from packidx.io import files
+from packidx.io.output_folder import Place
 
 _END = bytes(2 * BLOCK)
 """What a tar ends with (POSIX.1-2017, pax, ustar interchange format)."""

@@ -16,17 +16,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from packidx import files
 from packidx.errors import OptionError
 from packidx.export import nv_meta
 from packidx.export.outputs import check_output, check_shards
 from packidx.export.shards import Shard, ShardWriter, rows_of
 from packidx.export.wds_pool import read_packs
 from packidx.index import Index, open_index
+from packidx.io import files
+from packidx.io.output_folder import Place, replacing
+from packidx.io.sizes import parse_size
 from packidx.manifest import software
 from packidx.run.workers import num_workers
-from packidx.sizes import parse_size
-from packidx.staging import Place, replacing
 
 MANIFEST = ".packidx.json"
 WHAT = "folder of packs as tars"

@@ -14,9 +14,9 @@ from typing import Any
 from packidx.errors import BadRecord
 from packidx.fetch import Fetcher
 from packidx.index import Sample
+from packidx.io.ranges import Extent
 from packidx.records.conversation import Conversation
 from packidx.records.dialects import parse
-from packidx.records.extents import Extent
 from packidx.records.images import read_image
 from packidx.records.inside import InRoot
 from packidx.records.media import MediaOpener

@@ -13,7 +13,7 @@ from packidx.errors import SourceError
 from packidx.export.wds_pack import PackMembers, pack_members
 from packidx.fetch import Fetcher
 from packidx.index import Index
-from packidx.processes import follow_parent, interrupts_held
+from packidx.run.local import follow_parent, interrupts_held
 
 _PACKS_PER_PROCESS = 16
 """Fewer are read before another process has started."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from packidx.files import canonical_json, digest
 from packidx.format.decode import Form, Range, Unfit
 from packidx.format.lengths import check_shards, fingerprint
 from packidx.format.manifest import (
@@ -26,6 +25,7 @@ from packidx.format.manifest import (
     equal,
     unique,
 )
+from packidx.io.files import canonical_json, digest
 from packidx.schema import FORMAT_VERSION, INDEX_FORMAT
 
 TABLE_NAMES = ("packs", "samples", "dropped")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from packidx.files import canonical_json, digest
 from packidx.format.decode import Unfit
 from packidx.format.manifest import (
     Count,
@@ -20,6 +19,7 @@ from packidx.format.manifest import (
     equal,
     unique,
 )
+from packidx.io.files import canonical_json, digest
 from packidx.schema import FORMAT_VERSION, LENGTHS_FORMAT
 
 # Of a layout, what says where media are, and what only a plan makes use of.

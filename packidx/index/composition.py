@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import BijectiveMix, derive_key, permutation
+from packidx.permutation import BijectiveMix, derive_key, permutation
 
 Int64s = NDArray[np.int64]
 

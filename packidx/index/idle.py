@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import derive_key, permutation
+from packidx.permutation import derive_key, permutation
 
 RANKS = (8, 64, 512)
 

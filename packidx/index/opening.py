@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from packidx import storage
-from packidx.copies import overlapped
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import is_snapshot_id
 from packidx.index.reader import Index
 from packidx.index.snapshot import read_head
+from packidx.io import storage
+from packidx.io.copies import overlapped
 from packidx.schema import LENGTHS_FORMAT
 
 

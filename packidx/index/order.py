@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from packidx.errors import FormatError, MismatchError
 from packidx.index.state import State
-from packidx.mix import derive_key, splitmix64
+from packidx.permutation import derive_key, splitmix64
 
 Ranges = tuple[tuple[int, int], ...]
 Int64s = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ _ROUNDS = 6
 
 
 def _splitmix64(state: UInt64s) -> UInt64s:
-    """`packidx.mix.splitmix64` of each element."""
+    """`packidx.permutation.splitmix64` of each element."""
     z = state + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx import storage
-from packidx.copies import Part, local_copies, local_copy
 from packidx.errors import FormatError, NotFoundInIndex, OptionError
 from packidx.format.index import IndexManifest
 from packidx.format.manifest import load
 from packidx.index.row_groups import RowGroups, readable
 from packidx.index.snapshot import OPTIONAL, TABLES
+from packidx.io import storage
+from packidx.io.copies import Part, local_copies, local_copy
 from packidx.schema import PACKS
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
@@ -61,7 +61,7 @@ class Pack:
 class Index:
     """A snapshot of a pack index, read lazily; pickles as its path.
 
-    Of an index in an object store, a file of its tables is copied to the cache (`packidx.cache`)
+    Of an index in an object store, a file of its tables is copied to the cache (`packidx.io.cache`)
     when something in it is first asked for.
 
     Attributes:

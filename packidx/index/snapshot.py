@@ -16,10 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx import storage
-from packidx.copies import Part, content_digest, local_copy, overlapped
 from packidx.errors import FormatError, OptionError
-from packidx.files import (
+from packidx.format.index import IndexManifest, file_name, is_snapshot_id, snapshot_id
+from packidx.format.manifest import sealed
+from packidx.index.checksums import file_checksums
+from packidx.io import storage
+from packidx.io.copies import Part, content_digest, local_copy, overlapped
+from packidx.io.files import (
     ABANDONED,
     ColumnDigest,
     canonical_json,
@@ -32,9 +35,6 @@ from packidx.files import (
     write_atomic,
     write_json,
 )
-from packidx.format.index import IndexManifest, file_name, is_snapshot_id, snapshot_id
-from packidx.format.manifest import sealed
-from packidx.index.checksums import file_checksums
 from packidx.manifest import software, unsound_file
 from packidx.schema import DROPPED, PACKS, SAMPLES, open_writer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from packidx import storage
-from packidx.copies import overlapped
 from packidx.errors import OptionError
-from packidx.publish import Told, check_bucket, home, upload
+from packidx.io import storage
+from packidx.io.copies import overlapped
+from packidx.io.publish import Told, check_bucket, home, upload
 
 _MANIFEST = "manifest.json"
 

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from packidx import storage
-from packidx.copies import Part, content_digest, local_copy, overlapped, sizes
 from packidx.format.index import snapshot_id
 from packidx.index.reader import Index
 from packidx.index.reasons import LOST, lost_percent
 from packidx.index.snapshot import WindowDigest
+from packidx.io import storage
+from packidx.io.copies import Part, content_digest, local_copy, overlapped, sizes
 
 Int64s = NDArray[np.int64]
 

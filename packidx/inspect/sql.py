@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packidx import storage
-from packidx.copies import Part, local_copies
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.index import Index, open_index
+from packidx.io import storage
+from packidx.io.copies import Part, local_copies
 from packidx.lengths.open import find_table
 
 TABLES = ("packs", "samples", "dropped")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from packidx import storage
-from packidx.copies import Part
 from packidx.errors import SourceError
-from packidx.publish import LIST
+from packidx.io import storage
+from packidx.io.copies import Part
+from packidx.io.publish import LIST
 
 HELP = (
     "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packidx import storage
 from packidx.errors import OptionError
 from packidx.index.reader import Index
 from packidx.index.stored import check_index
+from packidx.io import storage
 from packidx.plan.job import Job
 from packidx.plan.lengths import read_lengths
 from packidx.plan.options import PlanOptions, inherited, merged
 from packidx.plan.write import Progress
-from packidx.ray_tasks import wants_ray
+from packidx.run.ray.tasks import wants_ray
 
 __all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
 

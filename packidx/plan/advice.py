@@ -8,7 +8,7 @@ from packidx.index.cost import COLUMNS, pack_cost
 from packidx.index.idle import ScheduledPacks, ranks_stats
 from packidx.index.order import Epochs
 from packidx.index.reader import Index
-from packidx.mix import derive_key
+from packidx.permutation import derive_key
 from packidx.plan.schedule import schedule
 
 MICRO_STEPS = 4

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import derive_key, permutation
+from packidx.permutation import derive_key, permutation
 from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.histogram import Histogram
 from packidx.plan.joint import volume_packs

@@ -20,10 +20,10 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import MAX_CAPACITY
+from packidx.io.unique_keys import load_yaml
 from packidx.plan.option_values import TYPES, typed
 from packidx.plan.options import PlanOptions
 from packidx.plan.recipe import RECIPE_SECTIONS, TRANSLATIONS, translate
-from packidx.unique_keys import load_yaml
 
 SECTIONS = ("packed_sequence", "packidx")
 _MAX_BYTES = 1 << 20

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.hashing import hash_ints
-from packidx.mix import derive_key
+from packidx.permutation import derive_key
 from packidx.plan.exclusion import Exclusion
 from packidx.plan.holdout import holdout, parse_share
 from packidx.plan.mixture import copies as copies_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import permutation
+from packidx.permutation import permutation
 
 Int64s = NDArray[np.int64]
 

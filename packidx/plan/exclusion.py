@@ -9,9 +9,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, SourceError
-from packidx.files import array_digest, canonical_json, digest
+from packidx.io.files import array_digest, canonical_json, digest
+from packidx.io.storage import absolute
 from packidx.plan.rows import Rows
-from packidx.storage import absolute
 
 _NAMES = ("source", "key", "sample_id")
 

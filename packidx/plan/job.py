@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packidx.errors import OptionError, SourceError
 from packidx.index.reader import Index
 from packidx.index.snapshot import SnapshotWriter, writing
-from packidx.mix import derive_key, permutation
+from packidx.permutation import derive_key, permutation
 from packidx.plan.append import may_append
 from packidx.plan.cost import DEFAULT_PRESET
 from packidx.plan.cost import parse as parse_cost

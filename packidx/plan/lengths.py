@@ -17,12 +17,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx import storage
-from packidx.copies import Part, local_copies, local_copy, overlapped
 from packidx.errors import FormatError, MismatchError, SourceError
-from packidx.files import ColumnDigest, canonical_json, digest
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
+from packidx.io import storage
+from packidx.io.copies import Part, local_copies, local_copy, overlapped
+from packidx.io.files import ColumnDigest, canonical_json, digest
 from packidx.lengths.open import HELP as _HELP
 from packidx.lengths.open import find_table
 from packidx.manifest import unsound_file

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import derive_key, permutation
+from packidx.permutation import derive_key, permutation
 from packidx.plan.strategies import Problem, solve
 
 Floats = NDArray[np.float64]

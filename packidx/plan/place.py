@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import BijectiveMix, derive_key, permutation, permuted
+from packidx.permutation import BijectiveMix, derive_key, permutation, permuted
 from packidx.plan.runs import Records
 
 Int32s = NDArray[np.int32]

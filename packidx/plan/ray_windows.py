@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import MismatchError, SourceError
-from packidx.files import remove_tree
 from packidx.index.snapshot import SnapshotWriter, WindowFiles, WrittenWindow
+from packidx.io.files import remove_tree
 from packidx.plan.eligible import Rules
 from packidx.plan.job import Job, block_of
 from packidx.plan.lengths import Lengths, read_lengths
@@ -27,7 +27,7 @@ from packidx.plan.result import Tally
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
 from packidx.plan.write import write_window
-from packidx.ray_tasks import RayTasks, RayWorkerDied, Shared
+from packidx.run.ray.tasks import RayTasks, RayWorkerDied, Shared
 
 Result = TypeVar("Result")
 

@@ -14,7 +14,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import derive_key
+from packidx.permutation import derive_key
 
 Int64s = NDArray[np.int64]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from packidx.errors import OptionError
 from packidx.index.order import permute
-from packidx.mix import derive_key, permutation
+from packidx.permutation import derive_key, permutation
 
 SCHEDULES = ("stratified", "cost", "random")
 

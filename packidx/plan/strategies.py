@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError
-from packidx.mix import derive_key
+from packidx.permutation import derive_key
 from packidx.plan.balanced import balanced
 from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.bounds import lower_bound

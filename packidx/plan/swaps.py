@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.mix import derive_key
+from packidx.permutation import derive_key
 from packidx.plan.rooms import Rooms
 
 Int64s = NDArray[np.int64]

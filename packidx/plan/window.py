@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError
-from packidx.mix import derive_key
+from packidx.permutation import derive_key
 from packidx.plan.apart import keep_apart
 from packidx.plan.cost import CostModel
 from packidx.plan.eligible import Rules

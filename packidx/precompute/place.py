@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from packidx import storage
 from packidx.errors import OptionError, SourceError
+from packidx.io import storage
 from packidx.precompute.pieces import Tally
 from packidx.records.expand import Shard, short_names
 

@@ -12,7 +12,6 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from packidx import files
 from packidx.errors import LimitError, SourceError
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.lengths import (
@@ -24,10 +23,11 @@ from packidx.estimate.lengths import (
     scan_shards,
 )
 from packidx.estimate.pool import Pool, WorkerDied
-from packidx.estimate.progress import Progress, silent
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.rows import ShardInfo
+from packidx.io import files
+from packidx.io.output_folder import replacing
 from packidx.manifest import software
 from packidx.precompute import place
 from packidx.precompute.parquet import count_columns, write_parquet
@@ -38,8 +38,8 @@ from packidx.records.expand import expand_sources, not_read
 from packidx.records.layout import layout_from_options
 from packidx.records.media import forget_sizes
 from packidx.records.video import forget_videos
+from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
-from packidx.staging import replacing
 
 _COPIED = 4 << 20
 

@@ -19,7 +19,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.errors import PackidxError, SourceError
-from packidx.files import digest
+from packidx.io.files import digest
 from packidx.processor.families import VisionFamily, find_family
 from packidx.processor.fingerprint import complete_settings, processor_fingerprint
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packidx import storage
 from packidx.errors import SourceError
+from packidx.io import storage
+from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records import braces
 from packidx.records.containers.base import unreadable
-from packidx.unique_keys import load_json, load_yaml
 
 FOLDER = ".nv-meta"
 TRAIN = "train"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packidx import cache, storage
 from packidx.errors import SourceError
+from packidx.io import cache, storage
 from packidx.records import energon, mixes, saved, unread
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffix

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from PIL import Image
 
-from packidx import storage
+from packidx.io import storage
 
 _TAIL = 64
 _TIFF_PLACES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes

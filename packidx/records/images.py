@@ -20,10 +20,10 @@ from typing import IO, Any
 import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from packidx import storage
 from packidx.errors import BadRecord, PackidxError
+from packidx.io import storage
+from packidx.io.ranges import Extent, Window
 from packidx.records.containers.base import unreadable
-from packidx.records.extents import Extent, Window
 from packidx.records.image_headers import is_whole, webp_size
 from packidx.records.inside import InRoot, open_regular
 from packidx.records.lmdb_store import read_value, split_reference

@@ -12,8 +12,8 @@ import re
 import threading
 from typing import Any
 
-from packidx import cache, storage
 from packidx.errors import BadRecord, MissingExtraError, SourceError
+from packidx.io import cache, storage
 from packidx.records.containers.base import unreadable
 from packidx.records.inside import open_regular
 

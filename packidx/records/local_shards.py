@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from packidx import cache, storage
 from packidx.errors import BadRecord, SourceError
+from packidx.io import cache, storage
 from packidx.records.containers.base import unreadable
 
 

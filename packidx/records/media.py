@@ -11,11 +11,11 @@ from typing import Any
 
 from PIL import Image
 
-from packidx import storage
 from packidx.errors import BadRecord
+from packidx.io import storage
+from packidx.io.ranges import Extent
 from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Media
-from packidx.records.extents import Extent
 from packidx.records.images import MAX_PIXELS, image_size, labelled_size, open_image, read_image
 from packidx.records.images import open_file as _open
 from packidx.records.inside import InRoot, real_folder

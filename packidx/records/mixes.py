@@ -16,11 +16,11 @@ from typing import Any
 
 import orjson
 
-from packidx import storage
 from packidx.errors import OptionError, SourceError
+from packidx.io import storage
+from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.containers.base import open_regular
 from packidx.records.layout import Layout
-from packidx.unique_keys import load_json, load_yaml
 
 SUFFIXES = (".yaml", ".yml")
 """Endings of files that are always mixes."""

@@ -9,8 +9,8 @@ import re
 import urllib.parse
 from dataclasses import dataclass
 
-from packidx import storage
 from packidx.errors import BadRecord, SourceError
+from packidx.io import storage
 from packidx.records.inside import InRoot, is_inside, real_folder
 from packidx.records.lmdb_store import SEPARATOR, data_file, split_reference
 

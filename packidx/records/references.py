@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.io.ranges import Extent
 from packidx.records.conversation import Media
-from packidx.records.extents import Extent
 
 LIST_KEYS = {"image": ("images", "image"), "video": ("videos", "video")}
 OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow

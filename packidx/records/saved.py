@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from packidx import storage
 from packidx.errors import SourceError
+from packidx.io import storage
 from packidx.records.containers.base import unreadable
 
 STATE = "state.json"

@@ -13,8 +13,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from packidx import cache, storage
 from packidx.errors import SourceError
+from packidx.io import cache, storage
 from packidx.records.containers.base import unreadable
 
 BLOCK = 4096

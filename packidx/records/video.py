@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packidx import cache, storage
 from packidx.errors import BadRecord, MissingExtraError, PackidxError
+from packidx.io import cache, storage
+from packidx.io.ranges import Extent
 from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.extents import Extent
 from packidx.records.images import MAX_PIXELS, Source, image_size, open_file, open_image
 from packidx.records.inside import InRoot
 from packidx.records.lmdb_store import split_reference

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from packidx.io.ranges import Extent
 from packidx.records.containers.tar import MEMBERS, Members
-from packidx.records.extents import Extent
 from packidx.records.layout import TURN_KEYS
 from packidx.records.references import (
     LIST_KEYS,

@@ -26,7 +26,7 @@ from packidx.torch.policy import Policy
 from packidx.torch.reading import Encode, Happened, SampleReader
 
 if TYPE_CHECKING:
-    from packidx.transform import Function
+    from packidx.user_code.transform import Function
 
 
 _log = logging.getLogger("packidx.torch")
@@ -113,7 +113,9 @@ class PackedDataset(Dataset[dict[str, Any]]):
         self._sources = {source["name"]: number for number, source in enumerate(sources)}
         self._options = self.index.manifest["options"]
         _check_fingerprint(self.index, encode)
-        from packidx.transform import planned_transform  # brings numpy.random, which takes time
+        from packidx.user_code.transform import (
+            planned_transform,  # brings numpy.random, which takes time
+        )
 
         planned = self.index.manifest["lengths"].get("transform")
         checked = planned_transform(planned, transform, str(self.index.path))

@@ -18,7 +18,7 @@ from packidx.torch.pieces import ADVICE, IGNORE, Encoded, PlanMismatch, cut, nor
 from packidx.torch.policy import Policy, is_of_the_sample, retried
 
 if TYPE_CHECKING:
-    from packidx.transform import Transform
+    from packidx.user_code.transform import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 Happened = list[dict[str, Any]]

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from packidx import storage
-from packidx.copies import sizes
 from packidx.errors import PackidxError
 from packidx.fetch import Fetcher, Located
 from packidx.index import Index, Sample
@@ -16,6 +14,8 @@ from packidx.inspect.doctor.finding import Finding, State
 from packidx.inspect.doctor.index import PATIENCE
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
+from packidx.io import storage
+from packidx.io.copies import sizes
 from packidx.manifest import unsound_file
 
 _MOST = 200  # shards and records that are looked at

@@ -134,7 +134,7 @@ def _folder_of(index: Index, name: str | None) -> str | None:
 
 
 def _own(spec: str, stated: dict[str, Any] | None) -> Chosen:
-    from packidx.named import fingerprint_of, load_named
+    from packidx.user_code.named import fingerprint_of, load_named
 
     encode = load_named(spec, "--encode")
     planned = (stated or {}).get("fingerprint")
@@ -176,7 +176,7 @@ def check_transform(index: Index, given: str | None) -> Finding:
         where = "" if _is_importable(name) else ", whose module is not found here"
         detail = f"your own {name} (seed {stated['seed']}){where}: {_NOT_LOADED}"
         return Finding("transform", "unknown", detail, f"give --transform {name}")
-    from packidx.transform import planned_transform
+    from packidx.user_code.transform import planned_transform
 
     transform = planned_transform(stated, given, index.path)
     if transform is None:

@@ -113,8 +113,8 @@ def _opened(given: Given, environment: Environment) -> Index | Finding:
             detail = f"it cannot be opened without {name}, which is missing or broken"
             return Finding("index", "problem", detail, package.install)
     try:
-        from packidx import storage
         from packidx.index import open_index
+        from packidx.io import storage
 
         if storage.is_url(given.index):
             storage.await_answer(given.index, PATIENCE)

@@ -33,7 +33,7 @@ _SLOW = (("torch", "flash_attn"), ("transformers", "ray"), (_THD,), (_INDEXED,))
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Local copies of files in object stores (`packidx.cache`)."""
+    """Local copies of files in object stores (`packidx.io.cache`)."""
 
     folder: str
     nbytes: int
@@ -185,7 +185,7 @@ def _can_cache(packages: tuple[Package, ...]) -> bool:
 
 
 def _cache() -> Cache:
-    from packidx import cache
+    from packidx.io import cache
 
     folder, nbytes, error, limit = cache.folder(), 0, None, None
     try:

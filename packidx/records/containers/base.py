@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from packidx import cache, storage
 from packidx.errors import BadRecord, SourceError
+from packidx.io import cache, storage
 
 TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packidx.errors import BadRecord, SourceError
+from packidx.io.ranges import Extent, Window
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
@@ -36,7 +37,6 @@ from packidx.records.containers.base import (
 )
 from packidx.records.containers.lines import decode
 from packidx.records.containers.tar_stream import CutMember, Member, Places, Stream, members
-from packidx.records.extents import Extent, Window
 
 TAR = "tar"
 """The kind of container."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from packidx.errors import BadRecord
+from packidx.io.ranges import Extent, Window
 from packidx.records.containers.base import MAX_RECORD, BrokenFile, too_large
-from packidx.records.extents import Extent, Window
 
 RECORD = 512
 """Bytes of a header, and what content is padded to."""

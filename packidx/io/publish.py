@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packidx import cache, storage
-from packidx.copies import overlapped
 from packidx.errors import OptionError
-from packidx.files import digest
+from packidx.io import cache, storage
+from packidx.io.copies import overlapped
+from packidx.io.files import digest
 from packidx.schema import LENGTHS_FORMAT
 
 LIST = ".packidx-files.json"

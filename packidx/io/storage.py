@@ -2,8 +2,9 @@
 
 A path without a scheme is a file of this machine and costs a system call, no more. Of a URL,
 ranges are read by requests; what cannot be read in ranges is copied to the local cache
-(`packidx.cache`). Credentials come from where the store's own library looks for them (environment,
-profile, instance role), never from a URL or an option, so that no manifest can hold one.
+(`packidx.io.cache`). Credentials come from where the store's own library looks for them
+(environment, profile, instance role), never from a URL or an option, so that no manifest can hold
+one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
   notes/                what is finished of it, for the next run of the same job
 
 What goes into an object store is built in the cache's folder, NAME being a digest of the URL, and
-then uploaded (`packidx.publish`).
+then uploaded (`packidx.io.publish`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packidx import files, storage
 from packidx.errors import OptionError
+from packidx.io import files, storage
 
 if TYPE_CHECKING:
-    from packidx.publish import Told
+    from packidx.io.publish import Told
 
 _AT_FDCWD = -100  # <fcntl.h>
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
@@ -84,7 +84,7 @@ def replacing(path: str, job: str, what: str, told: Told | None = None) -> Itera
                 os.makedirs(place.notes, exist_ok=True)
                 yield Staging(place, discarded)
                 if storage.is_url(path):
-                    from packidx.publish import publish
+                    from packidx.io.publish import publish
 
                     publish(place.table, path, what, told)
                 else:
@@ -159,7 +159,7 @@ def _home(path: str) -> str:
     """What `path` would be called, were it a folder of this machine."""
     if not storage.is_url(path):
         return os.path.realpath(path)
-    from packidx.publish import home
+    from packidx.io.publish import home
 
     return home(path)
 

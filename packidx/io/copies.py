@@ -1,8 +1,8 @@
 """Files that a manifest names, wherever they are: local copies, checked against it, and digests.
 
 A file of this machine is its own copy, compared with its digest once per process. One of an object
-store is copied into the cache (`packidx.cache`) when it is first needed, named by the digest that
-the manifest states, so that the store is not asked again; several are fetched side by side.
+store is copied into the cache (`packidx.io.cache`) when it is first needed, named by the digest
+that the manifest states, so that the store is not asked again; several are fetched side by side.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from packidx import storage
 from packidx.errors import FormatError
-from packidx.files import file_digest
+from packidx.io import storage
+from packidx.io.files import file_digest
 
 _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
@@ -52,7 +52,7 @@ def local_copy(part: Part) -> Iterator[str]:
             )
         yield os.path.abspath(part.path)  # of which Arrow takes no part for a home folder or a URL
         return
-    from packidx import cache
+    from packidx.io import cache
 
     with contextlib.ExitStack() as stack:
         try:

@@ -20,10 +20,10 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 
-from packidx import storage
 from packidx.errors import OptionError
-from packidx.files import ABANDONED, digest, is_older, this_boot
-from packidx.sizes import parse_size
+from packidx.io import storage
+from packidx.io.files import ABANDONED, digest, is_older, this_boot
+from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"
 _BEGUN = re.compile(r"\.[0-9a-f]{32}\.(?:([0-9a-f]{12})-)?[0-9a-f]{8}")  # a download's file

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
-from packidx.files import canonical_json, digest
-from packidx.mix import derive_key
-from packidx.named import fingerprint_of, load_named, name_of
+from packidx.io.files import canonical_json, digest
+from packidx.permutation import derive_key
+from packidx.user_code.named import fingerprint_of, load_named, name_of
 
 Function = Callable[[dict[str, Any], np.random.Generator], Any]
 

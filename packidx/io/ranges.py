@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from packidx import storage
+from packidx.io import storage
 
 _LEAD = 1024  # bytes before a place that is jumped to: the end of an image that was passed over
 _MOST = 1 << 20  # bytes fetched at once where a file is read through

@@ -1,0 +1,1 @@
+"""Work as tasks of Ray."""

@@ -1,0 +1,1 @@
+"""Code that the user brings: an encoder, a transform."""
