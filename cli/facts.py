@@ -129,7 +129,7 @@ def _lost(result: dict[str, Any], num_in: int) -> str:
 
 def _reasons(result: dict[str, Any], *, by_choice: bool) -> str:
     """Dropped samples by reason, but for the rejected: those left out by choice, or the others."""
-    from packidx.index.reasons import BY_CHOICE
+    from packidx.format.reasons import BY_CHOICE
 
     counted = {
         why: n

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench_tools import CAPACITY, Int64s, heading, line, plan, ratio, write_lengths
+from packidx.format.schema import open_writer
 from packidx.index import open_index
 from packidx.index.snapshot import ROW_GROUP
 from packidx.io.files import fsync_path
 from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.histogram import Histogram
-from packidx.schema import open_writer
 
 ROUNDS = 2
 

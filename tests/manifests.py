@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 
 from packidx.format import index, lengths
 from packidx.format.manifest import content_digest
+from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.index.checksums import file_checksums
 from packidx.io.files import file_digest, write_json
-from packidx.schema import FORMAT_VERSION, LENGTHS_FORMAT
 
 Change = Callable[[dict[str, Any]], Any] | Mapping[str, Any]
 

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from packidx import schema
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import LengthsSummary, estimate_lengths, pool, rows, work
+from packidx.format import schema
 from packidx.io import output_folder
 from packidx.processor.counter import Counter
 from packidx.records import sources

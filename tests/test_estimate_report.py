@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
 
-from packidx import estimate_lengths, schema
+from packidx import estimate_lengths
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import parts
+from packidx.format import schema
 from packidx.io.output_folder import Place
 
 ASKED = {"role": "user", "content": "hello there"}

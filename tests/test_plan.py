@@ -21,10 +21,10 @@ from manifests import write_lengths_manifest
 import packidx.index.snapshot
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
+from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOUT_MEDIA, conform
 from packidx.index.verify import verify_snapshot
 from packidx.io.files import write_json
 from packidx.plan import PlanOptions
-from packidx.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOUT_MEDIA, conform
 
 ARBITRARY = settings(
     deadline=None,

@@ -19,10 +19,10 @@ from torch_packs import record, write_lengths
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError, PackidxError
+from packidx.format.schema import MEDIA
 from packidx.index import Index
 from packidx.index.verify import verify_snapshot
 from packidx.io.files import write_json
-from packidx.schema import MEDIA
 from packidx.torch import PackSampler
 
 BIG = (1 << 31) - 1

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, PackidxError
+from packidx.format.reasons import NOT_ELIGIBLE
+from packidx.format.schema import LENGTHS, conform
 from packidx.index import Index
-from packidx.index.reasons import NOT_ELIGIBLE
 from packidx.index.verify import verify_snapshot
-from packidx.schema import LENGTHS, conform
 
 ARBITRARY = settings(
     deadline=None,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from absent import WITHOUT_TRANSFORMERS
 
-from packidx import schema
+from packidx.format import schema
 
 REPO = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

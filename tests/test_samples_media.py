@@ -15,11 +15,11 @@ from manifests import refresh
 from torch_packs import SyntheticEncode, make_index, media_spans, record, shapes
 
 from packidx.errors import MismatchError
+from packidx.format.schema import MEDIA, PIECE_MEDIA
 from packidx.index import open_index
 from packidx.index.verify import verify_snapshot
 from packidx.plan import plan_packs
 from packidx.plan.tables import media_of_pieces
-from packidx.schema import MEDIA, PIECE_MEDIA
 from packidx.torch import PackedDataset
 from packidx.torch.pieces import Encoded
 from packidx.torch.reading import keep_labels

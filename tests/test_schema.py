@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packidx import schema
+from packidx.format import schema
 from packidx.index.order import permute
 from packidx.io.files import array_digest, file_digest
 from packidx.permutation import derive_key

@@ -16,6 +16,7 @@ from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
+from packidx.format.schema import MEDIA
 from packidx.index import Index
 from packidx.index.stats import sample_stats
 from packidx.index.verify import verify_snapshot
@@ -24,7 +25,6 @@ from packidx.plan.job import Job
 from packidx.plan.lengths import read_lengths
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, windows_of
-from packidx.schema import MEDIA
 
 
 def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx import schema
+from packidx.format import schema
 from packidx.processor.counter import KINDS, METHODS, UNKNOWN, Counts, MediaColumns
 
 Ints = NDArray[np.int64]

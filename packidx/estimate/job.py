@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import packidx
-from packidx import schema
 from packidx.estimate.comparison import compared_with
 from packidx.estimate.parts import ROW_GROUP, Part, SourceSums
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
+from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
 from packidx.io import files, storage
-from packidx.manifest import software
 from packidx.processor.compared import Compared
 from packidx.records.expand import Shard, short_names
 from packidx.records.shard_marks import MARKS
 from packidx.records.sources import TASK_BYTES, ShardScan
+from packidx.software import software
 
 _PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
     ("missing_media", "broken_media", "media_outside_root", "media_remote", "media_too_large")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from packidx import schema
 from packidx.errors import FormatError, OptionError
+from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.io import storage
 from packidx.io.copies import Part, local_copy
-from packidx.manifest import unsound_file
 from packidx.records.expand import short_names
+from packidx.software import unsound_file
 
 MANIFEST = "manifest.json"
 # The last is the list that publishing to an object store leaves (`packidx.io.publish`).

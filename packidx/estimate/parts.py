@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packidx import schema
+from packidx.format import schema
 from packidx.io import files
 from packidx.io.output_folder import Place
 

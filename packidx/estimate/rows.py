@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packidx import schema
 from packidx.errors import BadRecord, LimitError, MismatchError
 from packidx.estimate.columns import count_columns
 from packidx.estimate.recipe import Examined, RecordCounter, without_references
+from packidx.format import schema
 from packidx.io import storage
 from packidx.processor.counter import OUT_OF_MEMORY, Counts
 from packidx.records import sources

@@ -25,8 +25,8 @@ from packidx.index import Index, open_index
 from packidx.io import files
 from packidx.io.output_folder import Place, replacing
 from packidx.io.sizes import parse_size
-from packidx.manifest import software
 from packidx.run.workers import num_workers
+from packidx.software import software
 
 MANIFEST = ".packidx.json"
 WHAT = "folder of packs as tars"

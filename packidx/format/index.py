@@ -25,8 +25,8 @@ from packidx.format.manifest import (
     equal,
     unique,
 )
+from packidx.format.schema import FORMAT_VERSION, INDEX_FORMAT
 from packidx.io.files import canonical_json, digest
-from packidx.schema import FORMAT_VERSION, INDEX_FORMAT
 
 TABLE_NAMES = ("packs", "samples", "dropped")
 OnLong = Literal["drop", "split", "truncate", "error"]

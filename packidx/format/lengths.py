@@ -19,8 +19,8 @@ from packidx.format.manifest import (
     equal,
     unique,
 )
+from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.io.files import canonical_json, digest
-from packidx.schema import FORMAT_VERSION, LENGTHS_FORMAT
 
 # Of a layout, what says where media are, and what only a plan makes use of.
 _NOT_HASHED = ("media_root", "sample_ratio")

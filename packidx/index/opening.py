@@ -8,11 +8,11 @@ from pathlib import Path
 
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import is_snapshot_id
+from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
 from packidx.index.snapshot import read_head
 from packidx.io import storage
 from packidx.io.copies import overlapped
-from packidx.schema import LENGTHS_FORMAT
 
 
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:

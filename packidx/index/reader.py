@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from packidx.errors import FormatError, NotFoundInIndex, OptionError
 from packidx.format.index import IndexManifest
 from packidx.format.manifest import load
+from packidx.format.schema import PACKS
 from packidx.index.row_groups import RowGroups, readable
 from packidx.index.snapshot import OPTIONAL, TABLES
 from packidx.io import storage
 from packidx.io.copies import Part, local_copies, local_copy
-from packidx.schema import PACKS
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
 # neighbouring packs: a step's lie in a row group or two, 0.4 MB of packs, 1 to 2.5 MB of samples.

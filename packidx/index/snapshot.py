@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from packidx.errors import FormatError, OptionError
 from packidx.format.index import IndexManifest, file_name, is_snapshot_id, snapshot_id
 from packidx.format.manifest import sealed
+from packidx.format.schema import DROPPED, PACKS, SAMPLES, open_writer
 from packidx.index.checksums import file_checksums
 from packidx.io import storage
 from packidx.io.copies import Part, content_digest, local_copy, overlapped
@@ -35,8 +36,7 @@ from packidx.io.files import (
     write_atomic,
     write_json,
 )
-from packidx.manifest import software, unsound_file
-from packidx.schema import DROPPED, PACKS, SAMPLES, open_writer
+from packidx.software import software, unsound_file
 
 TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 # Columns that a file may lack; they read as null.

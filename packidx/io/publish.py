@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import cache, storage
 from packidx.io.copies import overlapped
 from packidx.io.files import digest
-from packidx.schema import LENGTHS_FORMAT
 
 LIST = ".packidx-files.json"
 """Names the files that packidx has put into a folder of a store."""

@@ -11,13 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError
-from packidx.index.reasons import LOST, NOT_ELIGIBLE
+from packidx.format.reasons import LOST, NOT_ELIGIBLE
+from packidx.format.schema import DROPPED, conform
 from packidx.plan.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.lost import shortened, trained, uncovered
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.pieces import SUMMED, Pieces, cut
 from packidx.plan.rows import Rows
-from packidx.schema import DROPPED, conform
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
@@ -41,7 +41,7 @@ class Items:
         whole: number of items, the first ones, that are whole samples; pieces follow.
         cut: counters of the pieces: name -> (values, is unknown).
         tokens_cut: tokens of packed samples that `truncate` left out, of every copy.
-        num_eligible: tokens of all eligible samples (`packidx.index.reasons`), each counted once.
+        num_eligible: tokens of all eligible samples (`packidx.format.reasons`), each counted once.
         lost: rows of which tokens are lost, int64, ascending, and how many, int64.
     """
 

@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
+from packidx.format.schema import LENGTHS
 from packidx.io import storage
 from packidx.io.copies import Part, local_copies, local_copy, overlapped
 from packidx.io.files import ColumnDigest, canonical_json, digest
 from packidx.lengths.open import HELP as _HELP
 from packidx.lengths.open import find_table
-from packidx.manifest import unsound_file
 from packidx.plan.rows import METHODS, Rows, typed
-from packidx.schema import LENGTHS
+from packidx.software import unsound_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from packidx.index.reasons import lost_percent
+from packidx.format.reasons import lost_percent
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.window import Variant, WindowPlan
 from packidx.plan.windows import Window

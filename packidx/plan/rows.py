@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError
-from packidx.schema import LENGTHS, as_arrow
+from packidx.format.schema import LENGTHS, as_arrow
 
 METHODS = ("exact", "precomputed", "heuristic")  # strongest first
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from packidx.errors import FormatError, SourceError
 from packidx.format.parquet import scan_of
-from packidx.schema import LENGTHS
+from packidx.format.schema import LENGTHS
 
 _MEDIA = ("image_tokens", "video_tokens", "audio_tokens")
 

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError, SourceError
+from packidx.format.schema import LENGTHS
 from packidx.plan.engines import ENGINES, Engine
 from packidx.plan.histogram import Histogram
 from packidx.plan.rows import METHODS
 from packidx.plan.scans import READ, SUMS, is_text, scan_duckdb, scan_polars
-from packidx.schema import LENGTHS
 
 
 @dataclass(frozen=True, slots=True)

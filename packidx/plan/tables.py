@@ -11,10 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError
-from packidx.plan.items import Items
-from packidx.plan.pieces import SUMMED
-from packidx.plan.place import Slots
-from packidx.schema import (
+from packidx.format.schema import (
     PACKS,
     PIECE_MEDIA,
     SAMPLES,
@@ -22,6 +19,9 @@ from packidx.schema import (
     as_arrow,
     conform,
 )
+from packidx.plan.items import Items
+from packidx.plan.pieces import SUMMED
+from packidx.plan.place import Slots
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

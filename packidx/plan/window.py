@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError
+from packidx.format.schema import DROPPED, conform
 from packidx.permutation import derive_key
 from packidx.plan.apart import keep_apart
 from packidx.plan.cost import CostModel
@@ -21,7 +22,6 @@ from packidx.plan.rows import Rows
 from packidx.plan.schedule import schedule
 from packidx.plan.strategies import Problem, Solution, bound_of, solve
 from packidx.plan.tables import Packs, sum_up, with_length
-from packidx.schema import DROPPED, conform
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

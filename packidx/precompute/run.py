@@ -28,7 +28,6 @@ from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.rows import ShardInfo
 from packidx.io import files
 from packidx.io.output_folder import replacing
-from packidx.manifest import software
 from packidx.precompute import place
 from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.pieces import Piece, Tally, make_pieces
@@ -40,6 +39,7 @@ from packidx.records.media import forget_sizes
 from packidx.records.video import forget_videos
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
+from packidx.software import software
 
 _COPIED = 4 << 20
 

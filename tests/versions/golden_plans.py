@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx import open_index, plan_packs
+from packidx.format.schema import LENGTHS
 from packidx.index.verify import verify_snapshot
-from packidx.schema import LENGTHS
 from packidx.torch import PackSampler
 
 N = 4000

@@ -16,7 +16,7 @@ from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
 from packidx.io import storage
 from packidx.io.copies import sizes
-from packidx.manifest import unsound_file
+from packidx.software import unsound_file
 
 _MOST = 200  # shards and records that are looked at
 _MOVED = "say where it is now with --root OLD=NEW"

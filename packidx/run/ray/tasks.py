@@ -27,8 +27,8 @@ from types import TracebackType
 from typing import Any
 
 from packidx.errors import MismatchError, MissingExtraError, OptionError, PackidxError, SourceError
-from packidx.manifest import software
 from packidx.run.workers import num_workers
+from packidx.software import software
 
 ENGINES = ("local", "ray")
 """Who runs the tasks; the bytes are the same."""
