@@ -23,7 +23,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.index import Index, Sample
 from packidx.records.conversation import to_messages
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 from packidx.torch import PackedDataset
 
 PACKS = 24

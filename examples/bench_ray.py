@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packidx import estimate_lengths
 from packidx.estimate import work
-from packidx.records import sources
+from packidx.records import shards
 from packidx.records.containers import lines
 
 TASK_BYTES = 200  # a record, nearly; 8 MiB otherwise
@@ -28,7 +28,7 @@ def resident(which: str) -> float:
 
 
 def main(parts: int) -> None:
-    sources.TASK_BYTES = work.TASK_BYTES = lines.SCAN_BLOCK = TASK_BYTES
+    shards.TASK_BYTES = work.TASK_BYTES = lines.SCAN_BLOCK = TASK_BYTES
     line = json.dumps({"messages": [{"role": "user", "content": "some words " * 30}]}) + "\n"
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.jsonl"

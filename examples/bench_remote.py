@@ -26,7 +26,7 @@ from PIL import Image
 
 from bench_tools import heading, line
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.fetch import Fetcher
+from packidx.records.fetch import Fetcher
 from packidx.torch import PackSampler
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from packidx.errors import FormatError, MissingExtraError, OptionError, PackidxError
-from packidx.fetch import Fetcher
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.index import Index, Sample
@@ -17,8 +16,9 @@ from packidx.io import storage
 from packidx.io.copies import content_digest, overlapped, sizes
 from packidx.permutation import derive_key, permutation
 from packidx.records.containers import DEFAULT as JSONL
-from packidx.records.containers.tar import TAR
-from packidx.records.sources import scan
+from packidx.records.containers.tar.container import TAR
+from packidx.records.fetch import Fetcher
+from packidx.records.shards import scan
 from packidx.user_code.named import fingerprint_of
 from packidx.user_code.transform import Function, Transform, planned_transform
 

@@ -22,8 +22,8 @@ from transformers.video_utils import load_video
 from packidx.processor.counter import Counter
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
-from packidx.records.paths import MediaRoot
-from packidx.records.video import media_info
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import media_info
 
 FAMILIES = {
     "qwen2-vl": "qwen2_vl",

@@ -19,7 +19,7 @@ from packidx_cli.main import main
 from record_files import WRITERS, zstd
 
 from packidx.errors import SourceError
-from packidx.records.sources import scan
+from packidx.records.shards import scan
 
 
 class File(NamedTuple):

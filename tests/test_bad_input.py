@@ -45,9 +45,9 @@ from clips import sound, write_clip
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
 from packidx.estimate import estimate_lengths
-from packidx.records.media import open_media
-from packidx.records.paths import MediaRoot
-from packidx.records.sources import read_record
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
+from packidx.records.shards import read_record
 
 COUNTED = None
 

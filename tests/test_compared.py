@@ -23,7 +23,7 @@ from processors import qwen_folders
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode.probe.proof import compare
 from packidx.processor.folder import load_processor
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 TRANSFORMERS = f"transformers {transformers.__version__}"
 SIZES = [(64, 48), (337, 211), (300, 100)]

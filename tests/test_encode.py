@@ -24,7 +24,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, OptionError
 from packidx.processor import Counter, load_processor
 from packidx.records.conversation import to_messages
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 

@@ -22,8 +22,8 @@ from packidx.estimate import LengthsSummary, estimate_lengths, pool, rows, work
 from packidx.format import schema
 from packidx.io import output_folder
 from packidx.processor.counter import Counter
-from packidx.records import sources
-from packidx.records.sources import read_record
+from packidx.records import shards
+from packidx.records.shards import read_record
 
 
 def chat(text: str = "hello there", **record: Any) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def test_workers_do_not_change_a_byte(
         write(tmp_path / "data" / f"{name}.jsonl", [chat(f"{n} {text}") for n in range(300)])
     processor = processors / "qwen2.5-vl"
     # smaller tasks, so that there are several: only the parent process cuts them
-    monkeypatch.setattr(sources, "TASK_BYTES", 200_000)
+    monkeypatch.setattr(shards, "TASK_BYTES", 200_000)
     monkeypatch.setattr(work, "TASK_BYTES", 200_000)
     made = {}
     for workers in (1, 2):
@@ -264,7 +264,7 @@ def test_a_shard_that_changes_meanwhile(tmp_path: Path) -> None:
 def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         write(tmp_path / f"{name}.jsonl", [chat()] * 200)
-    monkeypatch.setattr(sources, "TASK_BYTES", 1000)
+    monkeypatch.setattr(shards, "TASK_BYTES", 1000)
     monkeypatch.setattr(work, "TASK_BYTES", 1000)
     monkeypatch.setattr(pool, "_run_in_worker", _die)
     with pytest.raises(SourceError, match=r"worker process died while it counted .*a\.jsonl"):

@@ -38,7 +38,7 @@ from packidx.export.energon_lines import written
 from packidx.export.energon_sources import as_energon_names
 from packidx.export.members import MemberName, NamedSample, read_named
 from packidx.io import storage
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 from packidx.records.layout import DEFAULT
 from packidx.torch import PackedDataset
 

@@ -40,7 +40,7 @@ from packidx.export.wds_media import extension
 from packidx.export.wds_texts import is_pairs, messages_of, pairs_of
 from packidx.index import Index
 from packidx.io import files
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 ASK, SAY = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
@@ -84,7 +84,7 @@ def test_no_turn_is_lost(case: str) -> None:
     else:
         assert parse(json.loads(json.dumps(kept))) == conversation
     if whole:  # what packidx reads of the pairs is the conversation, too
-        from packidx.records.texts import with_texts
+        from packidx.records.dialects.loongforge import with_texts
 
         asked, answered = zip(*pairs, strict=True)
         media = [medium.ref for medium in conversation.media]
@@ -430,7 +430,7 @@ def test_packidx_counts_the_same_tokens(corpus: Path, processors: Path, tmp_path
     assert sum(again["length"]) == summary.num_tokens
 
 
-DYING = dying("import packidx.export.wds, packidx.records.sources")
+DYING = dying("import packidx.export.wds, packidx.records.shards")
 
 
 def states(parent: Path) -> dict[str, tuple[int, int]]:

@@ -19,8 +19,8 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, OptionError
-from packidx.records.media import open_media
-from packidx.records.paths import MediaRoot
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
 from packidx.verify import verify
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -15,7 +15,7 @@ from fuzz_records import Fuzzer, damaged, good_records
 from record_files import WRITERS, chats
 
 from packidx.errors import SourceError
-from packidx.records.sources import read_records, scan
+from packidx.records.shards import read_records, scan
 
 
 @pytest.mark.parametrize("exact", [True, False])

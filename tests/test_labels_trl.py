@@ -30,7 +30,7 @@ from packidx.processor.labels import LabelPolicy
 from packidx.processor.sequence import locate_runs, trained_tokens
 from packidx.processor.template import ChatTemplate
 from packidx.processor.text import TextEncoder
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 NUM_DIALOGUES = 250
 NEWLINE = LabelPolicy.parse("newline")

@@ -21,8 +21,8 @@ from trained_packs import (
 )
 
 from packidx.errors import MismatchError, OptionError
-from packidx.fetch import Fetcher
 from packidx.index import Index
+from packidx.records.fetch import Fetcher
 from packidx.torch import PackedDataset, PackSampler, collate
 from packidx.torch.loss import (
     WEIGHTS,

@@ -20,11 +20,11 @@ from PIL import Image
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, SourceError
 from packidx.export.wds import export_wds
-from packidx.records import inside
 from packidx.records.conversation import Media
-from packidx.records.media import forget_sizes, media_size, open_media
-from packidx.records.paths import MediaRoot
-from packidx.records.video import Video, forget_videos, media_info
+from packidx.records.media import inside
+from packidx.records.media.opener import forget_sizes, media_size, open_media
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import Video, forget_videos, media_info
 from packidx.torch import PackedDataset
 
 SIZE, SECRET = (40, 30), (90, 70)

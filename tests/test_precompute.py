@@ -31,10 +31,10 @@ from packidx.precompute import precompute
 from packidx.precompute.pieces import make_pieces
 from packidx.precompute.table_text import cell_spans
 from packidx.precompute.text import rewrite_text
-from packidx.records import sources
+from packidx.records import shards
 from packidx.records.containers import lines
 from packidx.records.layout import Layout
-from packidx.records.paths import MediaRoot
+from packidx.records.media.paths import MediaRoot
 
 FORMS = ("lists", "objects")
 WRITTEN = re.compile(rb',? ?"_text_tokens":\d+(?:,"mm_inputs_meta":\{"images_meta":[^{}]*\})?')
@@ -102,7 +102,7 @@ def test_sums_are_what_the_real_processor_builds(
     corpus: Path, processor: str, tmp_path: Path
 ) -> None:
     from packidx.encode import ProcessorEncoder
-    from packidx.records.media import open_media
+    from packidx.records.media.opener import open_media
 
     lines = (corpus / "photos.jsonl").read_text().splitlines()[:12]
     (tmp_path / "few.jsonl").write_text("\n".join(lines))
@@ -206,7 +206,7 @@ def rewritten(shard: Path, kind: str, counter: RecordCounter, task_bytes: int) -
         0, shard.name, str(shard), "s", MediaRoot(str(shard.parent)), True, kind, Layout()
     )
     with mock.patch.object(lines, "SCAN_BLOCK", 64):
-        scan = sources.container(kind).scan(str(shard), None, task_bytes)
+        scan = shards.container(kind).scan(str(shard), None, task_bytes)
     found = b""
     for piece in make_pieces([info], [scan], "lists"):
         path = shard.with_name("piece")
@@ -343,7 +343,7 @@ def test_cells_are_found_as_a_reader_finds_them(rows: list[list[str]], quoting: 
 def test_tables_in_text_get_two_columns(
     processor: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "TASK_BYTES", 300)
+    monkeypatch.setattr(shards, "TASK_BYTES", 300)
     comma = "\t" if kind == "tsv" else ","
     Image.new("RGB", (60, 40)).save(tmp_path / "a.png")
     chat = '"[{""role"": ""user"", ""content"": ""%s""}]"'
@@ -382,7 +382,7 @@ def test_tables_in_text_get_two_columns(
 def test_parquet_gets_two_columns(
     processor: str, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "TASK_BYTES", 2000)
+    monkeypatch.setattr(shards, "TASK_BYTES", 2000)
     records = [{**record, "_text_tokens": 3} for record in chats(60)]
     records[7]["images"] = ["none.png"]
     for number in range(60):

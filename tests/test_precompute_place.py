@@ -18,9 +18,9 @@ from packidx.errors import OptionError, SourceError
 from packidx.precompute import precompute, run
 from packidx.precompute.pieces import Piece, make_pieces
 from packidx.precompute.place import output_names
-from packidx.records import sources
+from packidx.records import shards as sources
 from packidx.records.containers import lines
-from packidx.records.expand import Shard, expand_sources
+from packidx.records.sources.find_shards import Shard, expand_sources
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 

@@ -15,7 +15,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.processor.folder import load_processor
 from packidx.processor.template import ChatTemplate, Rendered
 from packidx.records.conversation import Conversation, Media, Turn, to_messages
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 END = "<|im_end|>"
 CONTROL = ("<|im_start|>", END, "<|endoftext|>")

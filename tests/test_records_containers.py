@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from record_files import WRITERS, chats, tar_digest, write, zstd
 
 from packidx.errors import BadRecord, OptionError, SourceError
-from packidx.records import sources
+from packidx.records import shards
 from packidx.records.containers import KINDS, array, base, compressed, container, kind_of
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.text import TextContainer
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
-from packidx.records.sources import RawRecord, read_records, read_row, scan
+from packidx.records.shards import RawRecord, read_records, read_row, scan
 
 RECORDS = chats(300)
 
@@ -67,7 +67,7 @@ def test_a_kind_gives_the_same_conversations(
 ) -> None:
     path = write(tmp_path, kind, RECORDS)
     assert kind_of(path) == kind
-    monkeypatch.setattr(sources, "TASK_BYTES", 9_000)
+    monkeypatch.setattr(shards, "TASK_BYTES", 9_000)
     monkeypatch.setattr(base, "BLOCK", 1_000)
     result = scan(path, None, kind)
     data = Path(path).read_bytes()
@@ -455,7 +455,7 @@ def test_memory_does_not_grow_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Peaks of Python's and Arrow's memory for a file and one eight times as long."""
-    monkeypatch.setattr(sources, "TASK_BYTES", 60_000)
+    monkeypatch.setattr(shards, "TASK_BYTES", 60_000)
     monkeypatch.setattr(base, "BLOCK", 20_000)
     monkeypatch.setattr(compressed, "BLOCK", 20_000)
     monkeypatch.setattr(compressed, "_INPUT", 20_000)

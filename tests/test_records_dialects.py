@@ -13,7 +13,7 @@ from PIL import Image
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn, to_messages
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 QUESTION = "\n What is <b>this</b>?\t"
 EXPECTED = (

@@ -21,8 +21,8 @@ from record_files import tar_of
 
 from packidx import estimate_lengths
 from packidx.errors import SourceError
-from packidx.records import braces
-from packidx.records.expand import expand_sources, not_read
+from packidx.records.sources import braces
+from packidx.records.sources.find_shards import expand_sources, not_read
 
 GOOD = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}'
 

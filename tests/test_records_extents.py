@@ -17,8 +17,8 @@ from PIL import Image, PngImagePlugin
 from packidx.errors import BadRecord, SourceError
 from packidx.io import ranges, storage
 from packidx.io.ranges import Extent, Window
-from packidx.records.image_headers import webp_size
-from packidx.records.images import image_size, open_image
+from packidx.records.media.image_headers import webp_size
+from packidx.records.media.images import image_size, open_image
 
 DATA = bytes(range(256)) * 40
 

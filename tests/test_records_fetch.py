@@ -13,10 +13,10 @@ from record_files import tar_of, write
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, MismatchError, PackidxError, SourceError
-from packidx.fetch import ChangedSource, Fetcher
 from packidx.index import Index
 from packidx.records.containers import KINDS
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
+from packidx.records.fetch import ChangedSource, Fetcher
 
 COUNT = 40
 

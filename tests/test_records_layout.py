@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import BadRecord, OptionError
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 from packidx.records.layout import COLUMNS, DEFAULT, TAGS, Layout, layout_from_options
-from packidx.records.sources import read_records, read_row, scan
+from packidx.records.shards import read_records, read_row, scan
 
 STANDARD = {
     "id": "7",

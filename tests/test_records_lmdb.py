@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 
 from packidx.errors import BadRecord, MissingExtraError, SourceError
-from packidx.records import lmdb_store
 from packidx.records.conversation import Media
-from packidx.records.dialects import parse
-from packidx.records.media import (
+from packidx.records.dialects.parse import parse
+from packidx.records.media import lmdb_store
+from packidx.records.media.opener import (
     forget_sizes,
     image_size,
     media_size,
@@ -28,8 +28,8 @@ from packidx.records.media import (
     open_media,
     resolve,
 )
-from packidx.records.paths import MediaRoot
-from packidx.records.video import Video
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import Video
 
 
 def png(width: int = 30, height: int = 20, orientation: int = 0) -> bytes:
@@ -214,7 +214,8 @@ def test_without_the_package(root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_is_imported_without_need() -> None:
     code = (
-        "import sys, packidx.records.media, packidx.records.sources; print('lmdb' in sys.modules)"
+        "import sys, packidx.records.media.opener, packidx.records.shards; "
+        "print('lmdb' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

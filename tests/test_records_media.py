@@ -15,10 +15,10 @@ import pytest
 from PIL import Image, ImageOps
 
 from packidx.errors import BadRecord
-from packidx.records import images
 from packidx.records.conversation import Media
-from packidx.records.dialects import parse
-from packidx.records.media import (
+from packidx.records.dialects.parse import parse
+from packidx.records.media import images
+from packidx.records.media.opener import (
     forget_sizes,
     image_size,
     media_size,
@@ -26,7 +26,7 @@ from packidx.records.media import (
     open_media,
     resolve,
 )
-from packidx.records.paths import MediaRoot
+from packidx.records.media.paths import MediaRoot
 
 ORIENTED_FORMATS = ["PNG", "JPEG", "WEBP", "TIFF"]
 

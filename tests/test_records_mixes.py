@@ -13,10 +13,10 @@ import yaml
 from record_files import chats, write
 
 from packidx.errors import OptionError, SourceError
-from packidx.records.dialects import parse
-from packidx.records.expand import Shard, expand_sources
+from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
-from packidx.records.sources import read_records, scan
+from packidx.records.shards import read_records, scan
+from packidx.records.sources.find_shards import Shard, expand_sources
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from packidx import estimate_lengths
 from packidx.errors import BadRecord
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 ASKED = [{"role": "user", "content": "Which?"}]
 GOOD = [{"role": "assistant", "content": "This."}]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import BadRecord, SourceError
-from packidx.records import sources
+from packidx.records import shards
 from packidx.records.containers import lines as lines_module
-from packidx.records.expand import expand_sources, short_names
-from packidx.records.sources import read_lines, read_record, scan
+from packidx.records.shards import read_lines, read_record, scan
+from packidx.records.sources.find_shards import expand_sources, short_names
 
 BOM = b"\xef\xbb\xbf"
 
@@ -122,7 +122,7 @@ def test_scan_agrees_with_lines(
     with pytest.MonkeyPatch.context() as patch:
         # a read of fewer bytes than the mark has is only possible with a block this small
         patch.setattr(lines_module, "SCAN_BLOCK", max(block, len(BOM)))
-        patch.setattr(sources, "TASK_BYTES", cut)
+        patch.setattr(shards, "TASK_BYTES", cut)
         result = scan(path)
     assert (result.nbytes, result.num_records) == (len(data), len(expected))
     assert result.sha256 == hashlib.sha256(data).hexdigest()

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packidx import estimate_lengths
 from packidx.records.containers.base import MAX_RECORD
-from packidx.records.sources import read_records, read_row, scan
+from packidx.records.shards import read_records, read_row, scan
 
 GOOD = json.dumps(
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}

@@ -20,10 +20,10 @@ from clips import decode, sound, trim, write_clip
 from PIL import Image
 
 from packidx.errors import BadRecord, MissingExtraError
-from packidx.records import video as module
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.paths import MediaRoot
-from packidx.records.video import Video, forget_videos, media_info, video_info
+from packidx.records.media import video as module
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import Video, forget_videos, media_info, video_info
 
 CONTAINERS: list[tuple[str, dict[str, Any]]] = [
     ("h264.mp4", {"frames": 13, "size": (98, 66)}),
@@ -198,7 +198,7 @@ def test_no_file(tmp_path: Path) -> None:
 CLAIM = """
 import sys
 from packidx.errors import BadRecord
-from packidx.records.video import video_info
+from packidx.records.media.video import video_info
 try:
     print(video_info(sys.argv[1]))
 except BadRecord as error:

@@ -33,10 +33,10 @@ from packidx.errors import BadRecord, SourceError
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
 from packidx.io.ranges import Extent, Window
-from packidx.records import sources
-from packidx.records.containers import tar
-from packidx.records.expand import expand_sources
-from packidx.records.sources import RawRecord, read_records, read_row, scan
+from packidx.records import shards
+from packidx.records.containers.tar import container
+from packidx.records.shards import RawRecord, read_records, read_row, scan
+from packidx.records.sources.find_shards import expand_sources
 from packidx.torch import PackedDataset
 
 Record = dict[str, Any]
@@ -389,9 +389,9 @@ def test_every_member_is_in_one_row(
             expected.append([])
         expected[-1].append(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tar, "_SCAN_BLOCK", block)
+        patch.setattr(container, "_SCAN_BLOCK", block)
         patch.setattr(Window.__init__, "__defaults__", (block, block, b""))
-        patch.setattr(sources, "TASK_BYTES", task_bytes)
+        patch.setattr(shards, "TASK_BYTES", task_bytes)
         ranges = scan(str(path), None, "tar").ranges
         if task_bytes == 1:
             assert len(ranges) == len(expected)
@@ -695,7 +695,7 @@ def test_repeated_keys_are_found_far_apart_and_by_every_worker(
 ) -> None:
     members = [(f"{number % 90}.json", GOOD) for number in range(100)]
     path = put(tmp_path / "x.tar", members)
-    monkeypatch.setattr("packidx.records.sources.TASK_BYTES", 3000)
+    monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 3000)
     assert len(scan(str(path), None, "tar").ranges) == 20
     monkeypatch.setattr("packidx.estimate.work.TASK_BYTES", 3000)
     summary = estimate(path, tmp_path / "out", workers=2)
@@ -754,7 +754,7 @@ def test_memory_is_that_of_a_sample_not_of_the_shard(
         assert summary.num_rejected == 0
         return high
 
-    monkeypatch.setattr("packidx.records.sources.TASK_BYTES", 1 << 40)
+    monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 1 << 40)
     peak(2)
     small, large = peak(10), peak(60)
     assert large < small + 10 * len(sink.getvalue()), (small, large)

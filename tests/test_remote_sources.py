@@ -26,12 +26,12 @@ from torch_packs import SyntheticEncode
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import SourceError
-from packidx.fetch import is_transient
 from packidx.io import cache, storage
 from packidx.precompute import precompute
-from packidx.records.expand import expand_sources, short_names
-from packidx.records.media import open_media
-from packidx.records.paths import MediaRoot
+from packidx.records.fetch import is_transient
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
+from packidx.records.sources.find_shards import expand_sources, short_names
 from packidx.torch import PackedDataset, PackSampler
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))

@@ -44,7 +44,7 @@ import json, os, signal, sys, threading
 import packidx.estimate.lengths, packidx.plan, packidx_cli.estimate, packidx_cli.plan, s3fs
 from packidx.io import storage
 from packidx.estimate import work
-from packidx.records import sources
+from packidx.records import shards as sources
 from packidx.records.containers import lines
 from packidx_cli.main import main
 sources.TASK_BYTES = work.TASK_BYTES = lines.SCAN_BLOCK = {TASK_BYTES}
@@ -89,7 +89,7 @@ def url(store: Store, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     from packidx.estimate import work
-    from packidx.records import sources
+    from packidx.records import shards as sources
     from packidx.records.containers import lines
 
     monkeypatch.setattr(sources, "TASK_BYTES", TASK_BYTES)

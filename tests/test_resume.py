@@ -19,14 +19,14 @@ from dying import dying
 from packidx.errors import OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths, work
 from packidx.io import output_folder as staging
-from packidx.records import sources
+from packidx.records import shards
 
 TASK_BYTES = 40_000
 # Smaller tasks, so that there are many. In a script: a worker's start imports nothing but packidx.
 RUN = f"""
 import sys
 from packidx.estimate import work
-from packidx.records import sources
+from packidx.records import shards as sources
 from packidx.records.containers import lines
 if __name__ == "__main__":
     sources.TASK_BYTES = work.TASK_BYTES = lines.SCAN_BLOCK = {TASK_BYTES}
@@ -35,7 +35,7 @@ if __name__ == "__main__":
 """
 DYING = dying(f"""
 from packidx.estimate import work
-from packidx.records import sources
+from packidx.records import shards as sources
 sources.TASK_BYTES = work.TASK_BYTES = {TASK_BYTES}
 """)
 
@@ -70,7 +70,7 @@ def states(parent: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(shards, "TASK_BYTES", TASK_BYTES)
     monkeypatch.setattr(work, "TASK_BYTES", TASK_BYTES)
 
 

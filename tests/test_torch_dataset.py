@@ -412,7 +412,7 @@ def test_import_is_light() -> None:
     loaded = set(modules.stdout.split())
     assert "packidx.torch.dataset" in loaded
     assert not loaded & {"duckdb", "polars", "transformers", "packidx.plan", "tokenizers"}
-    assert not loaded & {"yaml", "jinja2", "av", "lmdb", "packidx.records.mixes"}
+    assert not loaded & {"yaml", "jinja2", "av", "lmdb", "packidx.records.sources.mixes"}
 
 
 def test_media_of_different_shapes(tmp_path: Path) -> None:

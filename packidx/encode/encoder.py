@@ -20,10 +20,10 @@ from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.sequence import locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo
-from packidx.records.dialects import parse
-from packidx.records.images import open_image
-from packidx.records.paths import MediaRoot
-from packidx.records.video import Video, media_info
+from packidx.records.dialects.parse import parse
+from packidx.records.media.images import open_image
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import Video, media_info
 
 if TYPE_CHECKING:
     import torch

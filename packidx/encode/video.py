@@ -12,7 +12,7 @@ from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.errors import BadRecord
 from packidx.processor.families import VisionFamily
 from packidx.records.conversation import MediaInfo
-from packidx.records.video import Video
+from packidx.records.media.video import Video
 
 
 def encode_videos(

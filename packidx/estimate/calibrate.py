@@ -26,7 +26,7 @@ from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
 from packidx.io.output_folder import Place
 from packidx.permutation import BijectiveMix, derive_key
-from packidx.records.sources import RawRecord, read_row
+from packidx.records.shards import RawRecord, read_row
 
 Ints = NDArray[np.int64]
 

@@ -27,9 +27,9 @@ from packidx.io import cache, files, storage
 from packidx.processor.compared import Compared
 from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Conversation
-from packidx.records.dialects import parse
-from packidx.records.media import is_remote
-from packidx.records.sources import RawRecord, ShardScan
+from packidx.records.dialects.parse import parse
+from packidx.records.media.opener import is_remote
+from packidx.records.shards import RawRecord, ShardScan
 
 NUM_RECORDS = 16
 """Records of the data that are compared, at most half of them with images."""

@@ -10,7 +10,7 @@ from packidx.errors import BadRecord, LimitError, OptionError
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, examine, raw_records
 from packidx.processor.text import ENGINES, choose_engine
-from packidx.records.sources import Range, ShardScan
+from packidx.records.shards import Range, ShardScan
 
 NUM_TEXTS = 512
 """Texts that both engines tokenize before the faster one is trusted."""

@@ -18,9 +18,9 @@ from packidx.format.lengths import LengthsManifest, calibration_digest, fingerpr
 from packidx.format.manifest import sealed
 from packidx.io import files, storage
 from packidx.processor.compared import Compared
-from packidx.records.expand import Shard, short_names
 from packidx.records.shard_marks import MARKS
-from packidx.records.sources import TASK_BYTES, ShardScan
+from packidx.records.shards import TASK_BYTES, ShardScan
+from packidx.records.sources.find_shards import Shard, short_names
 from packidx.software import software
 
 _PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired

@@ -28,12 +28,12 @@ from packidx.io.copies import overlapped
 from packidx.io.output_folder import Place, remove_abandoned, replacing
 from packidx.processor.compared import Compared
 from packidx.records.containers.base import file_version, unreadable
-from packidx.records.expand import Shard, expand_sources, not_read
 from packidx.records.layout import layout_from_options
-from packidx.records.media import forget_sizes
+from packidx.records.media.opener import forget_sizes
+from packidx.records.media.video import forget_videos
 from packidx.records.shard_marks import check_unchanged
-from packidx.records.sources import TASK_BYTES, ShardScan, scan
-from packidx.records.video import forget_videos
+from packidx.records.shards import TASK_BYTES, ShardScan, scan
+from packidx.records.sources.find_shards import Shard, expand_sources, not_read
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
 from packidx.user_code.transform import Function

@@ -16,7 +16,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.io import storage
 from packidx.io.copies import Part, local_copy
-from packidx.records.expand import short_names
+from packidx.records.sources.find_shards import short_names
 from packidx.software import unsound_file
 
 MANIFEST = "manifest.json"

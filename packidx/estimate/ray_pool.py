@@ -10,8 +10,8 @@ from typing import Any
 from packidx.estimate.pool import Call, Pool, WorkerDied, Workers, checked, prepare_process
 from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.processor.compared import Compared
-from packidx.records.media import forget_sizes
-from packidx.records.video import forget_videos
+from packidx.records.media.opener import forget_sizes
+from packidx.records.media.video import forget_videos
 from packidx.run.ray.tasks import RayTasks, RayWorkerDied, Shared, wants_ray
 
 

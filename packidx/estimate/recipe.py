@@ -13,9 +13,9 @@ from packidx.processor.counter import Counter, Counts
 from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, MediaInfo
-from packidx.records.dialects import parse
-from packidx.records.media import open_media
-from packidx.records.paths import MediaRoot
+from packidx.records.dialects.parse import parse
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
 from packidx.user_code.transform import Function, Transform
 
 

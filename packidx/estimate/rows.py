@@ -19,15 +19,15 @@ from packidx.estimate.recipe import Examined, RecordCounter, without_references
 from packidx.format import schema
 from packidx.io import storage
 from packidx.processor.counter import OUT_OF_MEMORY, Counts
-from packidx.records import sources
+from packidx.records import shards
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 from packidx.records.keys import record_key
 from packidx.records.layout import DEFAULT, Layout
-from packidx.records.media import check_place, is_remote, media_size
-from packidx.records.paths import MediaRoot
-from packidx.records.video import media_info
+from packidx.records.media.opener import check_place, is_remote, media_size
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import media_info
 
 BATCH = 512
 """Records that are tokenised together."""
@@ -53,7 +53,7 @@ class ShardInfo:
 
 
 def shard_rows(
-    shard: ShardInfo, part: sources.Range, first_id: int, counter: RecordCounter
+    shard: ShardInfo, part: shards.Range, first_id: int, counter: RecordCounter
 ) -> Iterator[pa.Table]:
     """The rows of one range of a shard, as tables of at most `BATCH` rows.
 
@@ -66,13 +66,13 @@ def shard_rows(
         yield _table(shard, rows, counter)
 
 
-def raw_records(shard: ShardInfo, part: sources.Range) -> Iterator[sources.RawRecord]:
+def raw_records(shard: ShardInfo, part: shards.Range) -> Iterator[shards.RawRecord]:
     """The records of one range of a shard, as they stand there.
 
     Raises:
         SourceError: the shard cannot be read.
     """
-    return sources.read_records(shard.path, part, shard.container, shard.layout)
+    return shards.read_records(shard.path, part, shard.container, shard.layout)
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def examine_batch(
-    raws: Iterable[sources.RawRecord], shard: ShardInfo, shift: int, counter: RecordCounter
+    raws: Iterable[shards.RawRecord], shard: ShardInfo, shift: int, counter: RecordCounter
 ) -> list[Row]:
     """`examine` of each record, numbered `shift` more than in its shard.
 
@@ -139,9 +139,7 @@ def examine_batch(
     return rows
 
 
-def examine(
-    raw: sources.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter
-) -> Row:
+def examine(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
     """All that one record says; what is wrong with it is in the row's `error`."""
     item = _begun(raw, shard, sample_id, counter)
     if item.waits:
@@ -149,7 +147,7 @@ def examine(
     return item
 
 
-def _begun(raw: sources.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
+def _begun(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
     """`examine` as far as no object store need be asked for sizes."""
     item = Row(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
     if isinstance(raw.record, BadRecord):
@@ -301,4 +299,4 @@ def media_root(path: str, stated: str | None, container: str, remote: tuple[str,
     """Of a shard: the stated media root, else `sources.own_root`."""
     if stated is not None:
         return MediaRoot(stated, True, remote)
-    return MediaRoot(sources.own_root(path, container), False, remote)
+    return MediaRoot(shards.own_root(path, container), False, remote)

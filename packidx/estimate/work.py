@@ -15,7 +15,7 @@ from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, shard_rows
 from packidx.format import schema
 from packidx.io.output_folder import Place
-from packidx.records.sources import TASK_BYTES, Range, ShardScan
+from packidx.records.shards import TASK_BYTES, Range, ShardScan
 
 
 @dataclass(frozen=True, slots=True)

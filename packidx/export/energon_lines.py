@@ -11,7 +11,7 @@ from packidx.errors import SourceError
 from packidx.export.members import MemberName, NamedSample
 from packidx.index import Pack, Sample
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.dialects import parse
+from packidx.records.dialects.parse import parse
 
 _FACTS = ("height", "width", "num_frames", "fps", "frame_indices")
 

@@ -19,10 +19,10 @@ from packidx.errors import PackidxError, SourceError
 from packidx.export.energon_lines import Written, pack_line, written
 from packidx.export.energon_sources import Sources
 from packidx.export.members import read_named
-from packidx.fetch import Fetcher, check_key
 from packidx.index import Index, Sample
 from packidx.io import files, storage
 from packidx.io.output_folder import Place
+from packidx.records.fetch import Fetcher, check_key
 from packidx.run.local import follow_parent
 
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other

@@ -19,7 +19,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.export.members import NamedSample
 from packidx.io import storage
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.records.energon import FOLDER
+from packidx.records.sources.energon import FOLDER
 
 _INFOS = (".info.json", ".info.yaml")  # of Energon 7, and of earlier ones
 _DATABASE = "index.sqlite"

@@ -12,10 +12,10 @@ from packidx.errors import SourceError
 from packidx.io import storage
 from packidx.io.ranges import Window
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar import is_record, record_of, samples_of
-from packidx.records.containers.tar_stream import Member, Places, members
+from packidx.records.containers.tar.container import is_record, record_of, samples_of
+from packidx.records.containers.tar.stream import Member, Places, members
 from packidx.records.layout import Layout
-from packidx.records.sources import standard
+from packidx.records.shards import standard
 
 _LOCAL_BLOCK = 4096  # a header and a short record; a request to a store asks for more
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 from packidx.errors import OptionError, PackidxError
-from packidx.fetch import ChangedSource, Fetcher
 from packidx.index import Index
 from packidx.io import storage
 from packidx.io.publish import check_bucket, check_free
+from packidx.records.fetch import ChangedSource, Fetcher
 
 
 def check_output(

@@ -12,15 +12,15 @@ import re
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.fetch import Fetcher
 from packidx.index import Sample
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Conversation
-from packidx.records.dialects import parse
-from packidx.records.images import read_image
-from packidx.records.inside import InRoot
-from packidx.records.media import MediaOpener
-from packidx.records.paths import MediaRoot
+from packidx.records.dialects.parse import parse
+from packidx.records.fetch import Fetcher
+from packidx.records.media.images import read_image
+from packidx.records.media.inside import InRoot
+from packidx.records.media.opener import MediaOpener
+from packidx.records.media.paths import MediaRoot
 
 Files = list[tuple[str, bytes]]
 """Name after the key, and content."""

@@ -16,9 +16,9 @@ import orjson
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.export.wds_media import Files, read_conversation
 from packidx.export.wds_texts import is_pairs, messages_of, pairs_of
-from packidx.fetch import Fetcher
 from packidx.index import Pack, Sample
 from packidx.io import storage
+from packidx.records.fetch import Fetcher
 
 BLOCK = 512
 """Bytes of a tar header, and what content is padded to."""

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 
 from packidx.errors import SourceError
 from packidx.export.wds_pack import PackMembers, pack_members
-from packidx.fetch import Fetcher
 from packidx.index import Index
+from packidx.records.fetch import Fetcher
 from packidx.run.local import follow_parent, interrupts_held
 
 _PACKS_PER_PROCESS = 16

@@ -10,7 +10,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.estimate.rows import ShardInfo
 from packidx.precompute.values import Values
 from packidx.records.containers.base import Range
-from packidx.records.sources import ShardScan
+from packidx.records.shards import ShardScan
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,10 @@ from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.pieces import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
-from packidx.records.expand import expand_sources, not_read
 from packidx.records.layout import layout_from_options
-from packidx.records.media import forget_sizes
-from packidx.records.video import forget_videos
+from packidx.records.media.opener import forget_sizes
+from packidx.records.media.video import forget_videos
+from packidx.records.sources.find_shards import expand_sources, not_read
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
 from packidx.software import software

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord, MismatchError, SourceError
-from packidx.fetch import ChangedSource, Fetcher
 from packidx.index import Index, Sample
+from packidx.records.fetch import ChangedSource, Fetcher
 from packidx.torch.events import event
 from packidx.torch.holes import Holes, NoHole
 from packidx.torch.media import check_media

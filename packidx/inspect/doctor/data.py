@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from packidx.errors import PackidxError
-from packidx.fetch import Fetcher, Located
 from packidx.index import Index, Sample
 from packidx.inspect.doctor.finding import Finding, State
 from packidx.inspect.doctor.index import PATIENCE
@@ -16,6 +15,7 @@ from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
 from packidx.io import storage
 from packidx.io.copies import sizes
+from packidx.records.fetch import Fetcher, Located
 from packidx.software import unsound_file
 
 _MOST = 200  # shards and records that are looked at
@@ -161,7 +161,7 @@ def _is_s3(place: str) -> bool:
 
 def _references(index: Index) -> Iterator[tuple[str, str]]:
     """(kind, reference) of the media of some samples; what cannot be read is told by `packs`."""
-    from packidx.records.dialects import parse
+    from packidx.records.dialects.parse import parse
 
     for found in _records(index):
         with suppress(PackidxError):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packidx.fetch import Fetcher
 from packidx.index import Index
+from packidx.records.fetch import Fetcher
 
 _NUMBER = 5  # packs, spread over the index
 _ENOUGH = 5.0  # seconds for packs after the first, after which no further one is read

@@ -30,7 +30,7 @@ from packidx.records.containers.compressed import GZIP, STREAMS, ZSTD, Text
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines
 from packidx.records.containers.parquet import Parquet
-from packidx.records.containers.tar import Tar
+from packidx.records.containers.tar.container import Tar
 from packidx.records.containers.text import TextContainer
 
 __all__ = ["DEFAULT", "KINDS", "SUFFIXES", "Container", "Range", "RawRecord", "ShardScan"]

@@ -15,7 +15,7 @@ from typing import Any
 from packidx.errors import BadRecord, MissingExtraError, SourceError
 from packidx.io import cache, storage
 from packidx.records.containers.base import unreadable
-from packidx.records.inside import open_regular
+from packidx.records.media.inside import open_regular
 
 SEPARATOR = "::"
 

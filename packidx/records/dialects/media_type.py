@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.dialects.loongforge import is_texts, stated_type
+from packidx.records.dialects.webdataset import has_placeholder
 from packidx.records.layout import TURN_KEYS
-from packidx.records.references import LIST_KEYS, media_entries
-from packidx.records.texts import is_texts, stated_type
-from packidx.records.webdataset import has_placeholder
+from packidx.records.media.references import LIST_KEYS, media_entries
 
 _KINDS = {
     "text": frozenset[str](),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packidx.records.containers import SUFFIXES
-from packidx.records.containers.tar import COMPRESSED
-from packidx.records.energon import NotRead, some
+from packidx.records.containers.tar.container import COMPRESSED
+from packidx.records.sources.energon import NotRead, some
 
 _ARCHIVES = (*COMPRESSED, ".tbz", ".zip", ".7z", ".rar")
 _CODECS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br", ".sz", ".snappy", ".z")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.references import media_entries, named
+from packidx.records.media.references import media_entries, named
 
 _FORMS = (
     ("prompt", "query", "response"),

@@ -16,25 +16,31 @@ from packidx.io import storage
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Media
-from packidx.records.images import MAX_PIXELS, image_size, labelled_size, open_image, read_image
-from packidx.records.images import open_file as _open
-from packidx.records.inside import InRoot, real_folder
 from packidx.records.layout import TURN_KEYS
-from packidx.records.lmdb_store import (
+from packidx.records.media.images import (
+    MAX_PIXELS,
+    image_size,
+    labelled_size,
+    open_image,
+    read_image,
+)
+from packidx.records.media.images import open_file as _open
+from packidx.records.media.inside import InRoot, real_folder
+from packidx.records.media.lmdb_store import (
     SEPARATOR,
     forget_databases,
     read_value,
     split_reference,
 )
-from packidx.records.paths import MediaRoot, absolute_folder, data_uri, resolve, shortened
-from packidx.records.references import (
+from packidx.records.media.paths import MediaRoot, absolute_folder, data_uri, resolve, shortened
+from packidx.records.media.references import (
     LIST_KEYS,
     frames_of,
     media_entries,
     part_kind,
     reference_of,
 )
-from packidx.records.video import Video
+from packidx.records.media.video import Video
 
 __all__ = ["check_place", "forget_sizes", "image_size", "media_size", "open_image", "open_media"]
 __all__ += ["_open", "resolve"]

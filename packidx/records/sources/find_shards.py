@@ -13,13 +13,13 @@ from typing import Any
 
 from packidx.errors import SourceError
 from packidx.io import cache, storage
-from packidx.records import energon, mixes, saved, unread
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffix
 from packidx.records.containers.base import unreadable
-from packidx.records.containers.tar import TAR, refuse_compressed
+from packidx.records.containers.tar.container import TAR, refuse_compressed
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.local_shards import local_shard
+from packidx.records.sources import energon, hf_datasets, mixes, unread
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
@@ -312,14 +312,14 @@ def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str
             for number, name in enumerate(energon.shard_names(here)):
                 yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below, here
             continue
-        if saved.STATE in files:
+        if hf_datasets.STATE in files:
             folders.clear()
-            for name in saved.file_names(here):
+            for name in hf_datasets.file_names(here):
                 path = os.path.join(below, name)
                 yield path, path, below or top, ""
             continue
         for name in files:
-            if name.startswith(".") or name == saved.SPLITS:
+            if name.startswith(".") or name == hf_datasets.SPLITS:
                 continue
             if name.endswith(SUFFIXES):
                 path = os.path.join(below, name)

@@ -21,12 +21,12 @@ from packidx.io import cache, storage
 from packidx.io.ranges import Extent
 from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.images import MAX_PIXELS, Source, image_size, open_file, open_image
-from packidx.records.inside import InRoot
-from packidx.records.lmdb_store import split_reference
-from packidx.records.mp4_tables import check_claims
-from packidx.records.paths import MediaRoot, resolve, shortened
-from packidx.records.references import is_opened
+from packidx.records.media.images import MAX_PIXELS, Source, image_size, open_file, open_image
+from packidx.records.media.inside import InRoot
+from packidx.records.media.lmdb_store import split_reference
+from packidx.records.media.mp4_tables import check_claims
+from packidx.records.media.paths import MediaRoot, resolve, shortened
+from packidx.records.media.references import is_opened
 
 Frames = tuple[Any, ...]
 

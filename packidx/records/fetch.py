@@ -14,7 +14,7 @@ from packidx.io import cache, storage
 
 if TYPE_CHECKING:
     from packidx.records.layout import Layout
-    from packidx.records.paths import MediaRoot
+    from packidx.records.media.paths import MediaRoot
 
 # What reads records brings Pillow: it is imported when a record is read, so that `import
 # packidx.torch` costs little more than torch.
@@ -94,7 +94,7 @@ class Fetcher:
             ChangedSource: the shard's size is not the one that was counted.
             BadRecord, SourceError: record, media or shard cannot be read.
         """
-        from packidx.records.media import open_media
+        from packidx.records.media.opener import open_media
 
         found = self.record(sample)
         return open_media(found.record, found.root, self.index.resolve)
@@ -152,7 +152,7 @@ class Fetcher:
             BadRecord, SourceError: record or shard cannot be read.
         """
         from packidx.records import containers
-        from packidx.records.sources import own_root, read_row
+        from packidx.records.shards import own_root, read_row
 
         located = sample.offset is not None and sample.nbytes is not None
         shard = self._shard_of(sample)
@@ -175,7 +175,7 @@ class Fetcher:
         return Located(record, self._root(sample.source or "", own_root(path, kind)))
 
     def _root(self, source: str, own: str) -> MediaRoot:
-        from packidx.records.paths import MediaRoot
+        from packidx.records.media.paths import MediaRoot
 
         stated = self._media_roots.get(source)
         remote = tuple(map(self.index.resolve, self._remote_media.get(source, ())))
@@ -245,7 +245,7 @@ class Fetcher:
 
 def key_of(record: Mapping[str, Any], kind: str) -> str | None:
     """What a record is called in its shard, a container of `kind`; None where it has no name."""
-    from packidx.records.containers.tar import KEY, TAR
+    from packidx.records.containers.tar.container import KEY, TAR
     from packidx.records.keys import record_key
 
     if kind != TAR:

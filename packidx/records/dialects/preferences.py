@@ -14,7 +14,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.layout import TURN_KEYS
-from packidx.records.references import OBJECT
+from packidx.records.media.references import OBJECT
 
 _BESIDE = ("rejected_response", "rejected_messages")
 _WORDS = {"true": True, "false": False}

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.dialects.webdataset import kind_of_name, media_first
 from packidx.records.layout import TURN_KEYS
-from packidx.records.references import LIST_KEYS, cut, media_entries, named
-from packidx.records.webdataset import kind_of_name, media_first
+from packidx.records.media.references import LIST_KEYS, cut, media_entries, named
 
 TEXTS = "texts"
 

@@ -36,7 +36,7 @@ from packidx.records.containers.base import (
     too_few,
 )
 from packidx.records.containers.lines import decode
-from packidx.records.containers.tar_stream import CutMember, Member, Places, Stream, members
+from packidx.records.containers.tar.stream import CutMember, Member, Places, Stream, members
 
 TAR = "tar"
 """The kind of container."""

@@ -24,11 +24,11 @@ from packidx.errors import BadRecord, PackidxError
 from packidx.io import storage
 from packidx.io.ranges import Extent, Window
 from packidx.records.containers.base import unreadable
-from packidx.records.image_headers import is_whole, webp_size
-from packidx.records.inside import InRoot, open_regular
-from packidx.records.lmdb_store import read_value, split_reference
-from packidx.records.paths import shortened
-from packidx.records.references import is_opened
+from packidx.records.media.image_headers import is_whole, webp_size
+from packidx.records.media.inside import InRoot, open_regular
+from packidx.records.media.lmdb_store import read_value, split_reference
+from packidx.records.media.paths import shortened
+from packidx.records.media.references import is_opened
 
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
 _IN_MEMORY = 1 << 18  # smaller files are read at once

@@ -20,9 +20,12 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.dialects.nemo_meta import StatedMedia
+from packidx.records.dialects.preferences import refuse_preferences
+from packidx.records.dialects.single_turn import single_turn
+from packidx.records.dialects.tokens import tokens_of
 from packidx.records.layout import TURN_KEYS
-from packidx.records.preferences import refuse_preferences
-from packidx.records.references import (
+from packidx.records.media.references import (
     LIST_KEYS,
     MAX_TOKENS,
     OBJECT,
@@ -35,9 +38,6 @@ from packidx.records.references import (
     part_kind,
     reference_of,
 )
-from packidx.records.single_turn import single_turn
-from packidx.records.stated import StatedMedia
-from packidx.records.tokens import tokens_of
 
 __all__ = ["LIST_KEYS", "TURN_KEYS", "is_opened", "media_entries", "parse", "part_kind"]
 __all__ += ["reference_of"]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.io.ranges import Extent
-from packidx.records.containers.tar import MEMBERS, Members
+from packidx.records.containers.tar.container import MEMBERS, Members
 from packidx.records.layout import TURN_KEYS
-from packidx.records.references import (
+from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
     frames_of,

@@ -17,13 +17,13 @@ from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import Range, RawRecord, ShardScan, container
 from packidx.records.containers.base import TASK_BYTES, Progress
 from packidx.records.containers.lines import decode, read_lines
-from packidx.records.containers.tar import MEMBERS, TAR
+from packidx.records.containers.tar.container import MEMBERS, TAR
+from packidx.records.dialects.loongforge import TEXTS, with_texts
+from packidx.records.dialects.media_type import check_kinds, stated_kinds
+from packidx.records.dialects.webdataset import with_members
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.local_shards import local_shard
-from packidx.records.media_type import check_kinds, stated_kinds
 from packidx.records.shard_marks import marks_of
-from packidx.records.texts import TEXTS, with_texts
-from packidx.records.webdataset import with_members
 
 __all__ = ["TASK_BYTES", "Range", "RawRecord", "ShardScan", "decode", "read_lines", "read_record"]
 __all__ += ["own_root", "read_records", "read_row", "scan"]

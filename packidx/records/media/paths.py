@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import storage
-from packidx.records.inside import InRoot, is_inside, real_folder
-from packidx.records.lmdb_store import SEPARATOR, data_file, split_reference
+from packidx.records.media.inside import InRoot, is_inside, real_folder
+from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _STORES = frozenset(

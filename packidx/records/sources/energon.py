@@ -16,8 +16,8 @@ from typing import Any
 from packidx.errors import SourceError
 from packidx.io import storage
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.records import braces
 from packidx.records.containers.base import unreadable
+from packidx.records.sources import braces
 
 FOLDER = ".nv-meta"
 TRAIN = "train"

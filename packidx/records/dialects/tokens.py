@@ -9,7 +9,7 @@ import numpy as np
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation
-from packidx.records.references import MAX_TOKENS, cut, integer, named
+from packidx.records.media.references import MAX_TOKENS, cut, integer, named
 
 IGNORED = -100
 """The label of a position that is not trained on."""

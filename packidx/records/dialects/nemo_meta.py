@@ -12,7 +12,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Media
-from packidx.records.references import LIST_KEYS, OBJECT, cut, named, stated_facts
+from packidx.records.media.references import LIST_KEYS, OBJECT, cut, named, stated_facts
 
 _REASON = "bad_meta"
 _IMAGE = ("height", "width", "n_tokens")  # a list's entries in order, as far as it has them

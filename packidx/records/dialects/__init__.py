@@ -1,0 +1,1 @@
+"""Raw records as Conversations."""
