@@ -159,8 +159,9 @@ $(DATA)/corpus/.done: examples/make_corpus.py | $(VENV)/.base
 	@$(BIN)/python examples/make_corpus.py $(DATA)/corpus
 	@touch $@
 
-COUNTING := $(wildcard packidx/records/*.py packidx/records/*/*.py packidx/processor/*.py \
-                       packidx/processor/*/*.py packidx/estimate/*.py)
+COUNTING := $(wildcard $(foreach folder,records processor, \
+                       packidx/$(folder)/*.py packidx/$(folder)/*/*.py packidx/$(folder)/*/*/*.py) \
+                       packidx/estimate/*.py)
 
 $(DATA)/lengths/manifest.json: $(DATA)/processors/.done $(DATA)/corpus/.done $(COUNTING)
 	@$(BIN)/packidx estimate $(DATA)/corpus -o $(DATA)/lengths \

@@ -38,7 +38,7 @@ from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 
 from packidx.processor.counter import Counter
 from packidx.processor.folder import ProcessorFiles, load_processor
-from packidx.processor.sequence import locate_runs
+from packidx.processor.text.sequence import locate_runs
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 LLAVA_ONEVISION = (

@@ -20,7 +20,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.idefics3 import Idefics3Vision
-from packidx.processor.families.words import cardinal
+from packidx.processor.families.shared.words import cardinal
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 

@@ -28,7 +28,7 @@ from packidx.encode.video import encode_videos, load_video_processor
 from packidx.errors import BadRecord
 from packidx.processor.counter import METHODS, Counter
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
-from packidx.processor.families.resize import smart_resize_video
+from packidx.processor.families.shared.resize import smart_resize_video
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.paths import MediaRoot

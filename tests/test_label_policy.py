@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.labels import LabelPolicy
-from packidx.processor.template import ChatTemplate
 from packidx.records.conversation import Conversation, Turn
 
 CONTROL = ("<|im_start|>", "<|im_end|>")

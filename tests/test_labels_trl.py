@@ -25,11 +25,11 @@ import torchvision_cpu  # noqa: F401
 import trl.chat_template_utils as trl_templates
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from packidx.processor.expand import Expanded
+from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.labels import LabelPolicy
-from packidx.processor.sequence import locate_runs, trained_tokens
-from packidx.processor.template import ChatTemplate
-from packidx.processor.text import TextEncoder
+from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.expand import Expanded
+from packidx.processor.text.sequence import locate_runs, trained_tokens
 from packidx.records.dialects.parse import parse
 
 NUM_DIALOGUES = 250

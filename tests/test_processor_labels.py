@@ -13,9 +13,9 @@ from processors import qwen_folders
 from random_records import WORDS
 from tokenizers import Tokenizer, processors
 
-from packidx.processor.expand import Expanded
-from packidx.processor.sequence import locate_runs, trained_tokens
-from packidx.processor.text import TextEncoder
+from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.expand import Expanded
+from packidx.processor.text.sequence import locate_runs, trained_tokens
 
 
 @pytest.fixture(scope="module")

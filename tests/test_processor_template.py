@@ -12,8 +12,8 @@ from random_records import record
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from packidx.errors import BadRecord, SourceError
+from packidx.processor.chat_template.chat_template import ChatTemplate, Rendered
 from packidx.processor.folder import load_processor
-from packidx.processor.template import ChatTemplate, Rendered
 from packidx.records.conversation import Conversation, Media, Turn, to_messages
 from packidx.records.dialects.parse import parse
 
@@ -225,7 +225,7 @@ def test_random_conversations(name: str, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_skeletons_are_bounded_and_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packidx.processor.template.MAX_STRUCTURES", 3)
+    monkeypatch.setattr("packidx.processor.chat_template.chat_template.MAX_STRUCTURES", 3)
     made = template(PLAIN)
     for turns in (2, 4, 6, 8, 10, 2):
         assert len(trained(made.render(chat(*["x"] * turns)))) == turns // 2

@@ -14,8 +14,8 @@ from tokenizers.trainers import BpeTrainer
 
 from packidx.errors import MismatchError
 from packidx.processor import load_processor
-from packidx.processor import text as module
-from packidx.processor.text import TextEncoder, choose_engine
+from packidx.processor.text import encoder as module
+from packidx.processor.text.encoder import TextEncoder, choose_engine
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
 WORDS += ["  ", "def f(x):\n\t", "1234", "<think>", "ﬁ", "\x00", "K", "ẞ", "<s>"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.processor.expand import _moved
-from packidx.processor.trace import Trace, Untraceable
-from packidx.processor.traced import LEAK, Traced, join_pieces, pieces_of
+from packidx.processor.chat_template.tracing.trace import Trace, Untraceable
+from packidx.processor.chat_template.tracing.traced import LEAK, Traced, join_pieces, pieces_of
+from packidx.processor.text.expand import _moved
 
 
 def seconds(work: Callable[[int], object], size: int) -> float:

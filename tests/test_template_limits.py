@@ -13,8 +13,8 @@ import pytest
 from packidx_cli.main import main
 
 from packidx.errors import BadRecord, LimitError
-from packidx.processor import limits
-from packidx.processor.template import ChatTemplate
+from packidx.processor.chat_template import limits
+from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Turn
 
 TALK = Conversation((Turn("user", ("hello\tthere",)), Turn("assistant", ("good day",))))
@@ -103,7 +103,7 @@ ORDINARY = [
 def test_bounds_change_nothing_else(source: str) -> None:
     import jinja2.sandbox
 
-    from packidx.processor.environment import to_json
+    from packidx.processor.chat_template.environment import to_json
 
     plain = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     plain.filters["tojson"] = to_json
@@ -166,7 +166,7 @@ def test_the_run_ends_and_names_template_and_record(
 
 _HUNGRY = """
 import resource, sys
-from packidx.processor.template import ChatTemplate
+from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Turn
 template = ChatTemplate(sys.argv[1])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -18,7 +18,7 @@ from packidx.processor.counter import Counter, MediaColumns, media_token_in_text
 from packidx.processor.fingerprint import setting_differences
 from packidx.processor.folder import ProcessorFiles, load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.sequence import locate_runs, trained_tokens
+from packidx.processor.text.sequence import locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.images import open_image

@@ -9,7 +9,7 @@ from typing import Any
 from packidx.errors import BadRecord, LimitError, OptionError
 from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, examine, raw_records
-from packidx.processor.text import ENGINES, choose_engine
+from packidx.processor.text.encoder import ENGINES, choose_engine
 from packidx.records.shards import Range, ShardScan
 
 NUM_TEXTS = 512

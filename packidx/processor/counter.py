@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from packidx.errors import BadRecord, LimitError
 from packidx.processor.compared import TEXT, Compared
-from packidx.processor.expand import Expanded, expand
 from packidx.processor.families import Expansion, MediaCounts
 from packidx.processor.folder import ProcessorFiles
-from packidx.processor.sequence import Runs, locate_runs, trained_tokens
-from packidx.processor.text import TextEncoder
+from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.expand import Expanded, expand
+from packidx.processor.text.sequence import Runs, locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, MediaInfo
 
 METHODS = ("exact", "precomputed", "heuristic")

@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 
 from packidx.errors import PackidxError, SourceError
 from packidx.io.files import digest
+from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import VisionFamily, find_family
 from packidx.processor.fingerprint import complete_settings, processor_fingerprint
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.template import ChatTemplate
 
 PATTERNS = [
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),

@@ -21,7 +21,7 @@ from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.compared import IMAGE, TEXT, Compared
 from packidx.processor.counter import Counter, media_token_in_text
 from packidx.processor.folder import ProcessorFiles
-from packidx.processor.sequence import locate_runs
+from packidx.processor.text.sequence import locate_runs
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)

@@ -22,7 +22,7 @@ from packidx.processor.families.base import (
     MediaCounts,
     VisionFamily,
 )
-from packidx.processor.families.tiles import (
+from packidx.processor.families.shared.tiles import (
     needed,
     patches_per_side,
     positive_sizes,

@@ -24,7 +24,7 @@ from packidx.processor.families.base import (
     MediaCounts,
     VisionFamily,
 )
-from packidx.processor.families.frames import (
+from packidx.processor.families.shared.frames import (
     Frames,
     Grid,
     count_each,
@@ -33,7 +33,7 @@ from packidx.processor.families.frames import (
     timestamps,
     too_few_frames,
 )
-from packidx.processor.families.resize import MAX_ASPECT_RATIO
+from packidx.processor.families.shared.resize import MAX_ASPECT_RATIO
 from packidx.records.conversation import MediaInfo
 
 IMAGE = "<|image|>"

@@ -24,15 +24,15 @@ from packidx.processor.families.base import (
     VisionFamily,
     no_videos,
 )
-from packidx.processor.families.frames import Frames, frames_used, known_fps, timestamps
-from packidx.processor.families.tiles import (
+from packidx.processor.families.shared.frames import Frames, frames_used, known_fps, timestamps
+from packidx.processor.families.shared.tiles import (
     longest_edge,
     needed,
     patches_per_side,
     positive_sizes,
     without,
 )
-from packidx.processor.families.words import cardinal
+from packidx.processor.families.shared.words import cardinal
 from packidx.records.conversation import MediaInfo
 
 IMAGE, VIDEO, AROUND, GLOBAL = "<image>", "<video>", "<fake_token_around_image>", "<global-img>"

@@ -24,7 +24,7 @@ from packidx.processor.families.base import (
     MediaCounts,
     VisionFamily,
 )
-from packidx.processor.families.frames import (
+from packidx.processor.families.shared.frames import (
     Frames,
     Grid,
     count_each,

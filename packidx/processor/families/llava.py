@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 
 from packidx.errors import BadRecord
 from packidx.processor.families.base import Ints, MediaCounts, VisionFamily, no_videos
-from packidx.processor.families.frames import Frames, frames_used, known_fps, too_few_frames
-from packidx.processor.families.tiles import best_resolution, positive_sizes, without
+from packidx.processor.families.shared.frames import Frames, frames_used, known_fps, too_few_frames
+from packidx.processor.families.shared.tiles import best_resolution, positive_sizes, without
 from packidx.records.conversation import MediaInfo
 
 

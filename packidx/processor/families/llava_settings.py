@@ -10,7 +10,7 @@ from typing import Any
 from packidx.errors import SourceError
 from packidx.processor.families.base import CLIP_DEFAULTS, Family
 from packidx.processor.families.llava import LlavaVision, TiledLlavaVision
-from packidx.processor.families.tiles import needed, square_side
+from packidx.processor.families.shared.tiles import needed, square_side
 
 
 def _whole(family: str, own: Mapping[str, Any], side: int) -> LlavaVision:

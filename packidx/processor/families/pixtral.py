@@ -19,7 +19,7 @@ from packidx.processor.families.base import (
     MediaCounts,
     VisionFamily,
 )
-from packidx.processor.families.tiles import needed, positive_sizes, without
+from packidx.processor.families.shared.tiles import needed, positive_sizes, without
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from packidx.processor.families.qwen_video import (
     QwenVideos,
     build_videos,
 )
-from packidx.processor.families.resize import smart_resize
+from packidx.processor.families.shared.resize import smart_resize
 from packidx.records.conversation import MediaInfo
 
 

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import Expansion, MediaCounts
-from packidx.processor.families.frames import (
+from packidx.processor.families.shared.frames import (
     Frames,
     frames_used,
     known_fps,
     timestamps,
     too_few_frames,
 )
-from packidx.processor.families.resize import smart_resize, smart_resize_video
+from packidx.processor.families.shared.resize import smart_resize, smart_resize_video
 from packidx.records.conversation import MediaInfo
 
 Ints = NDArray[np.int64]

@@ -12,11 +12,17 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from packidx.processor.chat_template.tracing.trace import Question, Step, Trace, Values
+from packidx.processor.chat_template.tracing.traced import Traced
+from packidx.processor.chat_template.turns.find import Found, Hole, Layout, Place, Stretch
+from packidx.processor.chat_template.turns.spans import (
+    Region,
+    Span,
+    join_stop,
+    subtract,
+    trained_spans,
+)
 from packidx.processor.labels import LabelPolicy
-from packidx.processor.spans import Region, Span, join_stop, subtract, trained_spans
-from packidx.processor.trace import Question, Step, Trace, Values
-from packidx.processor.traced import Traced
-from packidx.processor.turns import Found, Hole, Layout, Place, Stretch
 
 MAX_BRANCHES = 64
 """Skeletons of one structure; records that need yet another one are traced one by one."""
@@ -40,7 +46,8 @@ class Skeleton:
     media: tuple[Place, ...] | None = None
     """Where the media are; None where that takes a look at the text."""
     lost: bool = False
-    """Whether it takes other ways (`packidx.processor.fallback`) to find the trained turns."""
+    """Whether it takes other ways (`packidx.processor.chat_template.turns.fallback`) to find the
+    trained turns."""
 
     def fill(self, values: Values) -> tuple[str, list[int]]:
         """The text, and where each border (`turns.Place`) is in it."""

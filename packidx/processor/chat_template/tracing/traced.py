@@ -1,4 +1,4 @@
-"""The text that stands for a record's while a template renders: see `packidx.processor.trace`.
+"""The text that stands for a record's while a template renders: see `tracing.trace`.
 
 What is not handled here must never be answered wrongly: it raises `Untraceable`.
 """
@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterable
 from operator import attrgetter, methodcaller
 from typing import Any, NoReturn
 
-from packidx.processor.limits import limited_method
-from packidx.processor.trace import Block, Piece, Step, Trace, Untraceable
+from packidx.processor.chat_template.limits import limited_method
+from packidx.processor.chat_template.tracing.trace import Block, Piece, Step, Trace, Untraceable
 
 LEAK = "\ue0b0"
 """What a traced text is for code that does not know of tracing; in a plain text, it is a leak that

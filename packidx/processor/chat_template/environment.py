@@ -13,7 +13,7 @@ import jinja2.parser
 import jinja2.runtime
 import jinja2.utils
 
-from packidx.processor.limits import LimitedEnvironment, check_indent
+from packidx.processor.chat_template.limits import LimitedEnvironment, check_indent
 
 
 class Generation(jinja2.ext.Extension):

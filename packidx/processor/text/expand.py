@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from packidx.processor.chat_template.chat_template import Rendered
 from packidx.processor.families import Expansion
-from packidx.processor.template import Rendered
 
 Span = tuple[int, int]
 

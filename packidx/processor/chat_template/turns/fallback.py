@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from packidx.errors import BadRecord
+from packidx.processor.chat_template.turns.spans import Region, Span, skip_space
 from packidx.processor.labels import LabelPolicy
-from packidx.processor.spans import Region, Span, skip_space
 from packidx.records.conversation import Conversation, Media, Turn
 
 REASONING = ("reasoning_content", "thinking", "reasoning")

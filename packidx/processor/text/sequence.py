@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.processor.expand import Expanded
-from packidx.processor.text import TextEncoder, TokenBatch
+from packidx.processor.text.encoder import TextEncoder, TokenBatch
+from packidx.processor.text.expand import Expanded
 
 Ints = NDArray[np.int64]
 

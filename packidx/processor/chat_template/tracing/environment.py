@@ -15,7 +15,7 @@ import jinja2.filters
 import jinja2.nodes
 import jinja2.runtime
 
-from packidx.processor.environment import (
+from packidx.processor.chat_template.environment import (
     Generation,
     TemplateDict,
     TemplateNamespace,
@@ -23,10 +23,10 @@ from packidx.processor.environment import (
     now,
     to_json,
 )
-from packidx.processor.limits import LimitedEnvironment, LimitedGenerator, bounded
-from packidx.processor.trace import Block, Trace, Untraceable
-from packidx.processor.traced import Traced, join_pieces, pieces_of
-from packidx.processor.traced_values import Length, holds_traced, untangle
+from packidx.processor.chat_template.limits import LimitedEnvironment, LimitedGenerator, bounded
+from packidx.processor.chat_template.tracing.trace import Block, Trace, Untraceable
+from packidx.processor.chat_template.tracing.traced import Traced, join_pieces, pieces_of
+from packidx.processor.chat_template.tracing.values import Length, holds_traced, untangle
 
 _CONTAINERS = {
     *("list", "first", "last", "map", "select", "reject", "selectattr", "rejectattr", "items"),

@@ -13,8 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from packidx.processor.chat_template.turns.spans import THINKING, skip_space
 from packidx.processor.labels import LabelPolicy
-from packidx.processor.spans import THINKING, skip_space
 from packidx.records.conversation import Turn
 
 Place = tuple[int, int]

@@ -2,11 +2,11 @@
 
 Rendering with Jinja costs tens of µs, so it is done once for all records that the template treats
 alike: a record's texts are put into a `Skeleton`, which was learned from a record of the same
-structure by *tracing* its rendering (`packidx.processor.trace`). A skeleton holds only for records
-whose texts answer whatever the template asked of them as that record's did; it has been compared
-with Jinja's own rendering of that record; and a template that cannot be traced is rendered by Jinja
-each time. So what is tokenized is what transformers would tokenize. The way a record takes, and
-with it the outcome, depends on the record alone, never on those before it.
+structure by *tracing* its rendering (`packidx.processor.chat_template.tracing.trace`). A skeleton
+holds only for records whose texts answer whatever the template asked of them as that record's did;
+it has been compared with Jinja's own rendering of that record; and a template that cannot be traced
+is rendered by Jinja each time. So what is tokenized is what transformers would tokenize. The way a
+record takes, and with it the outcome, depends on the record alone, never on those before it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ import jinja2
 import jinja2.meta
 
 from packidx.errors import BadRecord, LimitError, SourceError
-from packidx.processor import limits
-from packidx.processor.environment import Generation, chat_environment
-from packidx.processor.fallback import Search
-from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.limits import OutOfTime, TooLarge, time_limit
-from packidx.processor.messages import (
+from packidx.processor.chat_template import limits
+from packidx.processor.chat_template.environment import Generation, chat_environment
+from packidx.processor.chat_template.limits import OutOfTime, TooLarge, time_limit
+from packidx.processor.chat_template.messages import (
     AS_LIST,
     AS_STRING,
     Form,
@@ -37,13 +35,15 @@ from packidx.processor.messages import (
     structure,
     traced_messages,
 )
-from packidx.processor.placeholders import Placeholders, any_of
-from packidx.processor.skeleton import DEAD, Dead, Skeleton, Tree, lay_out
-from packidx.processor.spans import Span, trained_spans
-from packidx.processor.trace import Trace
-from packidx.processor.trace_environment import tracing_environment
-from packidx.processor.turn_words import learn_words
-from packidx.processor.turns import Lost, Words, find_turns
+from packidx.processor.chat_template.placeholders import Placeholders, any_of
+from packidx.processor.chat_template.skeleton import DEAD, Dead, Skeleton, Tree, lay_out
+from packidx.processor.chat_template.tracing.environment import tracing_environment
+from packidx.processor.chat_template.tracing.trace import Trace
+from packidx.processor.chat_template.turns.fallback import Search
+from packidx.processor.chat_template.turns.find import Lost, Words, find_turns
+from packidx.processor.chat_template.turns.spans import Span, trained_spans
+from packidx.processor.chat_template.turns.words import learn_words
+from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Turn
 
 MAX_STRUCTURES = 4096

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 from operator import methodcaller
 from typing import Any, NoReturn
 
-from packidx.processor.trace import Untraceable, Values
-from packidx.processor.traced import LEAK, Traced
+from packidx.processor.chat_template.tracing.trace import Untraceable, Values
+from packidx.processor.chat_template.tracing.traced import LEAK, Traced
 
 
 class Length:

@@ -1,0 +1,1 @@
+"""A conversation rendered by a chat template, and one rendering for all records alike."""

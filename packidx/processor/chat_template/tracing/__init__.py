@@ -1,0 +1,1 @@
+"""What a template does with texts and asks of them."""

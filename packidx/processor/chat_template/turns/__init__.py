@@ -1,0 +1,1 @@
+"""Where the trained turns are in a rendering."""

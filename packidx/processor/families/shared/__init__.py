@@ -1,0 +1,1 @@
+"""What families have in common: sizes, tiles, frames, words."""

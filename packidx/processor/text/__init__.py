@@ -1,0 +1,1 @@
+"""From a rendered text to tokens: media expanded, text tokenized."""
