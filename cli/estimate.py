@@ -140,7 +140,7 @@ def _print(summary: LengthsSummary) -> None:
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
-    from packidx.estimate.output import first_rejected
+    from packidx.lengths.existing import first_rejected
 
     kinds = [(one["name"], reason) for one in summary.sources for reason in one["rejected"]]
     print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})

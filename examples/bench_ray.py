@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from packidx import estimate_lengths
-from packidx.estimate import work
+from packidx.estimate import tasks
 from packidx.records import shards
 from packidx.records.containers import lines
 
@@ -28,7 +28,7 @@ def resident(which: str) -> float:
 
 
 def main(parts: int) -> None:
-    shards.TASK_BYTES = work.TASK_BYTES = lines.SCAN_BLOCK = TASK_BYTES
+    shards.TASK_BYTES = tasks.TASK_BYTES = lines.SCAN_BLOCK = TASK_BYTES
     line = json.dumps({"messages": [{"role": "user", "content": "some words " * 30}]}) + "\n"
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.jsonl"

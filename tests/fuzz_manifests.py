@@ -30,8 +30,8 @@ from packidx.estimate import estimate_lengths
 from packidx.format.index import snapshot_id
 from packidx.index import Index, open_index
 from packidx.index.order import Epochs
+from packidx.lengths.table import read_lengths
 from packidx.plan import plan_packs
-from packidx.plan.lengths import read_lengths
 
 WAYS = ("stale", "signed", "forged")
 _NUMBERS = (-1, 0, 1, 2, 64, 1 << 31, (1 << 63) - 1, 1 << 63, 1 << 64, 10**30, 0.5, -0.0, 1e308)

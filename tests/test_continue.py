@@ -21,11 +21,11 @@ from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
 from packidx.index import Index
 from packidx.index.verify import verify_snapshot
+from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
 from packidx.plan.continuation import continued_rules
 from packidx.plan.eligible import Rules
 from packidx.plan.items import make_items
-from packidx.plan.lengths import read_lengths
 from packidx.torch import PackSampler
 
 Copy = tuple[int, int]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packidx.errors import OptionError, SourceError
-from packidx.estimate import LengthsSummary, estimate_lengths, pool, rows, work
+from packidx.estimate import LengthsSummary, estimate_lengths, pool, rows, tasks
 from packidx.format import schema
 from packidx.io import output_folder
 from packidx.processor.counter import Counter
@@ -141,7 +141,7 @@ def test_workers_do_not_change_a_byte(
     processor = processors / "qwen2.5-vl"
     # smaller tasks, so that there are several: only the parent process cuts them
     monkeypatch.setattr(shards, "TASK_BYTES", 200_000)
-    monkeypatch.setattr(work, "TASK_BYTES", 200_000)
+    monkeypatch.setattr(tasks, "TASK_BYTES", 200_000)
     made = {}
     for workers in (1, 2):
         folder = tmp_path / f"out{workers}"
@@ -265,7 +265,7 @@ def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in "ab":
         write(tmp_path / f"{name}.jsonl", [chat()] * 200)
     monkeypatch.setattr(shards, "TASK_BYTES", 1000)
-    monkeypatch.setattr(work, "TASK_BYTES", 1000)
+    monkeypatch.setattr(tasks, "TASK_BYTES", 1000)
     monkeypatch.setattr(pool, "_run_in_worker", _die)
     with pytest.raises(SourceError, match=r"worker process died while it counted .*a\.jsonl"):
         estimate_lengths(

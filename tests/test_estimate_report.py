@@ -15,9 +15,9 @@ from packidx_cli.main import main
 
 from packidx import estimate_lengths
 from packidx.errors import OptionError, SourceError
-from packidx.estimate import parts
 from packidx.format import schema
 from packidx.io.output_folder import Place
+from packidx.lengths import parts
 
 ASKED = {"role": "user", "content": "hello there"}
 SAID = {"role": "assistant", "content": "good day"}

@@ -289,7 +289,7 @@ number = 3
 def test_by_name_with_any_number_of_workers(module: Path, name: str, extra: int) -> None:
     for shard in "ab":
         write(module / f"{shard}.jsonl", [chat("word " * number) for number in range(1, 50)])
-    import packidx.estimate.work as work
+    import packidx.estimate.tasks as work
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(work, "TASK_BYTES", 100)
@@ -328,7 +328,7 @@ def test_not_both_an_encoder_and_a_processor(module: Path) -> None:
 
 
 def test_a_lambda_cannot_go_to_workers(module: Path) -> None:
-    import packidx.estimate.work as work
+    import packidx.estimate.tasks as work
 
     for shard in "ab":
         write(module / f"{shard}.jsonl", [chat("x" * 300)])

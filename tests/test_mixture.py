@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from packidx.errors import FormatError, OptionError
 from packidx.hashing import hash_ints
+from packidx.lengths.survey import SourceTotals
 from packidx.plan.exact import below, number_text, read_number
 from packidx.plan.mixture import MAX_REPEATS, UNITS, Mixture, copies, sample_ratios
-from packidx.plan.survey import SourceTotals
 
 WEB = SourceTotals(num_samples=100, num_tokens=5000, label_tokens=2500)
 CODE = SourceTotals(num_samples=50, num_tokens=20000, label_tokens=1000)

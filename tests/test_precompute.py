@@ -25,11 +25,11 @@ from record_files import WRITERS, chats, zstd
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.estimate.counter import Recipe, RecordCounter
 from packidx.estimate.rows import ShardInfo
 from packidx.precompute import precompute
-from packidx.precompute.pieces import make_pieces
-from packidx.precompute.table_text import cell_spans
+from packidx.precompute.csv_cells import cell_spans
+from packidx.precompute.slices import make_pieces
 from packidx.precompute.text import rewrite_text
 from packidx.records import shards
 from packidx.records.containers import lines

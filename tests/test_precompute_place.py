@@ -15,9 +15,9 @@ import pytest
 from packidx_cli.main import main
 
 from packidx.errors import OptionError, SourceError
-from packidx.precompute import precompute, run
-from packidx.precompute.pieces import Piece, make_pieces
-from packidx.precompute.place import output_names
+from packidx.precompute import api, precompute
+from packidx.precompute.output import output_names
+from packidx.precompute.slices import Piece, make_pieces
 from packidx.records import shards as sources
 from packidx.records.containers import lines
 from packidx.records.sources.find_shards import Shard, expand_sources
@@ -127,7 +127,7 @@ def test_workers_do_not_change_a_byte(
         pieces.append(make_pieces(*args))
         return pieces[-1]
 
-    monkeypatch.setattr(run, "make_pieces", noted)
+    monkeypatch.setattr(api, "make_pieces", noted)
     text = "".join(GOOD.replace("hello", f"hello {number} " * 9) for number in range(200))
     write(tmp_path / "data" / "a.jsonl", text + '{"cut\n')
     write(tmp_path / "data" / "b.json", "[" + text.strip().replace("\n", " ,\n") + "]")

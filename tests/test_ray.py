@@ -25,7 +25,7 @@ from vlm_mix import vlm_mix
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
-from packidx.estimate import work
+from packidx.estimate import tasks as work
 from packidx.index.verify import verify_snapshot
 from packidx.plan import ray_windows
 from packidx.run.ray.tasks import RayTasks
@@ -173,7 +173,7 @@ def test_ray_is_loaded_for_who_asks_for_it_alone(tmp_path: Path) -> None:
     code = (
         "import sys; from packidx_cli.main import main;"
         f"main(['plan', {str(tmp_path / 'l.parquet')!r}, '-o', {str(tmp_path / 'i')!r},"
-        "'--capacity', '10', '--quiet']); import packidx.estimate.lengths;"
+        "'--capacity', '10', '--quiet']); import packidx.estimate.api;"
         "sys.exit('ray' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -19,7 +19,7 @@ from ray.cluster_utils import Cluster
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import SourceError
-from packidx.estimate import work
+from packidx.estimate import tasks as work
 from packidx.run.ray.tasks import RayTasks
 
 

@@ -602,7 +602,7 @@ def test_parts_of_other_columns_are_not_taken_over(
 
     def interrupted(**options: Any) -> None:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("packidx.estimate.lengths.make_manifest", killed)
+            patch.setattr("packidx.estimate.api.make_manifest", killed)
             estimate_lengths(path, out, workers=1, **options)
 
     interrupted(columns={"messages": "a"})

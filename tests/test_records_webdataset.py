@@ -697,7 +697,7 @@ def test_repeated_keys_are_found_far_apart_and_by_every_worker(
     path = put(tmp_path / "x.tar", members)
     monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 3000)
     assert len(scan(str(path), None, "tar").ranges) == 20
-    monkeypatch.setattr("packidx.estimate.work.TASK_BYTES", 3000)
+    monkeypatch.setattr("packidx.estimate.tasks.TASK_BYTES", 3000)
     summary = estimate(path, tmp_path / "out", workers=2)
     assert summary.rejected == {"duplicate_key": 10}
     assert len(list((tmp_path / "out").glob("part-*"))) > 5

@@ -24,13 +24,13 @@ from torch_packs import SyntheticEncode, make_index, record
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
-from packidx.estimate.output import first_rejected
 from packidx.index import Index, snapshot_ids
 from packidx.index.verify import check_files, verify_snapshot
 from packidx.io import storage
 from packidx.io.output_folder import replacing
 from packidx.io.publish import LIST
-from packidx.plan.lengths import read_lengths
+from packidx.lengths.existing import first_rejected
+from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset, PackSampler
 from packidx.verify import verify
 
@@ -41,9 +41,9 @@ TASK_BYTES = 4_000
 # before the n-th change that it is about to make to the store.
 DYING = f"""
 import json, os, signal, sys, threading
-import packidx.estimate.lengths, packidx.plan, packidx_cli.estimate, packidx_cli.plan, s3fs
+import packidx.estimate.api, packidx.plan, packidx_cli.estimate, packidx_cli.plan, s3fs
 from packidx.io import storage
-from packidx.estimate import work
+from packidx.estimate import tasks as work
 from packidx.records import shards as sources
 from packidx.records.containers import lines
 from packidx_cli.main import main
@@ -88,13 +88,13 @@ def url(store: Store, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from packidx.estimate import work
+    from packidx.estimate import tasks
     from packidx.records import shards as sources
     from packidx.records.containers import lines
 
     monkeypatch.setattr(sources, "TASK_BYTES", TASK_BYTES)
     monkeypatch.setattr(lines, "SCAN_BLOCK", TASK_BYTES)
-    monkeypatch.setattr(work, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(tasks, "TASK_BYTES", TASK_BYTES)
 
 
 def talks(path: Path, count: int, start: int = 0) -> str:

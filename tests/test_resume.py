@@ -17,7 +17,7 @@ import pytest
 from dying import dying
 
 from packidx.errors import OptionError
-from packidx.estimate import LengthsSummary, estimate_lengths, work
+from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.io import output_folder as staging
 from packidx.records import shards
 
@@ -25,7 +25,7 @@ TASK_BYTES = 40_000
 # Smaller tasks, so that there are many. In a script: a worker's start imports nothing but packidx.
 RUN = f"""
 import sys
-from packidx.estimate import work
+from packidx.estimate import tasks as work
 from packidx.records import shards as sources
 from packidx.records.containers import lines
 if __name__ == "__main__":
@@ -34,7 +34,7 @@ if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """
 DYING = dying(f"""
-from packidx.estimate import work
+from packidx.estimate import tasks as work
 from packidx.records import shards as sources
 sources.TASK_BYTES = work.TASK_BYTES = {TASK_BYTES}
 """)
@@ -71,7 +71,7 @@ def states(parent: Path) -> dict[str, tuple[int, int]]:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "TASK_BYTES", TASK_BYTES)
-    monkeypatch.setattr(work, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(tasks, "TASK_BYTES", TASK_BYTES)
 
 
 def start(arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -182,7 +182,7 @@ def test_killed_before_each_change_to_the_disk(tmp_path: Path) -> None:
 
 def crash(monkeypatch: pytest.MonkeyPatch, at: int, run: Callable[[], LengthsSummary]) -> None:
     """Run until `at` parts are finished, then fail as Ctrl-C does."""
-    real, done = work.write_part, 0
+    real, done = tasks.write_part, 0
 
     def interrupt(*arguments: Any) -> Any:
         nonlocal done
@@ -192,7 +192,7 @@ def crash(monkeypatch: pytest.MonkeyPatch, at: int, run: Callable[[], LengthsSum
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "write_part", interrupt)
+        patch.setattr(tasks, "write_part", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run()
 

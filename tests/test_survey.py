@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packidx.errors import FormatError, OptionError, SourceError
+from packidx.lengths.survey import SourceTotals, survey
 from packidx.plan.engines import ENGINES, Engine
-from packidx.plan.survey import SourceTotals, survey
 
 KEYS = ("source", "ok", "method", "length")
 SUMS = ("count", "label_tokens", "num_unlabelled", "image_tokens", "video_tokens", "num_with_media")
@@ -112,7 +112,7 @@ def test_engines_threads_and_order_of_parts_give_the_same(parts: list[Path]) -> 
 
 def test_polars_gives_the_same_on_one_thread(parts: list[Path]) -> None:
     program = (
-        "import sys, polars; from packidx.plan.survey import survey\n"
+        "import sys, polars; from packidx.lengths.survey import survey\n"
         "assert polars.thread_pool_size() == 1\n"
         "print(survey(sys.argv[1:], 'polars').table.to_pylist())"
     )

@@ -20,9 +20,9 @@ from packidx.format.schema import MEDIA
 from packidx.index import Index
 from packidx.index.stats import sample_stats
 from packidx.index.verify import verify_snapshot
+from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
 from packidx.plan.job import Job
-from packidx.plan.lengths import read_lengths
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, windows_of
 

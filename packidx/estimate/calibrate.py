@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord, SourceError
+from packidx.estimate.counter import RecordCounter
 from packidx.estimate.job import Job, shard_infos
-from packidx.estimate.parts import Part
 from packidx.estimate.pool import WorkerDied, Workers
-from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
 from packidx.io.output_folder import Place
+from packidx.lengths.parts import Part
 from packidx.permutation import BijectiveMix, derive_key
 from packidx.records.shards import RawRecord, read_row
 

@@ -21,7 +21,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from packidx.errors import BadRecord
-from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import ShardInfo, raw_records
 from packidx.io import cache, files, storage
 from packidx.processor.compared import Compared

@@ -10,13 +10,13 @@ from typing import Any
 
 import packidx
 from packidx.estimate.comparison import compared_with
-from packidx.estimate.parts import ROW_GROUP, Part, SourceSums
-from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.estimate.counter import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
 from packidx.io import files, storage
+from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.compared import Compared
 from packidx.records.shard_marks import MARKS
 from packidx.records.shards import TASK_BYTES, ShardScan

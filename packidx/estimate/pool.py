@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from packidx.errors import MismatchError, OptionError
-from packidx.estimate.recipe import Recipe, RecordCounter
+from packidx.estimate.counter import Recipe, RecordCounter
 from packidx.processor.compared import Compared
 from packidx.run.local import follow_parent, interrupts_held
 

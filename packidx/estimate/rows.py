@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from packidx.errors import BadRecord, LimitError, MismatchError
 from packidx.estimate.columns import count_columns
-from packidx.estimate.recipe import Examined, RecordCounter, without_references
+from packidx.estimate.counter import Examined, RecordCounter, without_references
 from packidx.format import schema
 from packidx.io import storage
 from packidx.processor.counter import OUT_OF_MEMORY, Counts

@@ -12,8 +12,8 @@ from packidx.errors import OptionError
 from packidx.index.reader import Index
 from packidx.index.stored import check_index
 from packidx.io import storage
+from packidx.lengths.table import read_lengths
 from packidx.plan.job import Job
-from packidx.plan.lengths import read_lengths
 from packidx.plan.options import PlanOptions, inherited, merged
 from packidx.plan.write import Progress
 from packidx.run.ray.tasks import wants_ray

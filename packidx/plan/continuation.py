@@ -19,8 +19,8 @@ from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
+from packidx.lengths.table import Lengths
 from packidx.plan.eligible import EVERY_TOKEN, Begun, Consumed, Rules
-from packidx.plan.lengths import Lengths
 from packidx.plan.pairs import changes, pairs_in
 
 Int64s = NDArray[np.int64]

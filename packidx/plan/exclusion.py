@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packidx.errors import FormatError, SourceError
 from packidx.io.files import array_digest, canonical_json, digest
 from packidx.io.storage import absolute
-from packidx.plan.rows import Rows
+from packidx.lengths.rows import Rows
 
 _NAMES = ("source", "key", "sample_id")
 

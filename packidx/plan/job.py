@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packidx.errors import OptionError, SourceError
 from packidx.index.reader import Index
 from packidx.index.snapshot import SnapshotWriter, writing
+from packidx.lengths.table import Lengths
 from packidx.permutation import derive_key, permutation
 from packidx.plan.append import may_append
 from packidx.plan.cost import DEFAULT_PRESET
@@ -20,7 +21,6 @@ from packidx.plan.cost import parse as parse_cost
 from packidx.plan.eligible import Rules
 from packidx.plan.exact import number_text
 from packidx.plan.exclusion import read_exclusion
-from packidx.plan.lengths import Lengths
 from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
 from packidx.plan.mixture import Mixture, sample_ratios
 from packidx.plan.options import PlanOptions, ResolvedOptions
@@ -191,7 +191,7 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:
         return {}
-    from packidx.plan.survey import survey  # Arrow's functions take 0.1 s to load
+    from packidx.lengths.survey import survey  # Arrow's functions take 0.1 s to load
 
     with table.local_files() as paths:
         found = survey(paths, "duckdb" if asked.aggregate == "duckdb" else "polars")

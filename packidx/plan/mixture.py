@@ -21,7 +21,7 @@ from packidx.hashing import Uint64s
 from packidx.plan.exact import below, number_text, read_number, rounded
 
 if TYPE_CHECKING:
-    from packidx.plan.survey import SourceTotals
+    from packidx.lengths.survey import SourceTotals
 
 UNITS = ("repeats", "samples", "tokens", "label_tokens")
 """What weights may be: repeats of each sample, or shares of the epoch in one of three units."""

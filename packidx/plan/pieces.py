@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.lengths.rows import Rows
 from packidx.plan.pairs import SIDES, changes, expand_ranges
-from packidx.plan.rows import Rows
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

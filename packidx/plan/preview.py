@@ -16,13 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError, SourceError
+from packidx.lengths.survey import Survey, survey
+from packidx.lengths.table import Lengths, read_lengths
 from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.bounds import lower_bound
 from packidx.plan.histogram import Histogram
-from packidx.plan.lengths import Lengths, read_lengths
 from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
 from packidx.plan.options import PlanOptions, ResolvedOptions
-from packidx.plan.survey import Survey, survey
 
 Int64s = NDArray[np.int64]
 

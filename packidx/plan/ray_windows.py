@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from packidx.errors import MismatchError, SourceError
 from packidx.index.snapshot import SnapshotWriter, WindowFiles, WrittenWindow
 from packidx.io.files import remove_tree
+from packidx.lengths.table import Lengths, read_lengths
 from packidx.plan.eligible import Rules
 from packidx.plan.job import Job, block_of
-from packidx.plan.lengths import Lengths, read_lengths
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.result import Tally
 from packidx.plan.window import WindowPlan

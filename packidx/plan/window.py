@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packidx.errors import OptionError
 from packidx.format.schema import DROPPED, conform
+from packidx.lengths.rows import Rows
 from packidx.permutation import derive_key
 from packidx.plan.apart import keep_apart
 from packidx.plan.cost import CostModel
@@ -18,7 +19,6 @@ from packidx.plan.eligible import Rules
 from packidx.plan.items import make_items
 from packidx.plan.options import ResolvedOptions
 from packidx.plan.place import Slots, joined
-from packidx.plan.rows import Rows
 from packidx.plan.schedule import schedule
 from packidx.plan.strategies import Problem, Solution, bound_of, solve
 from packidx.plan.tables import Packs, sum_up, with_length

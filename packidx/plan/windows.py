@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.plan.lengths import Lengths
+from packidx.lengths.table import Lengths
 from packidx.plan.options import PlanOptions
 
 # Of a plan too large for the memory limit. A sample's part of the work grows with the window, as

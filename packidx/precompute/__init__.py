@@ -3,6 +3,6 @@
 Every record gets ``_text_tokens`` and, where it has media, ``mm_inputs_meta``; all else stays.
 """
 
-from packidx.precompute.run import PrecomputeSummary, precompute
+from packidx.precompute.api import PrecomputeSummary, precompute
 
 __all__ = ["PrecomputeSummary", "precompute"]

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord
-from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, examine_batch, raw_records
-from packidx.precompute.pieces import Piece, Tally, changed
+from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import LISTS, Values, count_values, names_of
 from packidx.records.containers.base import broken
 from packidx.records.local_shards import local_shard

@@ -13,10 +13,11 @@ import orjson
 import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
-from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, examine_batch, raw_records
-from packidx.precompute.pieces import Piece, Tally, changed
-from packidx.precompute.table_text import Cells
+from packidx.precompute.csv_cells import Cells
+from packidx.precompute.json_keys import set_keys
+from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import Values, count_values, names_of
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import (
@@ -30,7 +31,6 @@ from packidx.records.containers.compressed import GZIP, STREAMS
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines
 from packidx.records.local_shards import local_shard
-from packidx.records.splice import set_keys
 
 Rewrite = Callable[[bytes, Values | BadRecord], bytes]
 """A record's bytes and what it is given → its new bytes."""

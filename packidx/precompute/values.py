@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import BadRecord, OptionError
-from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows
 from packidx.processor.counter import HEURISTIC, KINDS, METHODS
 from packidx.records.conversation import MediaInfo

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.estimate import engine as text_engines
-from packidx.estimate import output as place
-from packidx.estimate import work
+from packidx.estimate import tasks as work
+from packidx.estimate import text_backend as text_engines
 from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.comparison import compare
-from packidx.estimate.foreign import Encode
+from packidx.estimate.counter import Recipe, RecordCounter
 from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
-from packidx.estimate.parts import Part, SourceSums, take_over, tidy
 from packidx.estimate.pool import Workers
 from packidx.estimate.ray_pool import open_workers
-from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rejected import check_rejected, read_limit
+from packidx.estimate.user_encoder import Encode
 from packidx.io import files, storage
 from packidx.io.copies import overlapped
 from packidx.io.output_folder import Place, remove_abandoned, replacing
+from packidx.lengths import existing as place
+from packidx.lengths.parts import Part, SourceSums, take_over, tidy
 from packidx.processor.compared import Compared
 from packidx.records.containers.base import file_version, unreadable
 from packidx.records.layout import layout_from_options

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord, LimitError, OptionError
-from packidx.estimate.recipe import RecordCounter
+from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import ShardInfo, examine, raw_records
 from packidx.processor.text.encoder import ENGINES, choose_engine
 from packidx.records.shards import Range, ShardScan

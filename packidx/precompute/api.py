@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import LimitError, SourceError
-from packidx.estimate.job import Job, shard_infos
-from packidx.estimate.lengths import (
+from packidx.estimate.api import (
     check_folder,
     check_remote,
     check_shards,
@@ -22,15 +21,16 @@ from packidx.estimate.lengths import (
     is_large,
     scan_shards,
 )
+from packidx.estimate.counter import Recipe, RecordCounter
+from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.pool import Pool, WorkerDied
-from packidx.estimate.recipe import Recipe, RecordCounter
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.rows import ShardInfo
 from packidx.io import files
 from packidx.io.output_folder import replacing
-from packidx.precompute import place
+from packidx.precompute import output as place
 from packidx.precompute.parquet import count_columns, write_parquet
-from packidx.precompute.pieces import Piece, Tally, make_pieces
+from packidx.precompute.slices import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
 from packidx.records.layout import layout_from_options

@@ -26,7 +26,7 @@ from packidx.io.copies import Part, local_copies, local_copy, overlapped
 from packidx.io.files import ColumnDigest, canonical_json, digest
 from packidx.lengths.open import HELP as _HELP
 from packidx.lengths.open import find_table
-from packidx.plan.rows import METHODS, Rows, typed
+from packidx.lengths.rows import METHODS, Rows, typed
 from packidx.software import unsound_file
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import BadRecord, OptionError
-from packidx.estimate.foreign import Encode, ForeignEncoder, Measured, counts_of
+from packidx.estimate.user_encoder import Encode, ForeignEncoder, Measured, counts_of
 from packidx.processor.compared import Compared
 from packidx.processor.counter import Counter, Counts
 from packidx.processor.folder import ProcessorFiles, load_processor

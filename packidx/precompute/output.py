@@ -10,7 +10,7 @@ from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.io import storage
-from packidx.precompute.pieces import Tally
+from packidx.precompute.slices import Tally
 from packidx.records.sources.find_shards import Shard, short_names
 
 MANIFEST = ".packidx.json"

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError, SourceError
 from packidx.format.schema import LENGTHS
+from packidx.lengths.rows import METHODS
+from packidx.lengths.scan import READ, SUMS, is_text, scan_duckdb, scan_polars
 from packidx.plan.engines import ENGINES, Engine
 from packidx.plan.histogram import Histogram
-from packidx.plan.rows import METHODS
-from packidx.plan.scans import READ, SUMS, is_text, scan_duckdb, scan_polars
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from packidx.errors import LimitError, SourceError
-from packidx.estimate.parts import Part, begin_part, is_begun, write_part
+from packidx.estimate.counter import RecordCounter
 from packidx.estimate.pool import WorkerDied, Workers
-from packidx.estimate.recipe import RecordCounter
 from packidx.estimate.rows import ShardInfo, shard_rows
 from packidx.format import schema
 from packidx.io.output_folder import Place
+from packidx.lengths.parts import Part, begin_part, is_begun, write_part
 from packidx.records.shards import TASK_BYTES, Range, ShardScan
 
 
