@@ -16,9 +16,9 @@ from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.index import open_index
 from packidx.index.cost import COLUMNS, pack_cost
 from packidx.index.idle import ScheduledPacks, ranks_stats
+from packidx.pack.strategies.caps.capped import alternatives
 from packidx.permutation import derive_key
 from packidx.plan import plan_packs
-from packidx.plan.capped import alternatives
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from vlm_mix import MAX_IMAGES, MAX_VISION_PATCHES, SOURCES, vlm_mix

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.plan.balanced import Deal, balanced, deal, length_correlation
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.histogram import Histogram
-from packidx.plan.runs import Records
-from packidx.plan.worst_fit import worst_fit_decreasing
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
+from packidx.pack.strategies.balanced import Deal, balanced, deal, length_correlation
+from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.worst_fit import worst_fit_decreasing
 
 
 def problems() -> st.SearchStrategy[tuple[list[int], int]]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.histogram import Histogram
-from packidx.plan.runs import Records
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
+from packidx.pack.strategies.best_fit import best_fit_decreasing
 
 CAPACITIES = st.integers(1, 60)
 

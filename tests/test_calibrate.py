@@ -18,10 +18,10 @@ from packidx_cli.main import main
 from packidx import estimate_lengths, plan_packs
 from packidx.errors import FormatError, OptionError
 from packidx.estimate.calibrate import _draw, _quotas
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.histogram import Histogram
+from packidx.pack.histogram import Histogram
+from packidx.pack.slots import expand
+from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.plan.margin import calibrated_margin
-from packidx.plan.place import expand
 
 Ints = NDArray[np.int64]
 CAPACITY = 8192

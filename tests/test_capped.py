@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from sized_items import Int64s, Problem, assert_plan, problems
 from vlm_mix import vlm_mix
 
-from packidx.plan import capped as module
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.capped import alternatives, capped
-from packidx.plan.histogram import Histogram
-from packidx.plan.joint import joint_bound, volume_packs
-from packidx.plan.rooms import Rooms, best_fit_in_all, deal
-from packidx.plan.swaps import swap
+from packidx.pack.histogram import Histogram
+from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.caps import capped as module
+from packidx.pack.strategies.caps.bounds import joint_bound, volume_packs
+from packidx.pack.strategies.caps.capped import alternatives, capped
+from packidx.pack.strategies.caps.rooms import Rooms, best_fit_in_all, deal
+from packidx.pack.strategies.caps.swaps import swap
 
 NAMES = ("tokens", "num_images", "vision_patches", "samples")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packidx.pack.even import even_out
 from packidx.permutation import permutation
-from packidx.plan.even import even_out
 
 SLOTS = st.lists(
     st.tuples(st.integers(1, 4), st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=60

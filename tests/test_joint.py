@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packidx.plan.bounds import lower_bound
-from packidx.plan.capped import capped
-from packidx.plan.histogram import Histogram
-from packidx.plan.joint import joint_bound, volume_packs
+from packidx.pack.bounds import lower_bound
+from packidx.pack.histogram import Histogram
+from packidx.pack.strategies.caps.bounds import joint_bound, volume_packs
+from packidx.pack.strategies.caps.capped import capped
 
 Int64s = NDArray[np.int64]
 NAMES = ("tokens", "num_images", "vision_patches")

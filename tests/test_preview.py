@@ -21,8 +21,8 @@ from manifests import write_lengths_manifest
 from packidx_cli.preview import show
 
 from packidx.errors import OptionError, SourceError
+from packidx.pack.histogram import Histogram
 from packidx.plan import PlanOptions, plan_packs
-from packidx.plan.histogram import Histogram
 from packidx.plan.preview import PreviewRow, expected_longest, preview, unseen
 
 Write = Callable[..., str]

@@ -12,12 +12,12 @@ from vlm_mix import SOURCES, vlm_mix
 
 from packidx.errors import OptionError
 from packidx.index.idle import ScheduledPacks, ranks_stats
+from packidx.pack.histogram import Histogram
+from packidx.pack.slots import expand
+from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.permutation import permutation
 from packidx.plan import schedule as module
-from packidx.plan.best_fit import best_fit_decreasing
 from packidx.plan.cost import DEFAULT_PRESET, parse
-from packidx.plan.histogram import Histogram
-from packidx.plan.place import expand
 from packidx.plan.schedule import SCHEDULES, blocks_of, schedule
 
 relaxed = settings(deadline=None, max_examples=60)

@@ -24,8 +24,8 @@ from packidx.errors import FormatError, OptionError, SourceError
 from packidx.format.schema import LENGTHS
 from packidx.lengths.rows import METHODS
 from packidx.lengths.scan import READ, SUMS, is_text, scan_duckdb, scan_polars
+from packidx.pack.histogram import Histogram
 from packidx.plan.engines import ENGINES, Engine
-from packidx.plan.histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True)

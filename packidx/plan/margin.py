@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.pack.solve import Problem, solve
 from packidx.permutation import derive_key, permutation
-from packidx.plan.strategies import Problem, solve
 
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from packidx.errors import OptionError, SourceError
 from packidx.lengths.survey import Survey, survey
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.bounds import lower_bound
-from packidx.plan.histogram import Histogram
+from packidx.pack.bounds import lower_bound
+from packidx.pack.histogram import Histogram
+from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
 from packidx.plan.options import PlanOptions, ResolvedOptions
 

@@ -19,9 +19,9 @@ from packidx.format.schema import (
     as_arrow,
     conform,
 )
+from packidx.pack.slots import Slots
 from packidx.plan.items import Items
 from packidx.plan.pieces import SUMMED
-from packidx.plan.place import Slots
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from packidx.errors import OptionError
 from packidx.format.schema import DROPPED, conform
 from packidx.lengths.rows import Rows
+from packidx.pack.apart import keep_apart
+from packidx.pack.slots import Slots, joined
+from packidx.pack.solve import Problem, Solution, bound_of, solve
 from packidx.permutation import derive_key
-from packidx.plan.apart import keep_apart
 from packidx.plan.cost import CostModel
 from packidx.plan.eligible import Rules
 from packidx.plan.items import make_items
 from packidx.plan.options import ResolvedOptions
-from packidx.plan.place import Slots, joined
 from packidx.plan.schedule import schedule
-from packidx.plan.strategies import Problem, Solution, bound_of, solve
 from packidx.plan.tables import Packs, sum_up, with_length
 
 Int32s = NDArray[np.int32]

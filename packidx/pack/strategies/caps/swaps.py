@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.pack.strategies.caps.rooms import Rooms
 from packidx.permutation import derive_key
-from packidx.plan.rooms import Rooms
 
 Int64s = NDArray[np.int64]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packidx.plan.histogram import Histogram
+from packidx.pack.histogram import Histogram
 
 _MOST_PARTS = 40  # of the capacity, that a dual-feasible function counts in
 
@@ -83,7 +83,7 @@ def _cells(histogram: Histogram, capacity: int) -> list[int]:
 def lower_bound(histogram: Histogram, capacity: int) -> tuple[int, str]:
     """The best of these bounds and its name: ``'volume'`` (⌈Σ/C⌉), ``'L2'`` or ``'DFF'``.
 
-    `packidx.plan.linear` has a better one that takes seconds.
+    `packidx.pack.strategies.lp.column_generation` has a better one that takes seconds.
     """
     bounds = {
         "volume": volume_bound(histogram, capacity),

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from packidx.index.composition import LengthPairs
-from packidx.plan.best_fit import best_fit_decreasing, fill
-from packidx.plan.bounds import volume_bound
-from packidx.plan.histogram import Histogram
-from packidx.plan.runs import Records
-from packidx.plan.worst_fit import (
+from packidx.pack.bounds import volume_bound
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
+from packidx.pack.strategies.best_fit import best_fit_decreasing, fill
+from packidx.pack.strategies.worst_fit import (
     PacksByRoom,
     Row,
     check_lengths,

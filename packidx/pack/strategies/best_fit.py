@@ -13,8 +13,8 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from packidx.plan.histogram import Histogram
-from packidx.plan.runs import Records
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
 
 # A run of packs with equal content: (first pack, number of packs, samples in each).
 Run = tuple[int, int, int]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.plan.histogram import Histogram
+from packidx.pack.histogram import Histogram
 
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]

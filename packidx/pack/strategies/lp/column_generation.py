@@ -9,11 +9,12 @@ are solved, both small enough for seconds:
   hence a lower bound; the knapsack runs over the real lengths, and by its exact integer
   optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
 - The **plan**: lengths rounded up to the borders of classes, so that every pattern fits; amounts
-  rounded, the slots dealt to real samples, the rest by best fit (`packidx.plan.dealing`).
+  rounded, the slots dealt to real samples, the rest by best fit
+  (`packidx.pack.strategies.lp.dealing`).
 
 Short samples are sand: any room holds them, so one price per token does, and best fit places them.
-All arithmetic is integer or elementwise IEEE float64 (`packidx.plan.simplex`): the same plan
-on any machine. Effort is limited by counting operations, never seconds.
+All arithmetic is integer or elementwise IEEE float64 (`packidx.pack.strategies.lp.simplex`): the
+same plan on any machine. Effort is limited by counting operations, never seconds.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.bounds import volume_bound
-from packidx.plan.dealing import deal
-from packidx.plan.histogram import Histogram
-from packidx.plan.knapsack import Knapsack
-from packidx.plan.relaxation import Relaxation, by_classes, by_knots
-from packidx.plan.runs import Records
-from packidx.plan.simplex import Master
+from packidx.pack.bounds import volume_bound
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
+from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.lp.dealing import deal
+from packidx.pack.strategies.lp.knapsack import Knapsack
+from packidx.pack.strategies.lp.relaxation import Relaxation, by_classes, by_knots
+from packidx.pack.strategies.lp.simplex import Master
 
 _Ints = NDArray[np.int64]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packidx.plan.best_fit import OpenPacks, Run, fill
-from packidx.plan.histogram import Histogram
-from packidx.plan.runs import Records
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
+from packidx.pack.strategies.best_fit import OpenPacks, Run, fill
 
 Row = tuple[int, int, int, int]  # a record: first pack, number of packs, samples each, position
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.pack.runs import Records
 from packidx.permutation import BijectiveMix, derive_key, permutation, permuted
-from packidx.plan.runs import Records
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

@@ -16,8 +16,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.plan.bounds import lower_bound
-from packidx.plan.histogram import Histogram
+from packidx.pack.bounds import lower_bound
+from packidx.pack.histogram import Histogram
 
 Int64s = NDArray[np.int64]
 

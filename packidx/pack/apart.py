@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.hashing import hash_ints
-from packidx.plan.capped import capped
-from packidx.plan.in_order import window_fit
-from packidx.plan.place import Slots
+from packidx.pack.slots import Slots
+from packidx.pack.strategies.caps.capped import capped
+from packidx.pack.strategies.in_order import window_fit
 
 Int64s = NDArray[np.int64]
 

@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError
+from packidx.pack.bounds import lower_bound
+from packidx.pack.even import even_out
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
+from packidx.pack.slots import Slots, expand, from_packs
+from packidx.pack.strategies.balanced import balanced
+from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.caps.bounds import joint_bound
+from packidx.pack.strategies.caps.capped import capped
+from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
+from packidx.pack.strategies.worst_fit import worst_fit_decreasing
 from packidx.permutation import derive_key
-from packidx.plan.balanced import balanced
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.bounds import lower_bound
-from packidx.plan.capped import capped
-from packidx.plan.even import even_out
-from packidx.plan.histogram import Histogram
-from packidx.plan.in_order import first_fit, next_fit, window_fit, worst_fit
-from packidx.plan.joint import joint_bound
-from packidx.plan.place import Slots, expand, from_packs
-from packidx.plan.runs import Records
-from packidx.plan.worst_fit import worst_fit_decreasing
 
 Int64s = NDArray[np.int64]
 
@@ -141,7 +141,7 @@ def _better(
 def _linear(
     histogram: Histogram, capacity: int, bound: tuple[int, str], target: int | None = None
 ) -> tuple[Records, tuple[int, str]]:
-    from packidx.plan.linear import linear_plan
+    from packidx.pack.strategies.lp.column_generation import linear_plan
 
     found = linear_plan(histogram, capacity, target=target)
     return found.records, max(bound, (found.bound, "LP"), key=lambda one: one[0])

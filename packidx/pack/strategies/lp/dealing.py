@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.plan.best_fit import OpenPacks, fill
-from packidx.plan.histogram import Histogram
-from packidx.plan.runs import Records
+from packidx.pack.histogram import Histogram
+from packidx.pack.runs import Records
+from packidx.pack.strategies.best_fit import OpenPacks, fill
 
 _Ints = NDArray[np.int64]
 # `packs` packs from number `first` on get `per_pack` samples of `length` each.

@@ -5,10 +5,10 @@ are alternatives, and the one with the fewest packs is taken:
 
 - *repair*: the plan for tokens alone, whose packs over a limit exchange items for others as long,
   and give away what is still too much. The best where a limit hardly binds;
-- *deal*: as many empty packs as no plan can do without, filled by `packidx.plan.rooms.deal` in all
-  dimensions at once, the largest weighted sum of sizes first (Panigrahy, Talwar, Uyeda and Wieder,
-  2011, "Heuristics for vector bin packing"). What fits nowhere is dealt to further packs. The
-  best where packs hold many items;
+- *deal*: as many empty packs as no plan can do without, filled by
+  `packidx.pack.strategies.caps.rooms.deal` in all dimensions at once, the largest weighted sum of
+  sizes first (Panigrahy, Talwar, Uyeda and Wieder, 2011, "Heuristics for vector bin packing"). What
+  fits nowhere is dealt to further packs. The best where packs hold many items;
 - *best-fit*: the same order, each item where it leaves the least weighted room. The best where
   packs hold few items or one limit alone decides.
 """
@@ -20,12 +20,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.pack.histogram import Histogram
+from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.caps.bounds import volume_packs
+from packidx.pack.strategies.caps.rooms import Rooms, best_fit_in_all, deal, scarcity
+from packidx.pack.strategies.caps.swaps import swap, too_many
 from packidx.permutation import derive_key, permutation
-from packidx.plan.best_fit import best_fit_decreasing
-from packidx.plan.histogram import Histogram
-from packidx.plan.joint import volume_packs
-from packidx.plan.rooms import Rooms, best_fit_in_all, deal, scarcity
-from packidx.plan.swaps import swap, too_many
 
 Int64s = NDArray[np.int64]
 

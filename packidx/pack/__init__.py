@@ -1,0 +1,1 @@
+"""Sizes and limits in, packs out: knows no table and no file."""

@@ -1,0 +1,1 @@
+"""Ways to pack, one a file."""

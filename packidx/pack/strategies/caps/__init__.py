@@ -1,0 +1,1 @@
+"""Packs under several limits at once."""

@@ -1,0 +1,1 @@
+"""Packs from a linear program, by column generation."""
