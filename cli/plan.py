@@ -224,7 +224,7 @@ def _configured(
     path: str, given: dict[str, Any], capacity: str | None
 ) -> tuple[dict[str, Any], str | None]:
     """Options and capacity, from the file at `path` where none are given."""
-    from packidx.plan.config import read_config
+    from packidx.plan.options.config import read_config
 
     config = read_config(path)
     for note in config.notes:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from packidx.index.snapshot import WindowFiles
-from packidx.plan import ray_windows
+from packidx.plan import tasks
 
-WRITE = ray_windows._write
+WRITE = tasks._write
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -82,5 +82,5 @@ def dying_write(todo: Any, shared: Any) -> Any:
 
 def changed_count(asked: Any, shared: Any) -> Any:
     """A window that seems to hold a pack more when it is counted than when it is written."""
-    found = ray_windows._count(asked, shared)
-    return ray_windows._Counted((found.packs[0] + 1,), found.pieces)
+    found = tasks._count(asked, shared)
+    return tasks._Counted((found.packs[0] + 1,), found.pieces)

@@ -23,9 +23,9 @@ from packidx.index import Index
 from packidx.index.verify import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
-from packidx.plan.continuation import continued_rules
-from packidx.plan.eligible import Rules
-from packidx.plan.items import make_items
+from packidx.plan.select.consumed import continued_rules
+from packidx.plan.select.eligible import Rules
+from packidx.plan.select.items import make_items
 from packidx.torch import PackSampler
 
 Copy = tuple[int, int]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError
 from packidx.index.cost import WEIGHTS, pack_cost
-from packidx.plan.cost import DEFAULT_PRESET, PRESETS, CostModel, parse
+from packidx.plan.schedule.cost_model import DEFAULT_PRESET, PRESETS, CostModel, parse
 
 TEXT: dict[str, Any] = {
     "hidden_size": 48,
@@ -265,7 +265,7 @@ def test_config_files_of_hub_checkpoints(config: dict[str, Any], preset: str) ->
 def test_defaults_are_those_of_transformers() -> None:
     kinds = {"gemma3_text": "Gemma3TextConfig", "siglip_vision_model": "SiglipVisionConfig"}
     kinds |= {"qwen2": "Qwen2Config", "llama": "LlamaConfig"}
-    from packidx.plan.cost_config import _DEFAULTS
+    from packidx.plan.schedule.model_config import _DEFAULTS
 
     for kind, name in kinds.items():
         real = getattr(transformers, name)().to_dict()

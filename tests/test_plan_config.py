@@ -15,9 +15,9 @@ from packidx_cli.plan import plan
 
 from packidx.errors import OptionError
 from packidx.plan import PlanOptions
-from packidx.plan.config import read_config
-from packidx.plan.option_values import TYPES
-from packidx.plan.recipe import TRANSLATIONS
+from packidx.plan.options.config import read_config
+from packidx.plan.options.nemo import TRANSLATIONS
+from packidx.plan.options.values import TYPES
 
 RECIPE = """\
 recipe: FinetuneRecipeForVLM

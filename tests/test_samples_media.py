@@ -19,7 +19,7 @@ from packidx.format.schema import MEDIA, PIECE_MEDIA
 from packidx.index import open_index
 from packidx.index.verify import verify_snapshot
 from packidx.plan import plan_packs
-from packidx.plan.tables import media_of_pieces
+from packidx.plan.write.tables import media_of_pieces
 from packidx.torch import PackedDataset
 from packidx.torch.pieces import Encoded
 from packidx.torch.reading import keep_labels

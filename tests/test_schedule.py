@@ -16,9 +16,9 @@ from packidx.pack.histogram import Histogram
 from packidx.pack.slots import expand
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.permutation import permutation
-from packidx.plan import schedule as module
-from packidx.plan.cost import DEFAULT_PRESET, parse
-from packidx.plan.schedule import SCHEDULES, blocks_of, schedule
+from packidx.plan.schedule import pack_order as module
+from packidx.plan.schedule.cost_model import DEFAULT_PRESET, parse
+from packidx.plan.schedule.pack_order import SCHEDULES, blocks_of, schedule
 
 relaxed = settings(deadline=None, max_examples=60)
 Packs = dict[str, Any]

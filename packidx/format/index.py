@@ -113,7 +113,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """A plan's options, resolved (`packidx.plan.options`)."""
+    """A plan's options, resolved (`packidx.plan.options.plan_options`)."""
 
     capacity: _Tokens
     planned_capacity: _Tokens

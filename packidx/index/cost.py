@@ -2,8 +2,9 @@
 
 Tokens are not time: matrix products grow with the tokens, attention with the sum of squared
 lengths, and a vision tower runs in a phase of its own, in which ranks wait for each other once
-more. The weights come from `packidx.plan.cost` and stand in the manifest, so that whoever reads an
-index can say what its packs cost. Elementwise float64 alone: the same bits on every machine.
+more. The weights come from `packidx.plan.schedule.cost_model` and stand in the manifest, so that
+whoever reads an index can say what its packs cost. Elementwise float64 alone: the same bits on
+every machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[F
     """Cost of each pack's LLM phase and ViT phase, float64 [n] each, in the weights' unit.
 
     Args:
-        weights: a number for each name in `WEIGHTS` (see `packidx.plan.cost.CostModel`).
+        weights: a number for each name in `WEIGHTS` (see
+            `packidx.plan.schedule.cost_model.CostModel`).
         columns: int64 [n] arrays of the packs table by name: ``length`` (Σl over the pack's
             samples), ``attention_cost`` (Σl²), ``vision_patches`` (Σp), ``vision_cost`` (Σp² over
             attention spans). A column that is absent or None counts 0.

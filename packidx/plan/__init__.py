@@ -14,8 +14,8 @@ from packidx.index.stored import check_index
 from packidx.io import storage
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import Job
-from packidx.plan.options import PlanOptions, inherited, merged
-from packidx.plan.write import Progress
+from packidx.plan.options.plan_options import PlanOptions, inherited, merged
+from packidx.plan.write.write_window import Progress
 from packidx.run.ray.tasks import wants_ray
 
 __all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
@@ -112,7 +112,7 @@ def plan_packs(
 
 def _kind_of_job(engine: str) -> type[Job]:
     if wants_ray(engine):
-        from packidx.plan.ray_windows import RayJob
+        from packidx.plan.tasks import RayJob
 
         return RayJob
     return Job

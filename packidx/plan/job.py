@@ -16,18 +16,18 @@ from packidx.index.snapshot import SnapshotWriter, writing
 from packidx.lengths.table import Lengths
 from packidx.permutation import derive_key, permutation
 from packidx.plan.append import may_append
-from packidx.plan.cost import DEFAULT_PRESET
-from packidx.plan.cost import parse as parse_cost
-from packidx.plan.eligible import Rules
-from packidx.plan.exact import number_text
-from packidx.plan.exclusion import read_exclusion
 from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
-from packidx.plan.mixture import Mixture, sample_ratios
-from packidx.plan.options import PlanOptions, ResolvedOptions
-from packidx.plan.result import Tally
+from packidx.plan.options.numbers import number_text
+from packidx.plan.options.plan_options import PlanOptions, ResolvedOptions
+from packidx.plan.schedule.cost_model import DEFAULT_PRESET
+from packidx.plan.schedule.cost_model import parse as parse_cost
+from packidx.plan.select.eligible import Rules
+from packidx.plan.select.exclusion import read_exclusion
+from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, taken_windows, windows_of
-from packidx.plan.write import Progress, write_window
+from packidx.plan.write.result import Tally
+from packidx.plan.write.write_window import Progress, write_window
 
 
 class Job:
@@ -49,7 +49,7 @@ class Job:
         continues: tuple[dict[str, Any], ...] = ()
         excluded: str | None = None
         if resume is not None:
-            from packidx.plan.continuation import continued_rules, lineage
+            from packidx.plan.select.consumed import continued_rules, lineage
 
             excluded = resume[0].manifest["options"].get("excluded")
 

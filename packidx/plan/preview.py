@@ -22,7 +22,7 @@ from packidx.pack.bounds import lower_bound
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
-from packidx.plan.options import PlanOptions, ResolvedOptions
+from packidx.plan.options.plan_options import PlanOptions, ResolvedOptions
 
 Int64s = NDArray[np.int64]
 

@@ -16,12 +16,12 @@ from packidx.pack.apart import keep_apart
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, solve
 from packidx.permutation import derive_key
-from packidx.plan.cost import CostModel
-from packidx.plan.eligible import Rules
-from packidx.plan.items import make_items
-from packidx.plan.options import ResolvedOptions
-from packidx.plan.schedule import schedule
-from packidx.plan.tables import Packs, sum_up, with_length
+from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.schedule.cost_model import CostModel
+from packidx.plan.schedule.pack_order import schedule
+from packidx.plan.select.eligible import Rules
+from packidx.plan.select.items import make_items
+from packidx.plan.write.tables import Packs, sum_up, with_length
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

@@ -14,10 +14,10 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.reasons import LOST, NOT_ELIGIBLE
 from packidx.format.schema import DROPPED, conform
 from packidx.lengths.rows import Rows
-from packidx.plan.eligible import Copies, Rules, Verdicts, judge
-from packidx.plan.lost import shortened, trained, uncovered
-from packidx.plan.options import ResolvedOptions
-from packidx.plan.pieces import SUMMED, Pieces, cut
+from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
+from packidx.plan.select.lost import shortened, trained, uncovered
+from packidx.plan.select.pieces import SUMMED, Pieces, cut
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]

@@ -20,8 +20,8 @@ from packidx.index.opening import open_index
 from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.plan.eligible import EVERY_TOKEN, Begun, Consumed, Rules
-from packidx.plan.pairs import changes, pairs_in
+from packidx.plan.select.eligible import EVERY_TOKEN, Begun, Consumed, Rules
+from packidx.plan.select.pairs import changes, pairs_in
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]

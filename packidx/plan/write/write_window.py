@@ -7,12 +7,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from packidx.plan.cost import CostModel
-from packidx.plan.result import Tally
-from packidx.plan.schedule import blocks_of
-from packidx.plan.tables import packs_table, samples_chunks
+from packidx.plan.schedule.cost_model import CostModel
+from packidx.plan.schedule.pack_order import blocks_of
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
+from packidx.plan.write.result import Tally
+from packidx.plan.write.tables import packs_table, samples_chunks
 
 Progress = Callable[[str], None]
 

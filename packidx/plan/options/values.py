@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_type_hints
 
 from packidx.errors import OptionError
-from packidx.plan.options import PlanOptions
+from packidx.plan.options.plan_options import PlanOptions
 
 TYPES: dict[str, Any] = get_type_hints(PlanOptions)
 """Field of `PlanOptions` -> its type."""

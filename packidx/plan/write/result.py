@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from packidx.format.reasons import lost_percent
-from packidx.plan.options import ResolvedOptions
+from packidx.plan.options.plan_options import ResolvedOptions
 from packidx.plan.window import Variant, WindowPlan
 from packidx.plan.windows import Window
 

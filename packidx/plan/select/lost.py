@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.plan.eligible import Copies
-from packidx.plan.pairs import changes
+from packidx.plan.select.eligible import Copies
+from packidx.plan.select.pairs import changes
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]

@@ -20,8 +20,8 @@ from packidx.format.schema import (
     conform,
 )
 from packidx.pack.slots import Slots
-from packidx.plan.items import Items
-from packidx.plan.pieces import SUMMED
+from packidx.plan.select.items import Items
+from packidx.plan.select.pieces import SUMMED
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

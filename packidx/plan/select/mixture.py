@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError
 from packidx.hashing import Uint64s
-from packidx.plan.exact import below, number_text, read_number, rounded
+from packidx.plan.options.numbers import below, number_text, read_number, rounded
 
 if TYPE_CHECKING:
     from packidx.lengths.survey import SourceTotals

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.lengths.rows import Rows
-from packidx.plan.pairs import SIDES, changes, expand_ranges
+from packidx.plan.select.pairs import SIDES, changes, expand_ranges
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

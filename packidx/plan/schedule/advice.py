@@ -9,7 +9,7 @@ from packidx.index.idle import ScheduledPacks, ranks_stats
 from packidx.index.order import Epochs
 from packidx.index.reader import Index
 from packidx.permutation import derive_key
-from packidx.plan.schedule import schedule
+from packidx.plan.schedule.pack_order import schedule
 
 MICRO_STEPS = 4
 

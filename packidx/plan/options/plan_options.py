@@ -13,9 +13,9 @@ from packidx.errors import OptionError
 from packidx.format.index import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io.sizes import parse_size
 from packidx.plan.engines import ENGINES
-from packidx.plan.holdout import parse_share
 from packidx.plan.margin import DEFAULT_CHANCE, Margin
-from packidx.plan.mixture import UNITS
+from packidx.plan.select.holdout import parse_share
+from packidx.plan.select.mixture import UNITS
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 ON_LONG = get_args(OnLong)

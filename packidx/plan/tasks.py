@@ -20,13 +20,13 @@ from packidx.errors import MismatchError, SourceError
 from packidx.index.snapshot import SnapshotWriter, WindowFiles, WrittenWindow
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.plan.eligible import Rules
 from packidx.plan.job import Job, block_of
-from packidx.plan.options import ResolvedOptions
-from packidx.plan.result import Tally
+from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.select.eligible import Rules
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
-from packidx.plan.write import write_window
+from packidx.plan.write.result import Tally
+from packidx.plan.write.write_window import write_window
 from packidx.run.ray.tasks import RayTasks, RayWorkerDied, Shared
 
 Result = TypeVar("Result")

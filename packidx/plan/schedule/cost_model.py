@@ -2,9 +2,9 @@
 
 Time of a pack = llm_linear·Σl + llm_attention·Σl² (+ windowed layers) in the language model, and
 vit_linear·Σp + vit_attention·Σp² in the vision tower, l over the pack's samples, p over the patches
-of its attention spans. The weights are operations (`packidx.plan.cost_config` derives them), so a
-preset compares phases as if both ran at the same efficiency; whoever has measured theirs sets the
-weights to seconds. Only ratios matter to a schedule.
+of its attention spans. The weights are operations (`packidx.plan.schedule.model_config` derives
+them), so a preset compares phases as if both ran at the same efficiency; whoever has measured
+theirs sets the weights to seconds. Only ratios matter to a schedule.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.index.cost import Float64s, pack_cost
-from packidx.plan.cost_config import weights_of
-from packidx.plan.cost_presets import PRESETS
+from packidx.plan.schedule.model_config import weights_of
+from packidx.plan.schedule.presets import PRESETS
 
 DEFAULT_PRESET = "qwen2.5-vl-7b"
 _ADVICE = (

@@ -21,9 +21,9 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.format.index import MAX_CAPACITY
 from packidx.io.unique_keys import load_yaml
-from packidx.plan.option_values import TYPES, typed
-from packidx.plan.options import PlanOptions
-from packidx.plan.recipe import RECIPE_SECTIONS, TRANSLATIONS, translate
+from packidx.plan.options.nemo import RECIPE_SECTIONS, TRANSLATIONS, translate
+from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options.values import TYPES, typed
 
 SECTIONS = ("packed_sequence", "packidx")
 _MAX_BYTES = 1 << 20

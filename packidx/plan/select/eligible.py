@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from packidx.hashing import hash_ints
 from packidx.lengths.rows import Rows
 from packidx.permutation import derive_key
-from packidx.plan.exclusion import Exclusion
-from packidx.plan.holdout import holdout, parse_share
-from packidx.plan.mixture import copies as copies_of
-from packidx.plan.options import ResolvedOptions
-from packidx.plan.pairs import SIDES, distinct_pairs, expand_ranges, in_order, pairs_in
-from packidx.plan.pieces import Stretches
+from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.select.exclusion import Exclusion
+from packidx.plan.select.holdout import holdout, parse_share
+from packidx.plan.select.mixture import copies as copies_of
+from packidx.plan.select.pairs import SIDES, distinct_pairs, expand_ranges, in_order, pairs_in
+from packidx.plan.select.pieces import Stretches
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]

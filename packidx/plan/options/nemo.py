@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.plan.option_values import of_type, typed
+from packidx.plan.options.values import of_type, typed
 
 RECIPE_SECTIONS = frozenset(
     (

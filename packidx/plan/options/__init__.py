@@ -1,0 +1,1 @@
+"""What a plan is told: the options, read and resolved."""

@@ -1,0 +1,1 @@
+"""Which packs make a step, and what they cost."""

@@ -1,0 +1,1 @@
+"""Which samples are packed, how often, and what is left out."""

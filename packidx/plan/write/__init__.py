@@ -1,0 +1,1 @@
+"""A plan as the rows of its tables, and as its result."""
