@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> None:
     """Show how good the plan of INDEX or INDEX@ID is."""
     from packidx.index import open_index
-    from packidx.index.idle import RANKS
-    from packidx.index.stats import pack_stats, sample_stats
     from packidx.index.untrained import untrained
+    from packidx.inspect.stats.idle import RANKS
+    from packidx.inspect.stats.stats import pack_stats, sample_stats
 
     from .console import print_facts, print_json, print_table, status
     from .facts import result_facts

@@ -35,8 +35,8 @@ def verify(
     """
     from packidx.errors import OptionError, VerificationError
     from packidx.index import open_index
+    from packidx.inspect.verify.api import verify as run
     from packidx.user_code.named import load_named
-    from packidx.verify import verify as run
 
     from .console import print_json, print_table, status
     from .roots import parse_roots

@@ -23,11 +23,11 @@ from packidx.estimate import estimate_lengths
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
 from packidx.index import Index
+from packidx.inspect.verify.api import verify
 from packidx.io import storage
 from packidx.records.fetch import ChangedSource
 from packidx.records.shard_marks import BLOCK, BLOCKS
 from packidx.torch import PackedDataset
-from packidx.verify import verify
 
 
 def encode(record: dict[str, Any]) -> dict[str, Any]:

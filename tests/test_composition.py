@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packidx.index import composition as module
-from packidx.index.composition import Composition, composition, exact_dot
+from packidx.inspect.stats import composition as module
+from packidx.inspect.stats.composition import Composition, composition, exact_dot
 from packidx.permutation import BijectiveMix, derive_key, permutation
 
 SAMPLE = st.tuples(st.integers(1, 50), st.integers(0, 3))

@@ -20,7 +20,7 @@ from packidx_cli.main import main
 from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
 from packidx.index import Index
-from packidx.index.verify import verify_snapshot
+from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
 from packidx.plan.select.consumed import continued_rules

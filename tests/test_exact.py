@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError
+from packidx.inspect.verify.api import verify
 from packidx.torch import PackedDataset
-from packidx.verify import verify
 
 NUM_COMPARED = 500
 FAMILIES = ("qwen2.5-vl", "qwen3-vl")

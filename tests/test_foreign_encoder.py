@@ -19,9 +19,9 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, OptionError
+from packidx.inspect.verify.api import verify
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.verify import verify
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 IMAGE, VIDEO = 1, 2

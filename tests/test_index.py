@@ -24,7 +24,7 @@ from packidx.format.schema import open_writer
 from packidx.index import Index, Pack, Sample
 from packidx.index.checksums import file_checksums
 from packidx.index.row_groups import Recent, RowGroups
-from packidx.index.verify import verify_snapshot
+from packidx.inspect.verify.snapshot import verify_snapshot
 
 
 @pytest.fixture

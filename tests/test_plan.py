@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from manifests import write_lengths_manifest
 
-import packidx.index.snapshot
+import packidx.index.writer
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
 from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOUT_MEDIA, conform
-from packidx.index.verify import verify_snapshot
+from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.io.files import write_json
 from packidx.plan import PlanOptions
 
@@ -414,7 +414,7 @@ def test_a_crash_at_any_instant_leaves_the_last_snapshot(
     lengths = bare(tmp_path / "l.parquet", [5, 6, 7])
     old = plan_packs(lengths, tmp_path / "i", capacity=10).snapshot_id
     calls = 0
-    real = getattr(packidx.index.snapshot, name)
+    real = getattr(packidx.index.writer, name)
 
     def crashing(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -423,7 +423,7 @@ def test_a_crash_at_any_instant_leaves_the_last_snapshot(
             raise Crash
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(packidx.index.snapshot, name, crashing)
+    monkeypatch.setattr(packidx.index.writer, name, crashing)
     with pytest.raises(Crash):
         plan_packs(lengths, tmp_path / "i", capacity=20)
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.format.schema import MEDIA
 from packidx.index import Index
-from packidx.index.verify import verify_snapshot
+from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.io.files import write_json
 from packidx.torch import PackSampler
 

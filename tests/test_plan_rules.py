@@ -18,7 +18,7 @@ from packidx.errors import FormatError, PackidxError
 from packidx.format.reasons import NOT_ELIGIBLE
 from packidx.format.schema import LENGTHS, conform
 from packidx.index import Index
-from packidx.index.verify import verify_snapshot
+from packidx.inspect.verify.snapshot import verify_snapshot
 
 ARBITRARY = settings(
     deadline=None,

@@ -26,7 +26,7 @@ from vlm_mix import vlm_mix
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
 from packidx.estimate import tasks as work
-from packidx.index.verify import verify_snapshot
+from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.plan import tasks as ray_windows
 from packidx.run.ray.tasks import RayTasks
 from packidx.torch import PackSampler

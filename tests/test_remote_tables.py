@@ -25,14 +25,14 @@ from torch_packs import SyntheticEncode, make_index, record
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
 from packidx.index import Index, snapshot_ids
-from packidx.index.verify import check_files, verify_snapshot
+from packidx.inspect.verify.api import verify
+from packidx.inspect.verify.snapshot import check_files, verify_snapshot
 from packidx.io import storage
 from packidx.io.output_folder import replacing
 from packidx.io.publish import LIST
 from packidx.lengths.existing import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset, PackSampler
-from packidx.verify import verify
 
 OPTIONS: dict[str, Any] = {"capacity": 512, "window_samples": 100}
 TASK_BYTES = 4_000

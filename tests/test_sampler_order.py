@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packidx.index.order import EpochOrder, Epochs, order_key, permute
+from packidx.index.order import EpochOrder, Epochs, permute
+from packidx.index.order.epoch_order import order_key
 
 SIZES = [*range(1, 70), 127, 128, 129, 1000, 1023, 1024, 4097, 50_000]
 

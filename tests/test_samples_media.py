@@ -17,7 +17,7 @@ from torch_packs import SyntheticEncode, make_index, media_spans, record, shapes
 from packidx.errors import MismatchError
 from packidx.format.schema import MEDIA, PIECE_MEDIA
 from packidx.index import open_index
-from packidx.index.verify import verify_snapshot
+from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.plan import plan_packs
 from packidx.plan.write.tables import media_of_pieces
 from packidx.torch import PackedDataset

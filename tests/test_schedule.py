@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vlm_mix import SOURCES, vlm_mix
 
 from packidx.errors import OptionError
-from packidx.index.idle import ScheduledPacks, ranks_stats
+from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
 from packidx.pack.histogram import Histogram
 from packidx.pack.slots import expand
 from packidx.pack.strategies.best_fit import best_fit_decreasing

@@ -2,7 +2,7 @@
 
 from packidx.index.opening import open_index, snapshot_ids
 from packidx.index.reader import Index, Pack, Sample
-from packidx.index.snapshot import SnapshotWriter, read_head, writing
+from packidx.index.writer import SnapshotWriter, read_head, writing
 
 __all__ = [
     "Index",

@@ -10,7 +10,7 @@ from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import is_snapshot_id
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
-from packidx.index.snapshot import read_head
+from packidx.index.writer import read_head
 from packidx.io import storage
 from packidx.io.copies import overlapped
 

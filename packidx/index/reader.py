@@ -18,7 +18,7 @@ from packidx.format.index import IndexManifest
 from packidx.format.manifest import load
 from packidx.format.schema import PACKS
 from packidx.index.row_groups import RowGroups, readable
-from packidx.index.snapshot import OPTIONAL, TABLES
+from packidx.index.writer import OPTIONAL, TABLES
 from packidx.io import storage
 from packidx.io.copies import Part, local_copies, local_copy
 

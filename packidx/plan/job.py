@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packidx.errors import OptionError, SourceError
 from packidx.index.reader import Index
-from packidx.index.snapshot import SnapshotWriter, writing
+from packidx.index.writer import SnapshotWriter, writing
 from packidx.lengths.table import Lengths
 from packidx.permutation import derive_key, permutation
 from packidx.plan.append import may_append

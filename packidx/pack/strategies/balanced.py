@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packidx.index.composition import LengthPairs
+from packidx.inspect.stats.composition import LengthPairs
 from packidx.pack.bounds import volume_bound
 from packidx.pack.histogram import Histogram
 from packidx.pack.runs import Records

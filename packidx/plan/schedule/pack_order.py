@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError
-from packidx.index.order import permute
+from packidx.index.order.epoch_order import permute
 from packidx.permutation import derive_key, permutation
 
 SCHEDULES = ("stratified", "cost", "random")

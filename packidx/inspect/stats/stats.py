@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packidx.index.composition import Composition
 from packidx.index.cost import COLUMNS as COSTS
 from packidx.index.cost import pack_cost
-from packidx.index.idle import RANKS, ScheduledPacks, ranks_stats
-from packidx.index.order import Epochs, packs_per_step
+from packidx.index.order.epoch_order import Epochs, packs_per_step
 from packidx.index.reader import Index
+from packidx.inspect.stats.composition import Composition
+from packidx.inspect.stats.idle import RANKS, ScheduledPacks, ranks_stats
 
 Int64s = NDArray[np.int64]
 

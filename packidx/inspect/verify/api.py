@@ -11,7 +11,7 @@ from packidx.errors import FormatError, MissingExtraError, OptionError, PackidxE
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.index import Index, Sample
-from packidx.index.verify import Check, verify_snapshot
+from packidx.inspect.verify.snapshot import Check, verify_snapshot
 from packidx.io import storage
 from packidx.io.copies import content_digest, overlapped, sizes
 from packidx.permutation import derive_key, permutation

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packidx.format.index import snapshot_id
 from packidx.format.reasons import LOST, lost_percent
 from packidx.index.reader import Index
-from packidx.index.snapshot import WindowDigest
+from packidx.index.writer import WindowDigest
 from packidx.io import storage
 from packidx.io.copies import Part, content_digest, local_copy, overlapped, sizes
 

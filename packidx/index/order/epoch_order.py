@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packidx.errors import FormatError, MismatchError
-from packidx.index.state import State
+from packidx.index.order.state import State
 from packidx.permutation import derive_key, splitmix64
 
 Ranges = tuple[tuple[int, int], ...]

@@ -1,0 +1,1 @@
+"""How good a plan is, in numbers."""

@@ -1,0 +1,1 @@
+"""Checks of a snapshot against itself and against its data."""
