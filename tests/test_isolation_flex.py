@@ -19,9 +19,9 @@ from tiny_models import FAMILIES, fresh, packs_of, tiny, worst_difference
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packidx.torch import collate
-from packidx.torch.isolation import IsolationError, check_isolation
-from packidx.torch.masks import Between, block_mask, causal_within
-from packidx.torch.models import prepare_model
+from packidx.torch.batch.masks import Between, block_mask, causal_within
+from packidx.torch.model.isolation import IsolationError, check_isolation
+from packidx.torch.model.prepare import prepare_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),

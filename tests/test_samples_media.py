@@ -21,8 +21,8 @@ from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.plan import plan_packs
 from packidx.plan.write.tables import media_of_pieces
 from packidx.torch import PackedDataset
-from packidx.torch.pieces import Encoded
-from packidx.torch.reading import keep_labels
+from packidx.torch.sample.encoded import Encoded
+from packidx.torch.sample.reader import keep_labels
 
 RECORDS = [
     record(0, [5, (4, 4), 3]),

@@ -19,7 +19,7 @@ from torch_packs import IMAGE, SyntheticEncode, bare_index, length_of, make_inde
 from packidx.errors import MismatchError, PackidxError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.torch.pieces import cut, normalise
+from packidx.torch.sample.encoded import cut, normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]

@@ -25,7 +25,8 @@ from torch_packs import (
 
 from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
 from packidx.index import Index
-from packidx.torch import PackedDataset, events, policy
+from packidx.torch import PackedDataset
+from packidx.torch.sample import events, policy
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(5)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]

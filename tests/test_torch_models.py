@@ -26,9 +26,9 @@ from torch_packs import IMAGE, SyntheticEncode, make_index, record
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset, collate
-from packidx.torch.hooks import install, number_segments
-from packidx.torch.isolation import IsolationError, check_isolation
-from packidx.torch.models import prepare_model
+from packidx.torch.model.hooks import install, number_segments
+from packidx.torch.model.isolation import IsolationError, check_isolation
+from packidx.torch.model.prepare import prepare_model
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -17,13 +17,13 @@ from torch.utils.data import Dataset
 from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
 from packidx.index.untrained import untrained
-from packidx.torch.dummy import check_reserve, encode_dummy
-from packidx.torch.events import Events
-from packidx.torch.media import join_media
-from packidx.torch.padding import extend, pad_tokens, up_to
-from packidx.torch.pieces import SEQUENCE_FILL, Encoded
-from packidx.torch.policy import Policy
-from packidx.torch.reading import Encode, Happened, SampleReader
+from packidx.torch.sample.encoded import SEQUENCE_FILL, Encoded
+from packidx.torch.sample.events import Events
+from packidx.torch.sample.made_up import check_reserve, encode_dummy
+from packidx.torch.sample.media import join_media
+from packidx.torch.sample.padding import extend, pad_tokens, up_to
+from packidx.torch.sample.policy import Policy
+from packidx.torch.sample.reader import Encode, Happened, SampleReader
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Function

@@ -14,7 +14,7 @@ from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
 from packidx.index.order.epoch_order import Epochs
 from packidx.index.order.state import SEEDS, State
-from packidx.torch.loss import LossWeights
+from packidx.torch.loss.loss import LossWeights
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 

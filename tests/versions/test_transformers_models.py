@@ -141,7 +141,7 @@ def test_linear_attention_is_refused_where_it_takes_no_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With its kernels and a GPU, too: these releases never tell them where samples begin."""
-    monkeypatch.setattr("packidx.torch.models._KERNELS", {})
+    monkeypatch.setattr("packidx.torch.model.prepare._KERNELS", {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model = models.qwen3_next()
     if os.environ["PACKIDX_TRANSFORMERS"] in CARRY_STATE_OVER:

@@ -16,10 +16,10 @@ import torch
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Sample
-from packidx.torch.dummy import made_up
-from packidx.torch.media import Planned, grid_of, join_media
-from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, TYPES, Encoded, normalise
-from packidx.torch.shapes import Shape, learn_shape
+from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, TYPES, Encoded, normalise
+from packidx.torch.sample.made_up import made_up
+from packidx.torch.sample.media import Planned, grid_of, join_media
+from packidx.torch.sample.shapes import Shape, learn_shape
 
 _SEARCHED = 64  # packs that are looked through for samples of the same kind
 _TRIED = 16  # such samples

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.media import join_media
-from packidx.torch.pieces import IGNORE, SEQUENCE_FILL
+from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL
+from packidx.torch.sample.media import join_media
 
 ATTENTIONS = ("flash", "sdpa", "flex", "indexed", "thd")
 # Vision towers of transformers take cu_seqlens and max_seqlen for their own; the rest is no input.
@@ -168,7 +168,7 @@ def _flash(packs: Sequence[Pack], _: int) -> dict[str, Any]:
 
 
 def _flex(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    from packidx.torch.masks import block_mask, causal_within, segment_numbers
+    from packidx.torch.batch.masks import block_mask, causal_within, segment_numbers
 
     numbers = [segment_numbers(pack, padding=False) for pack in packs]
     mask = block_mask(causal_within(_padded(numbers, 0)))  # the rows' padding is a segment too
@@ -176,14 +176,14 @@ def _flex(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
 
 
 def _indexed(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
-    from packidx.torch.masks import segment_numbers
+    from packidx.torch.batch.masks import segment_numbers
 
     mask = _padded([segment_numbers(pack, padding=True) for pack in packs], 0)
     return {**_three_rows(_rows(packs, pad_token_id)), "attention_mask": mask}
 
 
 def _thd(packs: Sequence[Pack], _: int) -> dict[str, Any]:
-    from packidx.torch.masks import segment_numbers, thd_bounds
+    from packidx.torch.batch.masks import segment_numbers, thd_bounds
 
     lengths, slots = thd_bounds(packs)
     padding = torch.cat([segment_numbers(pack, padding=True) for pack in packs]) == 0

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.loss import Batch, LossWeights, chosen_rows, loss_targets
-from packidx.torch.pieces import IGNORE
+from packidx.torch.loss.loss import Batch, LossWeights, chosen_rows, loss_targets
+from packidx.torch.sample.encoded import IGNORE
 
 
 def loss_by(

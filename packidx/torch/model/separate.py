@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.collate import media_of
-from packidx.torch.masks import spans
-from packidx.torch.pieces import SEQUENCE_FILL, TYPES, normalise
+from packidx.torch.batch.collate import media_of
+from packidx.torch.batch.masks import spans
+from packidx.torch.sample.encoded import SEQUENCE_FILL, TYPES, normalise
 
 _TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
 

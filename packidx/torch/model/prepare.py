@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.hooks import (
+from packidx.torch.model.hooks import (
     Hook,
     bidirectional_images,
     drop_block_mask,

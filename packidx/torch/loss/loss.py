@@ -29,7 +29,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.pieces import IGNORE
+from packidx.torch.sample.encoded import IGNORE
 
 WEIGHTS = ("token", "sample", "square")
 

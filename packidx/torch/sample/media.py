@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.pieces import ADVICE, TYPES, Encoded, PlanMismatch
+from packidx.torch.sample.encoded import ADVICE, TYPES, Encoded, PlanMismatch
 
 Planned = Sequence[Mapping[str, Any]]
 """`Sample.media`: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``, the first token."""

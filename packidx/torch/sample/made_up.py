@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.torch.padding import up_to
-from packidx.torch.pieces import IGNORE, Encoded, normalise
+from packidx.torch.sample.encoded import IGNORE, Encoded, normalise
+from packidx.torch.sample.padding import up_to
 
 _SIDE = 32  # pixels; processors enlarge it to the least they take
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packidx.torch.media import Grid, Planned, grid_of
-from packidx.torch.pieces import TYPES, Encoded, PlanMismatch
+from packidx.torch.sample.encoded import TYPES, Encoded, PlanMismatch
+from packidx.torch.sample.media import Grid, Planned, grid_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any
 from packidx.errors import BadRecord, MismatchError, SourceError
 from packidx.index import Index, Sample
 from packidx.records.fetch import ChangedSource, Fetcher
-from packidx.torch.events import event
-from packidx.torch.holes import Holes, NoHole
-from packidx.torch.media import check_media
-from packidx.torch.padding import extend
-from packidx.torch.pieces import ADVICE, IGNORE, Encoded, PlanMismatch, cut, normalise, shift
-from packidx.torch.policy import Policy, is_of_the_sample, retried
+from packidx.torch.sample.encoded import (
+    ADVICE,
+    IGNORE,
+    Encoded,
+    PlanMismatch,
+    cut,
+    normalise,
+    shift,
+)
+from packidx.torch.sample.events import event
+from packidx.torch.sample.holes import Holes, NoHole
+from packidx.torch.sample.media import check_media
+from packidx.torch.sample.padding import extend
+from packidx.torch.sample.policy import Policy, is_of_the_sample, retried
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Transform

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
-from packidx.torch.collate import collate as collate_packs
-from packidx.torch.models import unprepared, unwrap
-from packidx.torch.separate import Pack, media_types, separate
+from packidx.torch.batch.collate import collate as collate_packs
+from packidx.torch.model.prepare import unprepared, unwrap
+from packidx.torch.model.separate import Pack, media_types, separate
 
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
 # with tiny models; half types carry 8 or 11 bits.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from packidx.torch.pieces import IGNORE, SEQUENCE_FILL, Encoded
+from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, Encoded
 
 
 def extend(sample: Encoded, length: int, pad_token_id: int) -> Encoded:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
 from packidx.errors import MismatchError
-from packidx.torch.masks import Between, PackBlockMask, block_mask, causal_within
+from packidx.torch.batch.masks import Between, PackBlockMask, block_mask, causal_within
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Arguments | None]

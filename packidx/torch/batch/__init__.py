@@ -1,0 +1,1 @@
+"""Samples of packs as one batch of tensors."""

@@ -1,0 +1,1 @@
+"""One sample, made to fit its plan."""
