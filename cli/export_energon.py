@@ -10,7 +10,7 @@ import click
 from .console import say
 
 if TYPE_CHECKING:
-    from packidx.export.energon import EnergonSummary
+    from packidx.export.energon.api import EnergonSummary
 
 
 @click.command()
@@ -62,7 +62,7 @@ def energon(
     DIR gets packs.jsonl, its index, and a metadataset.yaml that leads Energon to the original
     WebDataset, which `energon prepare` must have prepared. examples/energon_packs.py reads it.
     """
-    from packidx.export.energon import export_energon
+    from packidx.export.energon.api import export_energon
 
     from .console import print_json, status
     from .roots import parse_roots

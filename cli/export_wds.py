@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from packidx.export.wds import WdsSummary
+    from packidx.export.wds.api import WdsSummary
 
 
 @click.command()
@@ -54,7 +54,7 @@ def wds(
     folder is ready for Megatron-Energon (.nv-meta) and for webdataset. Stopped or killed, the same
     command goes on behind the last finished tar; the output appears when it is whole.
     """
-    from packidx.export.wds import export_wds
+    from packidx.export.wds.api import export_wds
 
     from .console import print_json, status
     from .roots import parse_roots

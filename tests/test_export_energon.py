@@ -32,11 +32,10 @@ from test_records_webdataset import CHATS, DIALECTS, dumped, members_of, picture
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError, PackidxError
-from packidx.export import energon
-from packidx.export.energon import export_energon
-from packidx.export.energon_lines import written
-from packidx.export.energon_sources import as_energon_names
-from packidx.export.members import MemberName, NamedSample, read_named
+from packidx.export.energon import api, export_energon
+from packidx.export.energon.lines import written
+from packidx.export.energon.members import MemberName, NamedSample, read_named
+from packidx.export.energon.sources import as_energon_names
 from packidx.io import storage
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import DEFAULT
@@ -408,7 +407,7 @@ def test_equal_bytes_with_any_number_of_processes(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export_energon(index, tmp_path / "one", workers=1)
-    monkeypatch.setattr(energon, "_PART_PACKS", 2)
+    monkeypatch.setattr(api, "_PART_PACKS", 2)
     seen: list[tuple[int, int]] = []
     export_energon(
         index, tmp_path / "two", workers=2, progress=lambda done, total: seen.append((done, total))
@@ -506,13 +505,13 @@ def test_another_tar_than_was_planned(tmp_path: Path) -> None:
 
 RUN = """
 import sys
-from packidx.export import energon
+from packidx.export.energon import api as energon
 from packidx_cli.main import main
 energon._PART_PACKS = 2
 sys.exit(main(["export", "energon", *sys.argv[1:]]))
 """
 DYING = dying("""
-from packidx.export import energon
+from packidx.export.energon import api as energon
 energon._PART_PACKS = 2
 """)
 
@@ -538,7 +537,7 @@ def test_killed_before_any_change(
     index: Path, tmp_path: Path, died: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old export or the whole new one, and a restart finishes without what was done."""
-    monkeypatch.setattr(energon, "_PART_PACKS", 2)
+    monkeypatch.setattr(api, "_PART_PACKS", 2)
     out = tmp_path / "out"
     old_index = planned(tmp_path / "old", index.parent / "tars", capacity=5000)
     export_energon(index, tmp_path / "whole", workers=1)

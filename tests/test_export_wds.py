@@ -36,8 +36,8 @@ from webdataset import tariterators
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, SourceError
 from packidx.export.wds import WdsSummary, export_wds
-from packidx.export.wds_media import extension
-from packidx.export.wds_texts import is_pairs, messages_of, pairs_of
+from packidx.export.wds.media import extension
+from packidx.export.wds.texts import is_pairs, messages_of, pairs_of
 from packidx.index import Index
 from packidx.io import files
 from packidx.records.dialects.parse import parse
@@ -347,10 +347,10 @@ def test_what_energon_reads_is_where_the_tars_have_it(export: Path, index: Index
 
 
 def test_the_bytes_depend_on_the_plan_alone(export: Path, index: Index, tmp_path: Path) -> None:
-    from packidx.export import wds_pool
+    from packidx.export.wds import pool
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wds_pool, "_PACKS_PER_PROCESS", 1)
+        patch.setattr(pool, "_PACKS_PER_PROCESS", 1)
         export_wds(index, tmp_path / "again", max_count=3, workers=2)
     assert contents(tmp_path / "again") == contents(export)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from packidx.errors import SourceError
-from packidx.export.members import MemberName, NamedSample
+from packidx.export.energon.members import MemberName, NamedSample
 from packidx.index import Pack, Sample
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.parse import parse

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.export.members import NamedSample
+from packidx.export.energon.members import NamedSample
 from packidx.io import storage
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER

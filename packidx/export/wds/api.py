@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.export import nv_meta
 from packidx.export.outputs import check_output, check_shards
-from packidx.export.shards import Shard, ShardWriter, rows_of
-from packidx.export.wds_pool import read_packs
+from packidx.export.wds import nv_meta
+from packidx.export.wds.pool import read_packs
+from packidx.export.wds.shards import Shard, ShardWriter, rows_of
 from packidx.index import Index, open_index
 from packidx.io import files
 from packidx.io.output_folder import Place, replacing

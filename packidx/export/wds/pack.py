@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from packidx.errors import BadRecord, PackidxError, SourceError
-from packidx.export.wds_media import Files, read_conversation
-from packidx.export.wds_texts import is_pairs, messages_of, pairs_of
+from packidx.export.wds.media import Files, read_conversation
+from packidx.export.wds.texts import is_pairs, messages_of, pairs_of
 from packidx.index import Pack, Sample
 from packidx.io import storage
 from packidx.records.fetch import Fetcher

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
 from packidx.errors import SourceError
-from packidx.export.wds_pack import PackMembers, pack_members
+from packidx.export.wds.pack import PackMembers, pack_members
 from packidx.index import Index
 from packidx.records.fetch import Fetcher
 from packidx.run.local import follow_parent, interrupts_held

@@ -24,8 +24,8 @@ import numpy as np
 import yaml
 
 from packidx.errors import OptionError, PackidxError
-from packidx.export.energon_parts import Part, PartWriter, write_parts
-from packidx.export.energon_sources import Sources, as_energon_names
+from packidx.export.energon.parts import Part, PartWriter, write_parts
+from packidx.export.energon.sources import Sources, as_energon_names
 from packidx.export.outputs import check_output, check_shards
 from packidx.index import Index, open_index
 from packidx.io import files, storage

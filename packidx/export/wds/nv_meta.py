@@ -14,7 +14,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Sequence
 
-from packidx.export.shards import Row, Shard
+from packidx.export.wds.shards import Row, Shard
 from packidx.io import files
 
 FOLDER = ".nv-meta"

@@ -16,9 +16,9 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from packidx.errors import PackidxError, SourceError
-from packidx.export.energon_lines import Written, pack_line, written
-from packidx.export.energon_sources import Sources
-from packidx.export.members import read_named
+from packidx.export.energon.lines import Written, pack_line, written
+from packidx.export.energon.members import read_named
+from packidx.export.energon.sources import Sources
 from packidx.index import Index, Sample
 from packidx.io import files, storage
 from packidx.io.output_folder import Place

@@ -14,7 +14,7 @@ from array import array
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from packidx.export.wds_pack import BLOCK, PackMembers
+from packidx.export.wds.pack import BLOCK, PackMembers
 from packidx.io import files
 from packidx.io.output_folder import Place
 
