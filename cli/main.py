@@ -17,20 +17,38 @@ try:
 except ModuleNotFoundError as _error:  # an image in which packs are only read
     sys.exit(f"packidx: {missing_package('the command line', _error)}")
 
-from .console import say
+from .show.console import say
 from .startup import finished, is_near_limit, no_memory, prepare
 
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
-    "estimate": ("packidx_cli.estimate", "Count the tokens of every sample into a lengths table."),
-    "precompute": ("packidx_cli.precompute", "Write the data back with every record's counts."),
-    "plan": ("packidx_cli.plan", "Assign samples to packs; write a snapshot of the index."),
-    "stats": ("packidx_cli.stats", "Show how good a snapshot's plan is."),
-    "log": ("packidx_cli.log", "List the snapshots of an index, newest first."),
-    "sql": ("packidx_cli.sql", "Query packs, samples, dropped and lengths with SQL."),
-    "export": ("packidx_cli.export", "Write packs for Megatron-Energon or as WebDataset tars."),
-    "verify": ("packidx_cli.verify", "Check a snapshot against its own promises and its data."),
-    "doctor": ("packidx_cli.doctor", "Show what is installed, and whether an index can be read."),
+    "estimate": (
+        "packidx_cli.commands.estimate",
+        "Count the tokens of every sample into a lengths table.",
+    ),
+    "precompute": (
+        "packidx_cli.commands.precompute",
+        "Write the data back with every record's counts.",
+    ),
+    "plan": (
+        "packidx_cli.commands.plan",
+        "Assign samples to packs; write a snapshot of the index.",
+    ),
+    "stats": ("packidx_cli.commands.stats", "Show how good a snapshot's plan is."),
+    "log": ("packidx_cli.commands.log", "List the snapshots of an index, newest first."),
+    "sql": ("packidx_cli.commands.sql", "Query packs, samples, dropped and lengths with SQL."),
+    "export": (
+        "packidx_cli.commands.export.group",
+        "Write packs for Megatron-Energon or as WebDataset tars.",
+    ),
+    "verify": (
+        "packidx_cli.commands.verify",
+        "Check a snapshot against its own promises and its data.",
+    ),
+    "doctor": (
+        "packidx_cli.commands.doctor",
+        "Show what is installed, and whether an index can be read.",
+    ),
 }
 
 

@@ -91,7 +91,7 @@ def _answer(request: dict[str, Any], socket: Connection) -> None:
 
 
 def _text(relation: Any, kind: str) -> str:
-    from .formats import FORMATS
+    from .show.formats import FORMATS
 
     if relation is None:  # a statement without rows
         return "[]\n" if kind == "json" else ""

@@ -87,7 +87,7 @@ def run_limited() -> int | None:
     status = process.wait()
     if os.read(read, 1):
         return status
-    from .console import say
+    from .show.console import say
 
     say(f"packidx: {no_memory()}", err=True)
     return 1

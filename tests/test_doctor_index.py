@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from object_store import URL, object_store
-from packidx_cli.doctor import make_dataset, make_encoder
+from packidx_cli.commands.doctor import make_dataset, make_encoder
 from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs

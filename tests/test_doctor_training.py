@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from absent import without
-from packidx_cli.doctor import make_dataset, make_encoder
+from packidx_cli.commands.doctor import make_dataset, make_encoder
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.inspect.doctor.encoder import choose

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 import tomllib
 from pathlib import Path
 
@@ -17,10 +18,12 @@ def test_every_folder_of_code_is_installed() -> None:
     config = PROJECT["tool"]["setuptools"]
     folders = {
         str(file.parent.relative_to(REPO)).replace("/", ".")
-        for file in (REPO / "packidx").rglob("__init__.py")
+        for top in ("packidx", "cli")
+        for file in (REPO / top).rglob("__init__.py")
     }
-    assert {*config["packages"]} == {*folders, "packidx_cli"}
-    bare = {file.parent for file in (REPO / "packidx").rglob("*.py")}
+    named = {re.sub("^cli", "packidx_cli", one) for one in folders}
+    assert {*config["packages"]} == named
+    bare = {file.parent for top in ("packidx", "cli") for file in (REPO / top).rglob("*.py")}
     assert all((folder / "__init__.py").exists() for folder in bare)
 
 

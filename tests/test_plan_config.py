@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from packidx_cli.commands.plan import plan
 from packidx_cli.main import main
-from packidx_cli.plan import plan
 
 from packidx.errors import OptionError
 from packidx.plan import PlanOptions

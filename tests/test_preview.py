@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from manifests import write_lengths_manifest
-from packidx_cli.preview import show
+from packidx_cli.show.preview import show
 
 from packidx.errors import OptionError, SourceError
 from packidx.pack.histogram import Histogram

@@ -41,7 +41,8 @@ TASK_BYTES = 4_000
 # before the n-th change that it is about to make to the store.
 DYING = f"""
 import json, os, signal, sys, threading
-import packidx.estimate.api, packidx.plan, packidx_cli.estimate, packidx_cli.plan, s3fs
+import packidx.estimate.api, packidx.plan, s3fs
+import packidx_cli.commands.estimate, packidx_cli.commands.plan
 from packidx.io import storage
 from packidx.estimate import tasks as work
 from packidx.records import shards as sources

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packidx_cli.console import json_text, visible
 from packidx_cli.main import main
+from packidx_cli.show.console import json_text, visible
 
 # A title, the clipboard, C1's CSI, DEL, text turned around, the start of the line.
 HOSTILE = "k\x1b]0;title\x07\x1b]52;c;YQ\x07\x9b2J\x7f\u202eend\rover"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, not_read, print_facts, print_json, say, with_parts
-from .rejected import print_sources, warn_of_rejected
-from .sources import pairs_of, progress_bar, source_options
+from ..options.sources import pairs_of, progress_bar, source_options
+from ..show.console import count, not_read, print_facts, print_json, say, with_parts
+from ..show.rejected import print_sources, warn_of_rejected
 
 if TYPE_CHECKING:
     from packidx.precompute import PrecomputeSummary

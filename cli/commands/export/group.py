@@ -8,8 +8,11 @@ import click
 
 # kind -> (module, one line of help)
 _KINDS = {
-    "energon": ("packidx_cli.export_energon", "Packs for Megatron-Energon, no media copied."),
-    "wds": ("packidx_cli.export_wds", "Packs as the samples of new WebDataset tars."),
+    "energon": (
+        "packidx_cli.commands.export.energon",
+        "Packs for Megatron-Energon, no media copied.",
+    ),
+    "wds": ("packidx_cli.commands.export.wds", "Packs as the samples of new WebDataset tars."),
 }
 
 

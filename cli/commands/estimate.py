@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, not_read, number_of, print_facts, print_json, say, with_parts
-from .facts import compared_fact
-from .rejected import print_sources, warn_of_rejected
-from .sources import pairs_of, progress_bar, source_options
+from ..options.sources import pairs_of, progress_bar, source_options
+from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
+from ..show.facts import compared_fact
+from ..show.rejected import print_sources, warn_of_rejected
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary

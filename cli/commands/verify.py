@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .index_options import index_options, refuse_two_encoders
+from ..index_options import index_options, refuse_two_encoders
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -38,8 +38,8 @@ def verify(
     from packidx.inspect.verify.api import verify as run
     from packidx.user_code.named import load_named
 
-    from .console import print_json, print_table, status
-    from .roots import parse_roots
+    from ..options.roots import parse_roots
+    from ..show.console import print_json, print_table, status
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import say
+from ..show.console import say
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -168,8 +168,8 @@ def plan(
 
     LENGTHS is a table that `packidx estimate` wrote, or any Parquet with a column `length`.
     """
-    from .arrow import spare_pandas
-    from .memory import keep_freed_memory
+    from ..arrow import spare_pandas
+    from ..memory import keep_freed_memory
 
     spare_pandas()
     keep_freed_memory()
@@ -190,7 +190,7 @@ def plan(
     from packidx.index.untrained import untrained
     from packidx.plan import PlanOptions, plan_packs
 
-    from .console import print_json, status
+    from ..show.console import print_json, status
 
     earlier = _earlier(output, append, resume, state)
     lengths, output = _places(lengths, output, earlier)
@@ -288,7 +288,7 @@ def _preview(
     from packidx.plan import PlanOptions
     from packidx.plan.preview import preview, unseen
 
-    from .preview import show
+    from ..show.preview import show
 
     if lengths is None:
         raise click.UsageError("Missing argument 'LENGTHS'.")
@@ -312,8 +312,8 @@ def _capacities(text: str, *, several: bool) -> list[int]:
 
 
 def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) -> None:
-    from .console import print_facts
-    from .facts import result_facts
+    from ..show.console import print_facts
+    from ..show.facts import result_facts
 
     ident = manifest["snapshot_id"]
     facts = result_facts(manifest)

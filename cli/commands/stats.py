@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import count, number_of, say
+from ..show.console import count, number_of, say
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -30,8 +30,8 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     from packidx.inspect.stats.idle import RANKS
     from packidx.inspect.stats.stats import pack_stats, sample_stats
 
-    from .console import print_facts, print_json, print_table, status
-    from .facts import result_facts
+    from ..show.console import print_facts, print_json, print_table, status
+    from ..show.facts import result_facts
 
     opened = open_index(index)
     manifest = opened.manifest
@@ -133,7 +133,7 @@ _ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision
 
 def _print_schedule(result: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
     """A line per number of ranks and order; nothing where there is no whole step."""
-    from .console import print_table
+    from ..show.console import print_table
 
     rows = []
     for one in ranks:
@@ -179,7 +179,7 @@ def _ratio(value: float | None, unit: str) -> str:
 
 
 def _print_sources(sources: list[dict[str, Any]]) -> None:
-    from .console import print_table
+    from ..show.console import print_table
 
     rows = [
         [one["name"], count(one.get("num_samples")), count(one.get("num_dropped"))]

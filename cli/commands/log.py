@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .console import say
+from ..show.console import say
 
 
 @click.command()
@@ -30,7 +30,7 @@ def log(index: str, quiet: bool, as_json: bool) -> None:
         rows.append({key: manifest.get(key) for key in _KEYS} | {"head": ident == head})
     rows.sort(key=lambda row: (row["created"] or "", row["head"]), reverse=True)
     if as_json:
-        from .console import print_json
+        from ..show.console import print_json
 
         print_json(rows)
     else:
@@ -41,8 +41,8 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from .console import count, print_table
-    from .facts import origin
+    from ..show.console import count, print_table
+    from ..show.facts import origin
 
     header = [
         "snapshot",

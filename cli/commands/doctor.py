@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .index_options import index_options, refuse_two_encoders
+from ..index_options import index_options, refuse_two_encoders
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -38,8 +38,8 @@ def doctor(
     from packidx.inspect.doctor.index import Given, Makers
     from packidx.inspect.doctor.report import examine
 
-    from .console import print_json, say, status
-    from .roots import parse_roots
+    from ..options.roots import parse_roots
+    from ..show.console import print_json, say, status
 
     if index == "":
         raise OptionError("INDEX is empty: name the folder or URL of an index, or leave it out")
@@ -81,7 +81,7 @@ _MARKS = {"ok": "ok", "problem": "NO", "unknown": "??", "absent": "--"}
 
 
 def _show_environment(found: Environment, reading: bool) -> None:
-    from .console import print_cells, print_marked
+    from ..show.console import print_cells, print_marked
 
     title = f"packidx {found.packidx}, Python {found.python}, {found.platform}"
     rows = [
@@ -168,7 +168,7 @@ def _extra(one: Extra) -> tuple[str, str, str]:
 
 
 def _show_index(found: IndexFacts) -> None:
-    from .console import count, number_of, print_marked
+    from ..show.console import count, number_of, print_marked
 
     if found.snapshot_id is None:
         title = f"index {found.path}"
@@ -192,7 +192,7 @@ def _reading(found: IndexFacts) -> str:
     """How long packs took, in words."""
     from packidx.inspect.doctor.reading import milliseconds
 
-    from .console import number_of
+    from ..show.console import number_of
 
     reading = found.reading
     assert reading is not None
@@ -208,7 +208,7 @@ def _reading(found: IndexFacts) -> str:
 
 
 def _show_problems(problems: tuple[Finding, ...]) -> None:
-    from .console import print_marked, say
+    from ..show.console import print_marked, say
 
     if not problems:
         say("no problem found")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import say
+from ...show.console import say
 
 if TYPE_CHECKING:
     from packidx.export.energon.api import EnergonSummary
@@ -64,8 +64,8 @@ def energon(
     """
     from packidx.export.energon.api import export_energon
 
-    from .console import print_json, status
-    from .roots import parse_roots
+    from ...options.roots import parse_roots
+    from ...show.console import print_json, status
 
     with status(quiet) as doing:
         summary = export_energon(
@@ -86,7 +86,7 @@ def energon(
 
 
 def _print(summary: EnergonSummary) -> None:
-    from .console import count, number_of, print_facts
+    from ...show.console import count, number_of, print_facts
 
     share = 100 * summary.nbytes / max(summary.source_bytes, 1)
     facts = {

@@ -56,8 +56,8 @@ def wds(
     """
     from packidx.export.wds.api import export_wds
 
-    from .console import print_json, status
-    from .roots import parse_roots
+    from ...options.roots import parse_roots
+    from ...show.console import print_json, status
 
     words = {"packs": "written", "files": "uploaded"}
     with status(quiet) as doing:
@@ -77,7 +77,7 @@ def wds(
 
 
 def _print(summary: WdsSummary) -> None:
-    from .console import count, number_of, print_facts
+    from ...show.console import count, number_of, print_facts
 
     size = f"{count(summary.num_bytes)} bytes"
     facts = {

@@ -89,8 +89,8 @@ def sql(
     a SELECT, which sees nothing but them. Of what is in an object store, only the tables that QUERY
     names are fetched.
     """
-    from .console import status
-    from .roots import parse_roots
+    from ..options.roots import parse_roots
+    from ..show.console import status
 
     kind = kind or _kind_of(output)
     if kind == "parquet" and not output:
@@ -221,7 +221,7 @@ def _write(answer: Iterator[bytes], target: Path) -> None:
 
 def _show(data: bytes, output: str | None, kind: str) -> None:
     """To stdout, or into what `output` names that is no file."""
-    from .console import print_text, visible
+    from ..show.console import print_text, visible
 
     if output is None:
         text = data.decode()

@@ -1,0 +1,1 @@
+"""`packidx export` and its kinds."""
