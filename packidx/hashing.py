@@ -20,10 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s, Uint64s
 from packidx.permutation import splitmix64
-
-Uint64s = NDArray[np.uint64]
-Int64s = NDArray[np.int64]
 
 NULL_HASH = 0
 """What stands for the hash of a null string."""

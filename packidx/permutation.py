@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Uints
+
 _MASK64 = (1 << 64) - 1
 _ROUNDS = 4
 _CHUNK = 1 << 15
-
-Uints = NDArray[np.unsignedinteger]
 
 
 def splitmix64(state: int) -> int:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.encode.loading import transformers_class
 from packidx.errors import BadRecord, SourceError
 from packidx.io.files import digest
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
-from packidx.processor.families.base import Ints
 from packidx.records.conversation import MediaInfo
 
 METHOD = "_get_num_multimodal_tokens"
@@ -76,7 +76,7 @@ class GenericVision(VisionFamily):
     def feature_tokens(self) -> Mapping[str, str]:
         return {"image": self._feature}
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         """See `VisionFamily.count_images`; the processor is asked once per distinct size."""
         array = np.asarray(sizes, np.int64).reshape(-1, 2)
         distinct, places = np.unique(array, axis=0, return_inverse=True)
@@ -113,7 +113,9 @@ class GenericVision(VisionFamily):
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             return BadRecord("media_not_counted", f"{detail} ({reason})")
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         """Refuses them all: what is asked leaves timestamps and markers of videos out."""
         error = BadRecord("unsupported_media", f"{self.counted_by} does not count a video's tokens")
         num = len(videos)

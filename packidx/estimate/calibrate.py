@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.job import Job, shard_infos
@@ -27,8 +28,6 @@ from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part
 from packidx.permutation import BijectiveMix, derive_key
 from packidx.records.shards import RawRecord, read_row
-
-Ints = NDArray[np.int64]
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 """Of the error distributions in the manifest."""
@@ -140,7 +139,7 @@ def _choose(job: Job, parts: Sequence[Part], place: Place) -> list[_Chosen]:
     before = dict.fromkeys(names, 0)
     chosen: list[_Chosen] = []
     for part, counts in zip(parts, usable, strict=True):
-        wanted: dict[str, Ints] = {}
+        wanted: dict[str, Int64s] = {}
         for name, count in counts.items():
             here = ranks[name] - before[name]
             wanted[name] = here[(here >= 0) & (here < count)]
@@ -164,7 +163,7 @@ def _totals(job: Job, parts: Sequence[Part]) -> dict[str, int]:
     return totals
 
 
-def _locate(path: str, wanted: dict[str, Ints], shards: Sequence[ShardInfo]) -> list[_Chosen]:
+def _locate(path: str, wanted: dict[str, Int64s], shards: Sequence[ShardInfo]) -> list[_Chosen]:
     """The usable rows of a part by their number among those of their source."""
     table = pq.read_table(os.path.abspath(path), columns=_COLUMNS)
     sources = np.array(table.column("source").to_pylist(), object)
@@ -200,7 +199,7 @@ def _quotas(totals: Sequence[int], wanted: int) -> list[int]:
     return quotas
 
 
-def _draw(total: int, count: int, key: int) -> Ints:
+def _draw(total: int, count: int, key: int) -> Int64s:
     """`count` different numbers below `total`, at random; needs memory for these alone."""
     mix = BijectiveMix(max(1, (total - 1).bit_length()), key)
     size = 1 << mix.bits

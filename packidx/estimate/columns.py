@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.format import schema
 from packidx.processor.counter import KINDS, METHODS, UNKNOWN, Counts, MediaColumns
 
-Ints = NDArray[np.int64]
 
-
-def count_columns(counts: Counts, rows: Ints, num_rows: int) -> dict[str, pa.Array]:
+def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.Array]:
     """The counted columns of a table.
 
     Args:
@@ -25,7 +24,7 @@ def count_columns(counts: Counts, rows: Ints, num_rows: int) -> dict[str, pa.Arr
     taken[rows[good]] = np.flatnonzero(good)
     missing = taken < 0
 
-    def column(values: Ints) -> pa.Array:
+    def column(values: Int64s) -> pa.Array:
         placed = np.append(values, UNKNOWN)[taken]
         return pa.array(placed, mask=missing | (placed == UNKNOWN))
 
@@ -47,7 +46,7 @@ def count_columns(counts: Counts, rows: Ints, num_rows: int) -> dict[str, pa.Arr
     }
 
 
-def _media(media: MediaColumns, taken: Ints, missing: NDArray[np.bool_]) -> pa.Array:
+def _media(media: MediaColumns, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
     """The lists of media; null where a row has no count."""
     sizes = np.append(np.diff(media.offsets), 0)[taken]
     sizes[missing] = 0

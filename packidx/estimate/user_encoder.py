@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, OptionError, PackidxError
 from packidx.processor.counter import EXACT, KINDS, UNKNOWN, Counts, MediaColumns
 from packidx.records.conversation import Conversation
 from packidx.user_code.named import fingerprint_of, load_named, name_of
 
 Encode = Callable[[dict[str, Any]], Any]
-Ints = NDArray[np.int64]
 
 _IGNORED = -100  # label of what is not trained on, as in transformers
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
@@ -138,7 +137,7 @@ def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
     return all(shape in ((length,), (1, length)) for shape in shapes)
 
 
-def _vector(name: str, value: Any, length: int | None) -> Ints:
+def _vector(name: str, value: Any, length: int | None) -> Int64s:
     try:
         found = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -157,7 +156,7 @@ def _vector(name: str, value: Any, length: int | None) -> Ints:
     return found.astype(np.int64)
 
 
-def _spans(types: Ints) -> list[tuple[int, int, int]]:
+def _spans(types: Int64s) -> list[tuple[int, int, int]]:
     """(number in `KINDS`, first token, tokens) of each run of media tokens."""
     edges = np.flatnonzero(np.diff(types, prepend=0, append=0))
     found = []
@@ -219,7 +218,7 @@ def counts_of(measured: Sequence[Measured]) -> Counts:
     )
 
 
-def _media_columns(measured: Sequence[Measured], offsets: Ints) -> MediaColumns:
+def _media_columns(measured: Sequence[Measured], offsets: Int64s) -> MediaColumns:
     num = int(offsets[-1])
     unknown = np.full(num, UNKNOWN, np.int64)
     columns = MediaColumns(
@@ -245,7 +244,7 @@ def _media_columns(measured: Sequence[Measured], offsets: Ints) -> MediaColumns:
     return columns
 
 
-def _sums(values: Ints, offsets: Ints) -> Ints:
+def _sums(values: Int64s, offsets: Int64s) -> Int64s:
     total = np.concatenate([[0], np.cumsum(values)])
-    found: Ints = total[offsets[1:]] - total[offsets[:-1]]
+    found: Int64s = total[offsets[1:]] - total[offsets[:-1]]
     return found

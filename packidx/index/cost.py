@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Float64s
 from packidx.errors import FormatError
-
-Float64s = NDArray[np.float64]
 
 WEIGHTS = (
     "llm_linear",

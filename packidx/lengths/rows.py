@@ -8,17 +8,12 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import FormatError
 from packidx.format.schema import LENGTHS, as_arrow
 
 METHODS = ("exact", "precomputed", "heuristic")  # strongest first
-
-Int64s = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Int32s = NDArray[np.int32]
-Ints = NDArray[np.integer]
 
 
 class Rows:

@@ -12,12 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.hashing import hash_ints
 from packidx.pack.slots import Slots
 from packidx.pack.strategies.caps.capped import capped
 from packidx.pack.strategies.in_order import window_fit
-
-Int64s = NDArray[np.int64]
 
 _ROUNDS = 24
 _MANY = 0.01  # share of the items that find no partner, above which all are packed in turns, too

@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.permutation import permutation
-
-Int64s = NDArray[np.int64]
 
 
 def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:

@@ -10,12 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int32s, Int64s, Ints
 from packidx.pack.runs import Records
 from packidx.permutation import BijectiveMix, derive_key, permutation, permuted
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Ints = NDArray[np.integer]
 
 _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots expanded at a time: they stay in the processor's cache

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import OptionError
 from packidx.pack.bounds import lower_bound
 from packidx.pack.even import even_out
@@ -22,8 +23,6 @@ from packidx.pack.strategies.caps.capped import capped
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
 from packidx.pack.strategies.worst_fit import worst_fit_decreasing
 from packidx.permutation import derive_key
-
-Int64s = NDArray[np.int64]
 
 # Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
 # that `lp` takes.

@@ -31,11 +31,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Float64s, Int64s
 from packidx.pack.solve import Problem, solve
 from packidx.permutation import derive_key, permutation
-
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 DEFAULT_CHANCE = 0.001
 """Chance of an overflow per pack that a plan accepts unless it is told otherwise."""
@@ -63,12 +61,12 @@ class Margin:
 class _Stratum:
     """Calibrated samples of one source and range of lengths."""
 
-    estimated: Floats
-    actual: Floats
+    estimated: Float64s
+    actual: Float64s
     low: float
     """Shortest length of the range, the next stratum's is one past its longest."""
 
-    def log_moments(self, rates: Floats, lengths: Floats) -> Floats:
+    def log_moments(self, rates: Float64s, lengths: Float64s) -> Float64s:
         """psi: ``[rates, lengths]``."""
         added = _log_mean(rates[:, None] * (self.actual - self.estimated))
         found = rates[:, None] * lengths + added[:, None]
@@ -132,7 +130,7 @@ def unknown_sources(calibration: Mapping[str, Any], margin: Margin, default: int
 
 
 def _overflows(
-    lengths: Int64s, moments: Floats, rates: Floats, planned: int, capacity: int, strategy: str
+    lengths: Int64s, moments: Float64s, rates: Float64s, planned: int, capacity: int, strategy: str
 ) -> float:
     """Mean over the packs planned for `planned` tokens of the bound of their overflow."""
     fitting = np.flatnonzero(lengths <= planned)
@@ -147,8 +145,8 @@ def _overflows(
 
 
 def _moments(
-    strata: Mapping[str, list[_Stratum]], lengths: Int64s, sources: NDArray[Any], rates: Floats
-) -> Floats:
+    strata: Mapping[str, list[_Stratum]], lengths: Int64s, sources: NDArray[Any], rates: Float64s
+) -> Float64s:
     """psi of every sample: ``[rates, n]``."""
     found = np.empty((len(rates), len(lengths)))
     for name, parts in strata.items():
@@ -185,7 +183,7 @@ def _strata(source: Mapping[str, Any], shift: bool) -> list[_Stratum]:
     ]
 
 
-def _cuts(estimated: Floats) -> list[int]:
+def _cuts(estimated: Float64s) -> list[int]:
     """Where strata of ascending lengths begin: no length is in two, and one that `_ALONE` samples
     have is a stratum by itself, for best fit puts equals together."""
     firsts = [0, *(np.flatnonzero(np.diff(estimated)) + 1).tolist()]
@@ -199,20 +197,22 @@ def _cuts(estimated: Floats) -> list[int]:
     return cuts
 
 
-def _rates(capacity: int) -> Floats:
+def _rates(capacity: int) -> Float64s:
     number = math.ceil(math.log(_LAST * capacity / _FIRST, _STEP)) + 1
     return np.asarray(_FIRST / capacity * _STEP ** np.arange(max(1, number)), np.float64)
 
 
-def _log_mean(exponents: Floats) -> Floats:
+def _log_mean(exponents: Float64s) -> Float64s:
     """Log of the mean exponential over the last axis, one more as large as the largest."""
     worst = exponents.max(axis=-1)
     total = np.exp(exponents - worst[..., None]).sum(axis=-1) + 1.0
-    found: Floats = worst + np.log(total) - math.log(exponents.shape[-1] + 1)
+    found: Float64s = worst + np.log(total) - math.log(exponents.shape[-1] + 1)
     return found
 
 
-def _heaviest(moments: Floats, rates: Floats, lengths: Int64s, sources: NDArray[Any]) -> str | None:
+def _heaviest(
+    moments: Float64s, rates: Float64s, lengths: Int64s, sources: NDArray[Any]
+) -> str | None:
     """The source with the largest psi per estimated token, at a rate as overflows take it."""
     middle = len(rates) // 3
     per_token = moments[middle] / (rates[middle] * lengths)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import OptionError, SourceError
 from packidx.lengths.survey import Survey, survey
 from packidx.lengths.table import Lengths, read_lengths
@@ -23,8 +24,6 @@ from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
 from packidx.plan.options.plan_options import PlanOptions, ResolvedOptions
-
-Int64s = NDArray[np.int64]
 
 _MARGIN_SAMPLES = 1 << 16  # of all lengths, evenly taken: enough to see a plan's composition
 

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.arrays import Int32s, Int64s
 from packidx.errors import OptionError
 from packidx.format.schema import DROPPED, conform
 from packidx.lengths.rows import Rows
@@ -22,9 +23,6 @@ from packidx.plan.schedule.pack_order import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import make_items
 from packidx.plan.write.tables import Packs, sum_up, with_length
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 _SOURCES = 16  # the largest ones, whose shares the schedule looks at
 _MEDIA_TYPES = ("text", "image", "video", "image+video")

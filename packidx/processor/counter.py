@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError
 from packidx.processor.compared import TEXT, Compared
 from packidx.processor.families import Expansion, MediaCounts
@@ -31,7 +32,6 @@ TOKENS_PER_MEDIUM = 500
 """Guesses where nothing better is known, as trainers make them."""
 UNKNOWN = -1
 
-Ints = NDArray[np.int64]
 
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
 
@@ -40,28 +40,28 @@ OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
 class MediaColumns:
     """m media of n samples, in order of appearance; `UNKNOWN` where a number is not known."""
 
-    offsets: Ints
+    offsets: Int64s
     """``[n + 1]``; sample i's media are ``offsets[i]:offsets[i + 1]``."""
-    kind: Ints
+    kind: Int64s
     """``[m]`` number in `KINDS`."""
-    tokens: Ints
+    tokens: Int64s
     """``[m]`` from the first to the last token that carries its features."""
-    grid: Ints
+    grid: Int64s
     """``[m, 3]`` (t, h, w) in patches."""
-    patches: Ints
+    patches: Int64s
     """``[m]``"""
-    cost: Ints
+    cost: Int64s
     """``[m]`` sum of patches² per attention span."""
-    at: Ints
+    at: Int64s
     """``[m]`` its first token in the sample."""
-    method: Ints
+    method: Int64s
     """``[m]`` number in `METHODS`."""
     expansions: list[Expansion | None]
     errors: dict[int, BadRecord] = field(default_factory=dict)
     """By the medium's number."""
 
     @property
-    def owners(self) -> Ints:
+    def owners(self) -> Int64s:
         """``[m]`` the sample of each medium."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
@@ -70,15 +70,15 @@ class MediaColumns:
 class Counts:
     """n samples' counts, int64 ``[n]`` each; `UNKNOWN` where a number is not known."""
 
-    text_tokens: Ints
-    image_tokens: Ints
-    video_tokens: Ints
-    audio_tokens: Ints
-    length: Ints
-    label_tokens: Ints
-    vision_patches: Ints
-    vision_cost: Ints
-    method: Ints
+    text_tokens: Int64s
+    image_tokens: Int64s
+    video_tokens: Int64s
+    audio_tokens: Int64s
+    length: Int64s
+    label_tokens: Int64s
+    vision_patches: Int64s
+    vision_cost: Int64s
+    method: Int64s
     """Number in `METHODS`."""
     media: MediaColumns
     errors: dict[int, BadRecord]
@@ -89,9 +89,9 @@ class Counts:
 class _Texts:
     """The text side of n samples."""
 
-    tokens: Ints
-    method: Ints
-    labels: Ints
+    tokens: Int64s
+    method: Int64s
+    labels: Int64s
     errors: dict[int, BadRecord] = field(default_factory=dict)
 
 
@@ -257,7 +257,7 @@ class Counter:
         )
 
     def _tokenize(
-        self, expanded: list[Expanded], rows: Ints, media: MediaColumns, texts: _Texts
+        self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: _Texts
     ) -> None:
         files, text = self.files, self.text
         assert files is not None and text is not None
@@ -282,7 +282,9 @@ class Counter:
         return characters // CHARS_PER_TOKEN, HEURISTIC
 
 
-def _place_media(media: MediaColumns, rows: Ints, expanded: Sequence[Expanded], runs: Runs) -> Ints:
+def _place_media(
+    media: MediaColumns, rows: Int64s, expanded: Sequence[Expanded], runs: Runs
+) -> Int64s:
     """Put where the texts' media are into their columns.
 
     Returns:
@@ -355,7 +357,7 @@ def _fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, met
         columns.errors[chosen[number]] = error
 
 
-def _refuse_sizes(columns: MediaColumns, chosen: Sequence[int], sizes: Ints) -> None:
+def _refuse_sizes(columns: MediaColumns, chosen: Sequence[int], sizes: Int64s) -> None:
     for number in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
         height, width = sizes[number].tolist()
         columns.errors.setdefault(chosen[number], refuse_size(height, width))
@@ -371,15 +373,15 @@ def refuse_size(height: int, width: int) -> BadRecord:
 
 
 def _combine(
-    texts: _Texts, media: MediaColumns, owners: Ints, errors: dict[int, BadRecord]
+    texts: _Texts, media: MediaColumns, owners: Int64s, errors: dict[int, BadRecord]
 ) -> Counts:
     num = len(texts.tokens)
     method = texts.method.copy()
     np.maximum.at(method, owners, media.method)
     media.at[method[owners] != EXACT] = UNKNOWN
 
-    def total(values: Ints, chosen: NDArray[np.bool_]) -> Ints:
-        sums: Ints = np.zeros(num, np.int64)
+    def total(values: Int64s, chosen: NDArray[np.bool_]) -> Int64s:
+        sums: Int64s = np.zeros(num, np.int64)
         np.add.at(sums, owners[chosen], values[chosen])
         return sums
 

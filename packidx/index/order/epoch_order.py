@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, MismatchError
 from packidx.index.order.state import State
 from packidx.permutation import derive_key, splitmix64
 
 Ranges = tuple[tuple[int, int], ...]
-Int64s = npt.NDArray[np.int64]
-UInt64s = npt.NDArray[np.uint64]
 
 # Below this many bits a handful of rounds cannot reach enough permutations (there are only 2^(k-1)
 # odd multipliers); a wider domain costs a longer cycle walk and mixes well.
@@ -33,7 +32,7 @@ _MIN_BITS = 6
 _ROUNDS = 6
 
 
-def _splitmix64(state: UInt64s) -> UInt64s:
+def _splitmix64(state: Uint64s) -> Uint64s:
     """`packidx.permutation.splitmix64` of each element."""
     z = state + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -46,7 +45,7 @@ def order_key(snapshot_id: str, seed: int, epoch: int) -> int:
     return derive_key(seed, epoch, snapshot_id)
 
 
-def permute(values: UInt64s, size: int, keys: UInt64s | int) -> UInt64s:
+def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
     """Where a keyed permutation of [0, size) sends each of `values`.
 
     Args:
@@ -73,7 +72,7 @@ def permute(values: UInt64s, size: int, keys: UInt64s | int) -> UInt64s:
     return result
 
 
-def _constants(keys: UInt64s, bits: int) -> tuple[UInt64s, UInt64s]:
+def _constants(keys: Uint64s, bits: int) -> tuple[Uint64s, Uint64s]:
     """Odd multipliers and addends of all rounds, each [rounds, keys]."""
     multipliers, addends = [], []
     state = keys
@@ -84,7 +83,7 @@ def _constants(keys: UInt64s, bits: int) -> tuple[UInt64s, UInt64s]:
     return np.array(multipliers) | np.uint64(1), np.array(addends) >> np.uint64(64 - bits)
 
 
-def _rounds(x: UInt64s, bits: int, multipliers: UInt64s, addends: UInt64s) -> UInt64s:
+def _rounds(x: Uint64s, bits: int, multipliers: Uint64s, addends: Uint64s) -> Uint64s:
     mask, shift = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
     for multiplier, addend in zip(multipliers, addends, strict=True):
         x = (x * multiplier + addend) & mask
@@ -130,7 +129,7 @@ class EpochOrder:
         part = np.searchsorted(self._starts, place, side="right") - 1
         return self._first[part] + place - self._starts[part]
 
-    def _in_blocks(self, where: UInt64s) -> UInt64s:
+    def _in_blocks(self, where: Uint64s) -> Uint64s:
         """The places of positions that full blocks hold, blocks, chunks and packs permuted."""
         block, chunk = np.uint64(self.block), np.uint64(self.chunk)
         number = permute(where // block, self.full, self._key(1))

@@ -15,11 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.permutation import BijectiveMix, derive_key, permutation
-
-Int64s = NDArray[np.int64]
 
 _ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
 _BIN = 22  # shares are counted in bins of 2^(22 − 32); a share of 1 has a bin of its own

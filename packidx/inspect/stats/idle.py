@@ -21,14 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Float64s, Int64s
 from packidx.permutation import derive_key, permutation
 
 RANKS = (8, 64, 512)
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 _DIGITS = 6
 

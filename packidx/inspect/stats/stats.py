@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.index.cost import COLUMNS as COSTS
 from packidx.index.cost import pack_cost
 from packidx.index.order.epoch_order import Epochs, packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.stats.composition import Composition
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, ranks_stats
-
-Int64s = NDArray[np.int64]
 
 _COLUMNS = (
     "num_samples",

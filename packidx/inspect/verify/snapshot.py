@@ -15,16 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.format.index import snapshot_id
 from packidx.format.reasons import LOST, lost_percent
 from packidx.index.reader import Index
 from packidx.index.writer import WindowDigest
 from packidx.io import storage
 from packidx.io.copies import Part, content_digest, local_copy, overlapped, sizes
-
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

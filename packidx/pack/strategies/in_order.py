@@ -13,9 +13,8 @@ from bisect import bisect_left, bisect_right, insort
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from packidx.arrays import Int64s
 
 
 def next_fit(sizes: Int64s, limits: Int64s) -> Int64s:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.hashing import Uint64s
+from packidx.arrays import Uint64s
 
 DECIMALS = 9
 """Of a number that is computed and not stated by the user."""

@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from packidx.arrays import Float64s
 from packidx.errors import OptionError
-from packidx.index.cost import Float64s, pack_cost
+from packidx.index.cost import pack_cost
 from packidx.plan.schedule.model_config import weights_of
 from packidx.plan.schedule.presets import PRESETS
 

@@ -19,16 +19,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Float64s, Int64s
 from packidx.errors import OptionError
 from packidx.index.order.epoch_order import permute
 from packidx.permutation import derive_key, permutation
 
 SCHEDULES = ("stratified", "cost", "random")
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 # Packs per block of a random order: what an epoch reads together from few row groups.
 RANDOM_BLOCK = 1024

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from packidx.arrays import Int32s, Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
 from packidx.index.order.epoch_order import consumed_packs
@@ -22,9 +23,6 @@ from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.plan.select.eligible import EVERY_TOKEN, Begun, Consumed, Rules
 from packidx.plan.select.pairs import changes, pairs_in
-
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 
 _STATE = ("seed", "epoch", "global_batch", "position")
 _BY_CHOICE = ("excluded", "max_packs")

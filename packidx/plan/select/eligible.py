@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from packidx.arrays import Bools, Int32s, Int64s
 from packidx.hashing import hash_ints
 from packidx.lengths.rows import Rows
 from packidx.permutation import derive_key
@@ -20,10 +20,6 @@ from packidx.plan.select.holdout import holdout, parse_share
 from packidx.plan.select.mixture import copies as copies_of
 from packidx.plan.select.pairs import SIDES, distinct_pairs, expand_ranges, in_order, pairs_in
 from packidx.plan.select.pieces import Stretches
-
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
-Bools = NDArray[np.bool_]
 
 # In the order in which they are looked for: the first that holds is the one that is told.
 REASONS = (

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError, OptionError
 from packidx.format.reasons import LOST, NOT_ELIGIBLE
 from packidx.format.schema import DROPPED, conform
@@ -18,10 +18,6 @@ from packidx.plan.options.plan_options import ResolvedOptions
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.lost import shortened, trained, uncovered
 from packidx.plan.select.pieces import SUMMED, Pieces, cut
-
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
-Bools = NDArray[np.bool_]
 
 _NONE = np.empty(0, np.int64)
 # What a lengths table calls the column that a cap is on.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Int32s, Int64s
 from packidx.plan.select.eligible import Copies
 from packidx.plan.select.pairs import changes
 
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 Ranges = tuple[Int64s, Int64s, Int64s]
 """Rows, and the first token and the one after the last of a range in each."""
 

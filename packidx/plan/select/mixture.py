@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Uint64s
 from packidx.errors import FormatError, OptionError
-from packidx.hashing import Uint64s
 from packidx.plan.options.numbers import below, number_text, read_number, rounded
 
 if TYPE_CHECKING:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
-Ints = NDArray[np.integer]
-Bools = NDArray[np.bool_]
+from packidx.arrays import Bools, Int64s, Ints
 
 SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 

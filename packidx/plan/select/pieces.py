@@ -12,13 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from packidx.arrays import Bools, Int64s
 from packidx.lengths.rows import Rows
 from packidx.plan.select.pairs import SIDES, changes, expand_ranges
-
-Int64s = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 SUMMED = (
     "label_tokens",

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format.schema import (
     PACKS,
@@ -22,10 +23,6 @@ from packidx.format.schema import (
 from packidx.pack.slots import Slots
 from packidx.plan.select.items import Items
 from packidx.plan.select.pieces import SUMMED
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _CHUNK = 1 << 18  # rows of the samples table made at a time
 

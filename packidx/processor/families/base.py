@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord
 from packidx.records.conversation import MediaInfo
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,10 @@ class Expansion:
 class MediaCounts:
     """What n media of one kind become."""
 
-    grids: Ints
+    grids: Int64s
     """``[n, 3]`` (t, h, w) in patches before merging. Each of the t frames or tiles of h * w
     patches is one attention span of the vision tower. 0 where impossible."""
-    tokens: Ints
+    tokens: Int64s
     """``[n]`` feature tokens; 0 where impossible."""
     expansions: Sequence[Expansion | None] | None = None
     """One per medium; None, in all or in one place, where the feature token alone is repeated."""
@@ -54,12 +53,12 @@ class MediaCounts:
     """Why a medium cannot be used, by its number."""
 
     @property
-    def patches(self) -> Ints:
+    def patches(self) -> Int64s:
         """``[n]`` patches before merging."""
         return self.grids[:, 0] * self.grids[:, 1] * self.grids[:, 2]
 
     @property
-    def cost(self) -> Ints:
+    def cost(self) -> Int64s:
         """``[n]`` sum of patches² per attention span."""
         return self.grids[:, 0] * (self.grids[:, 1] * self.grids[:, 2]) ** 2
 
@@ -122,7 +121,7 @@ class VisionFamily(ABC):
         return {}
 
     @abstractmethod
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         """Counts of images, in one vectorised pass.
 
         Args:
@@ -131,7 +130,9 @@ class VisionFamily(ABC):
                 treat several images otherwise than one; None where each has its own.
         """
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         """What each video becomes. A family without video puts an error in each place.
 
         Args:
@@ -140,7 +141,7 @@ class VisionFamily(ABC):
         """
         return no_videos("its processor", videos)
 
-    def sample_frames(self, video: MediaInfo) -> Ints:
+    def sample_frames(self, video: MediaInfo) -> Int64s:
         """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
         return np.arange(video.num_frames)
 

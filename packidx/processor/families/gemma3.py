@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
-    Ints,
     MediaCounts,
     VisionFamily,
 )
@@ -43,7 +43,7 @@ class PanAndScan:
     min_ratio: float
     """Longer side : shorter side from which on an image is cropped."""
 
-    def num_crops(self, heights: Ints, widths: Ints) -> Ints:
+    def num_crops(self, heights: Int64s, widths: Int64s) -> Int64s:
         """``[n]`` crops of each image; 0 where it is left whole.
 
         transformers 5.23, `Gemma3ImageProcessor.pan_and_scan_batched`, for n images at once.
@@ -82,7 +82,7 @@ class Gemma3Vision(VisionFamily):
     def feature_tokens(self) -> Mapping[str, str]:
         return {"image": FEATURE}
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
         crops = np.zeros(len(heights), np.int64)
         if self.pan_and_scan is not None:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Expansion,
     Family,
-    Ints,
     MediaCounts,
     VisionFamily,
 )
@@ -52,7 +52,7 @@ class Limits:
     min_pixels: int
     max_pixels: int
 
-    def grid(self, frames: int, heights: ArrayLike, widths: ArrayLike) -> tuple[Ints, Ints]:
+    def grid(self, frames: int, heights: ArrayLike, widths: ArrayLike) -> tuple[Int64s, Int64s]:
         """Patches per column and per row; 0 where a size is not positive or too narrow.
 
         transformers 5.23, `models/glm4v/image_processing_glm4v.py`, `smart_resize`, vectorised: the
@@ -113,13 +113,15 @@ class GlmVision(VisionFamily):
     def model_inputs(self) -> tuple[str, ...]:
         return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         rows, columns = self.images.grid(self.images.temporal_patch_size, sizes[:, 0], sizes[:, 1])
         grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
         return MediaCounts(grids, rows * columns // self.images.merge_size**2)
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         return count_each(videos, self._count_video)
 
     def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:

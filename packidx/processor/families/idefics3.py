@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
-    Ints,
     MediaCounts,
     VisionFamily,
     no_videos,
@@ -78,7 +78,7 @@ class Idefics3Vision(VisionFamily):
         # `SmolVLMProcessor` returns both as ``pixel_values``: the second replaces the first.
         return True
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
         rows, columns = self._grid(heights, widths)
         num_tiles = rows * columns + 1
@@ -91,7 +91,7 @@ class Idefics3Vision(VisionFamily):
             errors,
         )
 
-    def _grid(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+    def _grid(self, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
         """Rows and columns of tiles of n images; 0 and 0 where the whole image is the only one.
 
         transformers 5.23, `Idefics3ImageProcessor._preprocess` (`resize`,
@@ -113,7 +113,9 @@ class Idefics3Vision(VisionFamily):
 
     # -- video -------------------------------------------------------------------------------------
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         """Counts of videos.
 
         Args:
@@ -182,7 +184,7 @@ def _duration(seconds: int) -> str:
     return f"{days} day{'s' if days > 1 else ''}, {clock}" if days else clock
 
 
-def _fit(heights: Ints, widths: Ints, edge: int) -> tuple[Ints, Ints]:
+def _fit(heights: Int64s, widths: Int64s, edge: int) -> tuple[Int64s, Int64s]:
     """Sizes whose longer side is `edge`, and the shorter one even.
 
     transformers 5.23, `get_resize_output_image_size` of both image processors.
@@ -197,7 +199,7 @@ def _fit(heights: Ints, widths: Ints, edge: int) -> tuple[Ints, Ints]:
     return heights, widths
 
 
-def _shorter(heights: Ints, widths: Ints, edge: int) -> tuple[Ints, NDArray[np.bool_]]:
+def _shorter(heights: Int64s, widths: Int64s, edge: int) -> tuple[Int64s, NDArray[np.bool_]]:
     """The shorter sides where the longer ones are `edge`, and whether the widths are the longer."""
     ratio = widths / heights
     wide = widths >= heights

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Expansion,
     Family,
-    Ints,
     MediaCounts,
     VisionFamily,
 )
@@ -75,7 +75,7 @@ class InternVLVision(VisionFamily):
         """Patches per side of a tile, before merging."""
         return SHRINK * math.isqrt(self.tokens_per_tile)
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         tiles = count_tiles(
             sizes, self.tile_height, self.tile_width, self.min_tiles, self.max_tiles
@@ -86,7 +86,9 @@ class InternVLVision(VisionFamily):
             grids, tiles * self.tokens_per_tile, [known[num] for num in tiles.tolist()]
         )
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         return count_each(videos, self._count_video)
 
     def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
-    Ints,
     MediaCounts,
     VisionFamily,
 )
@@ -47,7 +47,7 @@ class Limits:
     max_patches: int
     max_patches_per_side: int
 
-    def grid(self, heights: ArrayLike, widths: ArrayLike) -> tuple[Ints, Ints]:
+    def grid(self, heights: ArrayLike, widths: ArrayLike) -> tuple[Int64s, Int64s]:
         """Patches per column and per row, padding included; 0 where a size is not positive.
 
         transformers 5.23, `navit_resize`, vectorised: the same float64 operations in the same
@@ -81,10 +81,10 @@ class ChunkedCounts(MediaCounts):
     chunk: int = 1
 
     @property
-    def cost(self) -> Ints:
+    def cost(self) -> Int64s:
         whole, rest = np.divmod(self.grids[:, 0], self.chunk)
         frame = self.grids[:, 1] * self.grids[:, 2]
-        cost: Ints = (whole * self.chunk**2 + rest**2) * frame**2
+        cost: Int64s = (whole * self.chunk**2 + rest**2) * frame**2
         return cost
 
 
@@ -107,13 +107,15 @@ class KimiVision(VisionFamily):
     def model_inputs(self) -> tuple[str, ...]:
         return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         rows, columns = self.images.grid(sizes[:, 0], sizes[:, 1])
         grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
         return MediaCounts(grids, rows * columns // self.images.merge_size**2)
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         counts = count_each(videos, self._count_video)
         return ChunkedCounts(
             counts.grids, counts.tokens, counts.expansions, counts.errors, self.temporal_patch_size

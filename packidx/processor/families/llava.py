@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord
-from packidx.processor.families.base import Ints, MediaCounts, VisionFamily, no_videos
+from packidx.processor.families.base import MediaCounts, VisionFamily, no_videos
 from packidx.processor.families.shared.frames import Frames, frames_used, known_fps, too_few_frames
 from packidx.processor.families.shared.tiles import best_resolution, positive_sizes, without
 from packidx.records.conversation import MediaInfo
@@ -40,7 +41,7 @@ class LlavaVision(VisionFamily):
     def placeholders(self) -> Mapping[str, str]:
         return {"image": self.image_token}
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         heights, _, errors = positive_sizes(sizes)
         num = len(heights)
         grids = np.full((num, 3), (1, self.patches, self.patches), np.int64)
@@ -67,7 +68,7 @@ class TiledLlavaVision(LlavaVision):
         tokens = {"image": self.image_token}
         return tokens if self.video_token is None else {**tokens, "video": self.video_token}
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         """Counts of images ``[n, 2]`` (height, width).
 
         Args:
@@ -89,7 +90,9 @@ class TiledLlavaVision(LlavaVision):
         grids = np.stack([num_tiles, side, side], axis=1)
         return MediaCounts(without(grids, errors), without(tokens, errors), errors=errors)
 
-    def _tile_tokens(self, heights: Ints, widths: Ints, rows: Ints, columns: Ints) -> Ints:
+    def _tile_tokens(
+        self, heights: Int64s, widths: Int64s, rows: Int64s, columns: Int64s
+    ) -> Int64s:
         """Tokens of images' tiles, `rows` x `columns` of them, and of the ends of their rows.
 
         transformers 5.23, `_get_unpadded_features` of both processors, for n images at once.
@@ -110,7 +113,9 @@ class TiledLlavaVision(LlavaVision):
             width = np.where(shrunk, np.floor_divide(width, ratio), width).astype(np.int64)
         return height * width + height
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         if self.video_token is None:
             return no_videos(self.family, videos)
         num_frames = np.zeros(len(videos), np.int64)

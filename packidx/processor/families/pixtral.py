@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Expansion,
     Family,
-    Ints,
     MediaCounts,
     VisionFamily,
 )
@@ -49,7 +49,7 @@ class PixtralVision(VisionFamily):
         """What the processor passes on to its image processor."""
         return {"patch_size": self.patch_size * self.merge_size}
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
         rows, columns = self._shapes(heights, widths)
         for number in np.flatnonzero(rows * columns == 0).tolist():
@@ -65,7 +65,7 @@ class PixtralVision(VisionFamily):
             without(grids, errors), without(rows * columns, errors), expansions, errors
         )
 
-    def _shapes(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+    def _shapes(self, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
         """Rows and columns of tokens of n images.
 
         transformers 5.23, `pixtral/image_processing_pixtral.py::get_resize_output_image_size`.

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import SourceError
-from packidx.processor.families.base import Family, Ints, MediaCounts, VisionFamily, no_videos
+from packidx.processor.families.base import Family, MediaCounts, VisionFamily, no_videos
 from packidx.processor.families.qwen_video import (
     Qwen2Videos,
     Qwen3Videos,
@@ -58,7 +59,7 @@ class QwenVision(VisionFamily):
         models = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel"}
         return models.get(self.family)
 
-    def count_images(self, sizes: ArrayLike, samples: Ints | None = None) -> MediaCounts:
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         factor = self.patch_size * self.merge_size
         height, width = smart_resize(
@@ -70,7 +71,9 @@ class QwenVision(VisionFamily):
         np.floor_divide(width, self.patch_size, out=grids[2])
         return MediaCounts(grids.T, grids[0] * grids[1] * grids[2] // self.merge_size**2)
 
-    def count_videos(self, videos: Sequence[MediaInfo], samples: Ints | None = None) -> MediaCounts:
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
         if self.videos is None:
             return no_videos(f"{self.family} without video settings", videos)
         return self.videos.count(videos)

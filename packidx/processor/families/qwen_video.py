@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import Expansion, MediaCounts
 from packidx.processor.families.shared.frames import (
@@ -28,8 +28,6 @@ from packidx.processor.families.shared.frames import (
 )
 from packidx.processor.families.shared.resize import smart_resize, smart_resize_video
 from packidx.records.conversation import MediaInfo
-
-Ints = NDArray[np.int64]
 
 _EXACT = 1 << 53
 """Above it a product of sizes is no exact float64."""
@@ -107,12 +105,12 @@ class QwenVideos(ABC):
         """The processor's own `sample_frames`."""
 
     @abstractmethod
-    def _resized(self, frames: Ints, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
         """Heights and widths ``[n]`` in pixels, 0 where impossible."""
 
     @abstractmethod
     def _expansions(
-        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Ints
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
     ) -> list[Expansion | None] | None:
         """See `MediaCounts`."""
 
@@ -137,8 +135,8 @@ class Qwen2Videos(QwenVideos):
         # differently with each CPU's vector width, which moves a frame by one in 0.02 % of cases.
         return (np.arange(num) * (total / num)).astype(np.float32).astype(np.int64)
 
-    def _resized(self, frames: Ints, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
-        limit: int | Ints = self.max_pixels
+    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
+        limit: int | Int64s = self.max_pixels
         if self.token_cap is not None:
             total = int(self.token_cap * self.factor * self.factor * 0.9)
             share = total * self.temporal_patch_size // np.maximum(frames, 1)
@@ -146,7 +144,7 @@ class Qwen2Videos(QwenVideos):
         return smart_resize(heights, widths, self.factor, self.min_pixels, limit)
 
     def _expansions(
-        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Ints
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
     ) -> list[Expansion | None] | None:
         return None
 
@@ -167,8 +165,8 @@ class Qwen3Videos(QwenVideos):
             raise too_few_frames(len(frames), self.temporal_patch_size)
         return frames
 
-    def _resized(self, frames: Ints, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
-        limit: int | Ints = self.max_pixels
+    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
+        limit: int | Int64s = self.max_pixels
         if self.token_cap is not None:
             num = np.maximum(frames, 1)
             frame = np.minimum(self.token_cap * self.factor * self.factor, limit // num)
@@ -184,7 +182,7 @@ class Qwen3Videos(QwenVideos):
         )
 
     def _expansions(
-        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Ints
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
     ) -> list[Expansion | None] | None:
         return [
             self._expansion(numbers, video.fps, tuple(grid)) if grid[0] else None

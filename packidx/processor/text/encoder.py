@@ -22,9 +22,9 @@ import orjson
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from packidx.arrays import Int64s
 from packidx.errors import MismatchError
 
-Ints = NDArray[np.int64]
 Span = tuple[int, int]
 
 ENGINES = ("gigatoken", "tokenizers")
@@ -37,17 +37,17 @@ _METASPACE = "\u2581"
 class TokenBatch:
     """The tokens of n texts, one after the other."""
 
-    ids: Ints
+    ids: Int64s
     """``[total]``"""
-    offsets: Ints
+    offsets: Int64s
     """``[n + 1]``; text i's tokens are ``ids[offsets[i]:offsets[i + 1]]``."""
-    prefix: Ints
+    prefix: Int64s
     """``[n]`` tokens before the text's own (``<s>``)."""
-    suffix: Ints
+    suffix: Int64s
     """``[n]`` tokens after the text's own (``</s>``)."""
 
     @property
-    def lengths(self) -> Ints:
+    def lengths(self) -> Int64s:
         """``[n]`` tokens of each text."""
         return np.diff(self.offsets)
 
@@ -97,7 +97,7 @@ class TextEncoder:
             offsets = offsets + np.concatenate([[0], np.cumsum(num_prefix + num_suffix)])
         return TokenBatch(ids, offsets, num_prefix, num_suffix)
 
-    def _encode(self, texts: list[str]) -> tuple[Ints, Ints]:
+    def _encode(self, texts: list[str]) -> tuple[Int64s, Int64s]:
         if self.engine == "tokenizers" or not texts:
             return self._reference(texts)
         lists = self._gigatoken.encode_batch(texts).layout
@@ -106,7 +106,7 @@ class TextEncoder:
         self._check(texts, ids, offsets)
         return ids, offsets
 
-    def _reference(self, texts: list[str]) -> tuple[Ints, Ints]:
+    def _reference(self, texts: list[str]) -> tuple[Int64s, Int64s]:
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lists = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(lists) + 1, np.int64)
@@ -114,7 +114,7 @@ class TextEncoder:
         flat = np.fromiter((ident for found in lists for ident in found), np.int64, offsets[-1])
         return flat, offsets
 
-    def _check(self, texts: list[str], ids: Ints, offsets: Ints) -> None:
+    def _check(self, texts: list[str], ids: Int64s, offsets: Int64s) -> None:
         """Tokenize every `_CHECK_EVERY`th text with the reference, too."""
         chosen = range(-self._seen % _CHECK_EVERY, len(texts), _CHECK_EVERY)
         self._seen += len(texts)
@@ -161,7 +161,7 @@ class TextEncoder:
         return {step["type"] for step in normalizer.get("normalizers", [normalizer]) if step}
 
     @cached_property
-    def _token_bytes(self) -> Ints | None:
+    def _token_bytes(self) -> Int64s | None:
         """How many bytes of text each id spells; None where ids do not say."""
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}
@@ -180,7 +180,7 @@ class TextEncoder:
 
     def borders(
         self, batch: TokenBatch, texts: Sequence[str], spans: Sequence[Sequence[Span]]
-    ) -> tuple[Ints, Ints]:
+    ) -> tuple[Int64s, Int64s]:
         """Tokens that lie wholly inside spans of characters.
 
         A token that begins before a span (``"\\n\\n"`` across the border of header and content) or

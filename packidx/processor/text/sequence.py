@@ -11,23 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.expand import Expanded
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
     """The runs of feature tokens in a batch of n texts, r in all."""
 
-    tokens: Ints
+    tokens: Int64s
     """``[r]`` positions in the batch's ids, where a run is one token."""
-    repeats: Ints
+    repeats: Int64s
     """``[r]`` how often it is repeated."""
-    at: Ints
+    at: Int64s
     """``[r]`` first token of the run in its own sample, all runs before it written out."""
-    extra: Ints
+    extra: Int64s
     """``[n]`` tokens that writing out the runs adds."""
     mismatched: frozenset[int]
     """Texts that have more or fewer feature tokens than their media."""

@@ -14,12 +14,10 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.pack.bounds import lower_bound
 from packidx.pack.histogram import Histogram
-
-Int64s = NDArray[np.int64]
 
 # Two limits are added in these proportions, each relative to its own size.
 _PROPORTIONS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4))

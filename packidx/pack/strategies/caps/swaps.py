@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.pack.strategies.caps.rooms import Rooms
 from packidx.permutation import derive_key
-
-Int64s = NDArray[np.int64]
 
 _TURNS = 64
 # Where fewer than this share of the items found a partner in so many turns, the next ones look

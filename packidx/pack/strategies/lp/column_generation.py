@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.pack.bounds import volume_bound
 from packidx.pack.histogram import Histogram
 from packidx.pack.runs import Records
@@ -32,8 +33,6 @@ from packidx.pack.strategies.lp.dealing import deal
 from packidx.pack.strategies.lp.knapsack import Knapsack
 from packidx.pack.strategies.lp.relaxation import Relaxation, by_classes, by_knots
 from packidx.pack.strategies.lp.simplex import Master
-
-_Ints = NDArray[np.int64]
 
 _ONE = 1 << 40  # the price of a whole pack, in integers
 _KNOTS = (32, 128)  # of the bound's prices: a quick first round, then a finer one
@@ -117,7 +116,7 @@ class _Generation:
     def __init__(self, relaxation: Relaxation, goal: int) -> None:
         self._relaxation = relaxation
         self._master, self._num_empty = _first_master(relaxation)
-        self._added: list[_Ints] = []
+        self._added: list[Int64s] = []
         self.bound = 0
         work = 0
         for _ in range(_MAX_ROUNDS):
@@ -130,7 +129,7 @@ class _Generation:
             self._master.solve((_MAX_WORK - work) // each + 1)
             work += (self._master.num_pivots - before) * each + relaxation.work_per_round()
 
-    def _price(self) -> _Ints:
+    def _price(self) -> Int64s:
         """Raise the bound; return patterns worth adding, int64 [p, most], padded with -1."""
         r = self._relaxation
         prices = np.floor(np.maximum(self._master.prices, 0.0) * _ONE)
@@ -151,7 +150,7 @@ class _Generation:
         starts = best_first[np.diff(r.groups[best_first], prepend=-1) != 0]
         return knapsack.packs_with(starts[packs[starts] > _ONE * (1 + _TOLERANCE / 4)])
 
-    def _add(self, patterns: _Ints) -> None:
+    def _add(self, patterns: Int64s) -> None:
         r = self._relaxation
         held = patterns >= 0
         rows = np.where(held[:, :, None], r.rows[patterns], 0).reshape(len(patterns), -1)
@@ -163,7 +162,7 @@ class _Generation:
         self._master.add(rows, weights, np.ones(len(patterns)))
         self._added.append(patterns)
 
-    def patterns(self) -> tuple[_Ints, NDArray[np.float64]]:
+    def patterns(self) -> tuple[Int64s, NDArray[np.float64]]:
         """The solution: indices into the relaxation's lengths, int64 [p, most], and amounts."""
         basis, amounts = self._master.solution()
         num_rows = len(self._relaxation.diagonal)

@@ -8,19 +8,18 @@ ones no slot was made for, go by best fit into the rooms that are really left.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Int64s
 from packidx.pack.histogram import Histogram
 from packidx.pack.runs import Records
 from packidx.pack.strategies.best_fit import OpenPacks, fill
 
-_Ints = NDArray[np.int64]
 # `packs` packs from number `first` on get `per_pack` samples of `length` each.
 _Piece = tuple[int, int, int, int]  # length, first, packs, per_pack
 
 
 def deal(
-    histogram: Histogram, capacity: int, borders: _Ints, patterns: _Ints, num_packs: _Ints
+    histogram: Histogram, capacity: int, borders: Int64s, patterns: Int64s, num_packs: Int64s
 ) -> Records:
     """Plan `histogram` along patterns of classes.
 
@@ -36,7 +35,7 @@ def deal(
 
 
 def _into_slots(
-    histogram: Histogram, borders: _Ints, patterns: _Ints, num_packs: _Ints
+    histogram: Histogram, borders: Int64s, patterns: Int64s, num_packs: Int64s
 ) -> tuple[list[_Piece], list[int], list[int]]:
     """Fill the slots; returns the pieces, and lengths and counts of what is left, descending."""
     first_pack = np.cumsum(num_packs) - num_packs

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-_Ints = NDArray[np.int64]
+from packidx.arrays import Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +25,12 @@ class Knapsack:
             in a room of c tokens.
     """
 
-    lengths: _Ints
-    values: _Ints
-    best: _Ints
+    lengths: Int64s
+    values: Int64s
+    best: Int64s
 
     @classmethod
-    def solve(cls, lengths: _Ints, values: _Ints, capacity: int) -> Knapsack:
+    def solve(cls, lengths: Int64s, values: Int64s, capacity: int) -> Knapsack:
         """Solve for every room up to `capacity`, of which no length may be longer."""
         best = np.zeros(capacity + 1, np.int64)
         with_more = np.empty_like(best)
@@ -49,14 +48,14 @@ class Knapsack:
                 copies *= 2
         return cls(lengths, values, best)
 
-    def best_with(self) -> _Ints:
+    def best_with(self) -> Int64s:
         """int64 [n]: for each length, the value of the best pack of it and samples up to half.
 
         The largest of these, or `best[-1]` if that is more, is the most that any pack is worth.
         """
         return self.values + self.best[len(self.best) - 1 - self.lengths]
 
-    def packs_with(self, starts: _Ints) -> _Ints:
+    def packs_with(self, starts: Int64s) -> Int64s:
         """The best packs that hold given lengths, as indices into `lengths`, int64 [s, most].
 
         `starts`: int64 [s], the index of one length of each pack. A row is padded with -1.

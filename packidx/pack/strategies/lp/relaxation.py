@@ -11,12 +11,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from packidx.arrays import Float64s, Int64s
 from packidx.pack.histogram import Histogram
-
-_Ints = NDArray[np.int64]
-_Floats = NDArray[np.float64]
 
 _SAND = 32  # a sample of at most capacity / _SAND is sand
 _PLAN_SAND = 8  # in plans one of up to capacity / _PLAN_SAND, as long as
@@ -44,13 +41,13 @@ class Relaxation:
         room: the capacity in units.
     """
 
-    lengths: _Ints
-    units: _Ints
-    counts: _Ints
-    rows: _Ints
-    weights: _Floats
-    groups: _Ints
-    diagonal: _Floats
+    lengths: Int64s
+    units: Int64s
+    counts: Int64s
+    rows: Int64s
+    weights: Float64s
+    groups: Int64s
+    diagonal: Float64s
     sand: int
     capacity: int
     room: int
@@ -156,7 +153,7 @@ def _plan_sand(histogram: Histogram, capacity: int) -> int:
     return max(min(longest, capacity // _PLAN_SAND), capacity // _SAND)
 
 
-def _knots(long: Histogram, capacity: int, num_knots: int) -> _Ints:
+def _knots(long: Histogram, capacity: int, num_knots: int) -> Int64s:
     """Ascending lengths between which prices are linear; the first is the shortest length.
 
     Quantiles, so that common lengths have their own; with each one's complement to the capacity,
@@ -168,13 +165,13 @@ def _knots(long: Histogram, capacity: int, num_knots: int) -> _Ints:
     harmonic = capacity // np.arange(2, _HARMONIC + 1)
     ends = long.lengths[[0, -1]]
     knots = np.unique(np.concatenate([picked, capacity - picked, harmonic, harmonic + 1, ends]))
-    inside: _Ints = knots[(knots >= ends[1]) & (knots <= ends[0])]
+    inside: Int64s = knots[(knots >= ends[1]) & (knots <= ends[0])]
     return inside
 
 
 def _grid_classes(
     long: Histogram, capacity: int, num_classes: int
-) -> tuple[_Ints, _Ints, _Ints, int]:
+) -> tuple[Int64s, Int64s, Int64s, int]:
     """Classes on the finest grid that makes at most `num_classes` of them.
 
     The capacity is `room` equal cells: what fits counted in cells fits in tokens, and borders add

@@ -12,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_Floats = NDArray[np.float64]
-_Ints = NDArray[np.int64]
+from packidx.arrays import Float64s, Int64s
 
 _REDUCED_COST = 1e-7  # a column must promise more than this
 _PIVOT = 1e-7  # smaller entries of a column are rounding errors
@@ -30,7 +29,7 @@ class Master:
         num_pivots: pivots so far.
     """
 
-    def __init__(self, demand: _Floats, diagonal: _Floats) -> None:
+    def __init__(self, demand: Float64s, diagonal: Float64s) -> None:
         rows = len(demand)
         self._demand = demand
         self._inverse = np.diag(1.0 / diagonal)  # transposed: [row, basic column]
@@ -43,7 +42,7 @@ class Master:
         self.costs = np.ones(rows)
         self._basis = np.arange(rows)
 
-    def add(self, rows: _Ints, entries: _Floats, costs: _Floats) -> None:
+    def add(self, rows: Int64s, entries: Float64s, costs: Float64s) -> None:
         """Add sparse columns: rows int64 [n, k], entries float64 [n, k], costs float64 [n].
 
         A row may be named twice in a column: the entries add up.
@@ -69,7 +68,7 @@ class Master:
         """What one pivot costs, in about a nanosecond."""
         return len(self._demand) ** 2 + 5 * self.rows.size
 
-    def solution(self) -> tuple[_Ints, _Floats]:
+    def solution(self) -> tuple[Int64s, Float64s]:
         """The basic columns (as they were added; the first are the starting ones) and amounts."""
         return self._basis, self._amounts
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packidx.arrays import Int64s
+
 MAX_ASPECT_RATIO = 200
 """Above it transformers' smart_resize raises."""
 _BLOCK = 8192
 """Sizes handled at a time, so that the steps' arrays stay in the processor's cache."""
-
-Ints = NDArray[np.int64]
 
 
 def smart_resize(
@@ -45,7 +45,7 @@ def smart_resize(
 
 
 def _resize(
-    height: Ints, width: Ints, factor: int, min_pixels: int, max_pixels: Ints
+    height: Int64s, width: Int64s, factor: int, min_pixels: int, max_pixels: Int64s
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """`smart_resize` of one block; its whole numbers are exact in float64."""
     valid = (height > 0) & (width > 0)

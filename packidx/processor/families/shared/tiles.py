@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Ints
 
 PATCH_SIZES = (14, 16)
 """Pixels per side of a patch in the vision towers that `patches_per_side` knows (SigLIP's)."""
 
 
-def positive_sizes(sizes: ArrayLike) -> tuple[Ints, Ints, dict[int, BadRecord]]:
+def positive_sizes(sizes: ArrayLike) -> tuple[Int64s, Int64s, dict[int, BadRecord]]:
     """Heights and widths ``[n]`` of ``[n, 2]`` sizes, 1 where impossible, and why those are."""
     array = np.asarray(sizes, np.int64).reshape(-1, 2)
     bad = np.flatnonzero((array <= 0).any(axis=1)).tolist()
@@ -30,7 +30,7 @@ def positive_sizes(sizes: ArrayLike) -> tuple[Ints, Ints, dict[int, BadRecord]]:
     return array[:, 0], array[:, 1], errors
 
 
-def without(values: Ints, errors: Mapping[int, BadRecord]) -> Ints:
+def without(values: Int64s, errors: Mapping[int, BadRecord]) -> Int64s:
     """`values` ``[n, …]`` with 0 in the places of `errors`."""
     if errors:
         values[list(errors)] = 0
@@ -100,8 +100,8 @@ def patches_per_side(side: int, tokens: int) -> int:
 
 
 def best_resolution(
-    heights: Ints, widths: Ints, resolutions: Sequence[Sequence[int]]
-) -> tuple[Ints, Ints]:
+    heights: Int64s, widths: Int64s, resolutions: Sequence[Sequence[int]]
+) -> tuple[Int64s, Int64s]:
     """Heights and widths ``[n]`` of the resolutions that keep most of each image.
 
     transformers 5.23, `image_processing_utils.select_best_resolution`, for n images at once.
