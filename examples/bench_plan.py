@@ -33,10 +33,11 @@ from bench_tools import (
     ratio,
     write_lengths,
 )
+from packidx.digests import digest, file_digest
 from packidx.format.lengths import LengthsManifest, fingerprint
 from packidx.format.manifest import sealed
 from packidx.index import open_index
-from packidx.io.files import digest, file_digest, write_json
+from packidx.io.files import write_json
 from packidx.plan import plan_packs
 
 REPEATS = 3

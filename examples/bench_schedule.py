@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench_tools import CAPACITY, Int64s, heading, line, ratio
+from packidx.hashing import derive_key
 from packidx.index import open_index
 from packidx.index.cost import COLUMNS, pack_cost
 from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
 from packidx.pack.strategies.caps.capped import alternatives
-from packidx.permutation import derive_key
 from packidx.plan import plan_packs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from packidx.io.files import digest
+from packidx.digests import digest
 from packidx.processor import load_processor
 
 ROLES = {"human": "user", "gpt": "assistant"}

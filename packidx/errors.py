@@ -92,3 +92,7 @@ class BadRecord(PackidxError):
 
     def __reduce__(self) -> tuple[type[BadRecord], tuple[str, str]]:
         return BadRecord, (self.reason, self.detail)
+
+
+class ChangedSource(MismatchError):
+    """A shard is not the one that was counted: no sample of it can be trusted."""

@@ -15,19 +15,21 @@ cryptographic hash: whoever chooses the strings can make two collide.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s, Uint64s
-from packidx.permutation import splitmix64
 
 NULL_HASH = 0
 """What stands for the hash of a null string."""
 
 _BLOCK = 1 << 15  # words mixed at a time: the arrays stay in the processor's cache
 _LITTLE = np.dtype("<u8")
+
+_MASK64 = (1 << 64) - 1
 
 
 def mix64(values: Uint64s) -> Uint64s:
@@ -137,3 +139,43 @@ def _hash_block(data: NDArray[np.uint8], offsets: Int64s) -> Uint64s:
     total = sums[ends] - sums[ends - num_words]
     total += _mix(sizes.astype(np.uint64) ^ np.uint64(splitmix64(0)))
     return _mix(total)
+
+
+def splitmix64(state: int) -> int:
+    """The splitmix64 output for `state`, an integer below 2^64."""
+    state = (state + 0x9E3779B97F4A7C15) & _MASK64
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return state ^ (state >> 31)
+
+
+def derive_key(*parts: int | str) -> int:
+    """One 64-bit key out of integers and words; every part and their order matter."""
+    key = 0
+    for part in parts:
+        words = [part & _MASK64] if isinstance(part, int) else [len(part), *part.encode()]
+        for word in words:
+            key = splitmix64(key ^ word)
+    return key
+
+
+def splitmix64s(state: Uint64s) -> Uint64s:
+    """`packidx.hashing.splitmix64` of each element."""
+    z = state + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def below(hashes: Uint64s, share: Fraction) -> NDArray[np.bool_]:
+    """Whether hash < share * 2^64, bool [n].
+
+    Args:
+        hashes: uint64 [n].
+        share: 0 <= share <= 1.
+    """
+    threshold = -(-(share.numerator << 64) // share.denominator)  # rounded up: hashes are integers
+    if threshold >> 64:
+        return np.ones(len(hashes), bool)
+    found: NDArray[np.bool_] = hashes < np.uint64(threshold)
+    return found

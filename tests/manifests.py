@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from packidx.digests import file_digest
 from packidx.format import index, lengths
 from packidx.format.manifest import content_digest
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
 from packidx.index.checksums import file_checksums
-from packidx.io.files import file_digest, write_json
+from packidx.io.files import write_json
 
 Change = Callable[[dict[str, Any]], Any] | Mapping[str, Any]
 

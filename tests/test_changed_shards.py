@@ -18,14 +18,13 @@ from object_store import URL, Store, object_store
 from torch.utils.data import DataLoader
 
 from packidx import open_index, plan_packs
-from packidx.errors import SourceError
+from packidx.errors import ChangedSource, SourceError
 from packidx.estimate import estimate_lengths
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
 from packidx.index import Index
 from packidx.inspect.verify.api import verify
 from packidx.io import storage
-from packidx.records.fetch import ChangedSource
 from packidx.records.shard_marks import BLOCK, BLOCKS
 from packidx.torch import PackedDataset
 

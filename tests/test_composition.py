@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packidx.hashing import derive_key
 from packidx.inspect.stats import composition as module
 from packidx.inspect.stats.composition import Composition, composition, exact_dot
-from packidx.permutation import BijectiveMix, derive_key, permutation
+from packidx.permutation import BijectiveMix, permutation
 
 SAMPLE = st.tuples(st.integers(1, 50), st.integers(0, 3))
 PACKS = st.lists(st.lists(SAMPLE, min_size=1, max_size=8), min_size=1, max_size=20)

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packidx import hashing
-from packidx.hashing import NULL_HASH, hash_ints, hash_strings
-from packidx.permutation import splitmix64
+from packidx.hashing import NULL_HASH, hash_ints, hash_strings, splitmix64
 
 TEXTS = st.lists(st.none() | st.text(max_size=40), max_size=30)
 MASK = (1 << 64) - 1

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.permutation import BijectiveMix, derive_key, permutation, splitmix64
+from packidx.hashing import derive_key, splitmix64
+from packidx.permutation import BijectiveMix, permutation
 
 
 @given(st.integers(1, 63), st.integers(0, 2**64 - 1), st.data())

@@ -12,11 +12,11 @@ from PIL import Image
 from record_files import tar_of, write
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.errors import FormatError, MismatchError, PackidxError, SourceError
+from packidx.errors import ChangedSource, FormatError, MismatchError, PackidxError, SourceError
 from packidx.index import Index
 from packidx.records.containers import KINDS
 from packidx.records.dialects.parse import parse
-from packidx.records.fetch import ChangedSource, Fetcher
+from packidx.records.fetch import Fetcher
 
 COUNT = 40
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from packidx.digests import array_digest, file_digest
 from packidx.format import schema
+from packidx.hashing import derive_key
 from packidx.index.order import permute
-from packidx.io.files import array_digest, file_digest
-from packidx.permutation import derive_key
 
 ROOT = Path(__file__).parent.parent
 

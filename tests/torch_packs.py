@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import torch
 from manifests import write_lengths_manifest
 
+from packidx.digests import digest
 from packidx.format.schema import LENGTHS, conform
 from packidx.index import Index, open_index
-from packidx.io.files import digest
 from packidx.plan import plan_packs
 
 VISION_START, VISION_END, IMAGE, VIDEO = 90, 91, 92, 93

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
+from packidx.digests import digest
 from packidx.encode.loading import transformers_class
 from packidx.errors import BadRecord, SourceError
-from packidx.io.files import digest
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.records.conversation import MediaInfo
 

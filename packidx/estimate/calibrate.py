@@ -24,9 +24,10 @@ from packidx.estimate.counter import RecordCounter
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
+from packidx.hashing import derive_key
 from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part
-from packidx.permutation import BijectiveMix, derive_key
+from packidx.permutation import BijectiveMix
 from packidx.records.shards import RawRecord, read_row
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
+from packidx import digests
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import ShardInfo, raw_records
@@ -72,7 +73,7 @@ def compare(
     if processor.is_known and processor.folder is not None:
         versions = [f"{name} {installed(name)}" for name in _BUILDERS]
         parts = [processor.fingerprint(), *versions, *_content(processor.folder)]
-        name = files.digest(*map(str.encode, parts))
+        name = digests.digest(*map(str.encode, parts))
         path = os.path.join(cache.folder(), "compared", f"{name}.json")
         if (kept := _kept(path)) is not None:
             return kept
@@ -96,7 +97,7 @@ def _content(folder: str) -> list[str]:
             path = os.path.join(place, name)
             if name.endswith(_READ) and os.path.isfile(path):
                 try:
-                    found += [os.path.join(below, name), files.file_digest(path)]
+                    found += [os.path.join(below, name), digests.file_digest(path)]
                 except OSError as error:
                     raise unreadable(path, error) from error
     return found

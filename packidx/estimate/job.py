@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import packidx
+from packidx import digests as digests_module
 from packidx.estimate.comparison import compared_with
 from packidx.estimate.counter import Recipe, RecordCounter
 from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
-from packidx.io import files, storage
+from packidx.io import storage
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.compared import Compared
 from packidx.records.shard_marks import MARKS
@@ -128,7 +129,7 @@ def job_digest(job: Job) -> str:
         "software": software(),
         "nonce": None if job.counter.is_known else secrets.token_hex(16),
     }
-    return files.digest(files.canonical_json(head))
+    return digests_module.digest(digests_module.canonical_json(head))
 
 
 def is_same(job: Job, manifest: dict[str, Any]) -> bool:
@@ -228,7 +229,7 @@ def _shard_json(shard: Shard, result: ShardScan) -> dict[str, Any]:
 def _columns_digest(parts: Sequence[Part]) -> str:
     """Digest of the values of all columns."""
     digests = [digest.encode() for part in parts for digest in part.digests]
-    return files.digest(files.canonical_json(schema.LENGTHS.names), *digests)
+    return digests_module.digest(digests_module.canonical_json(schema.LENGTHS.names), *digests)
 
 
 def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:

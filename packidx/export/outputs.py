@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
-from packidx.errors import OptionError, PackidxError
+from packidx.errors import ChangedSource, OptionError, PackidxError
 from packidx.index import Index
 from packidx.io import storage
 from packidx.io.publish import check_bucket, check_free
-from packidx.records.fetch import ChangedSource, Fetcher
+from packidx.records.fetch import Fetcher
 
 
 def check_output(

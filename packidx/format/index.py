@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from packidx.digests import canonical_json, digest
 from packidx.format.decode import Form, Range, Unfit
 from packidx.format.lengths import check_shards, fingerprint
 from packidx.format.manifest import (
@@ -26,7 +27,6 @@ from packidx.format.manifest import (
     unique,
 )
 from packidx.format.schema import FORMAT_VERSION, INDEX_FORMAT
-from packidx.io.files import canonical_json, digest
 
 TABLE_NAMES = ("packs", "samples", "dropped")
 OnLong = Literal["drop", "split", "truncate", "error"]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from packidx.digests import canonical_json, digest
 from packidx.format.decode import Unfit
 from packidx.format.manifest import (
     Count,
@@ -20,7 +21,6 @@ from packidx.format.manifest import (
     unique,
 )
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
-from packidx.io.files import canonical_json, digest
 
 # Of a layout, what says where media are, and what only a plan makes use of.
 _NOT_HASHED = ("media_root", "sample_ratio")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
 from packidx.format.decode import LARGEST, Form, Range, Unfit, decoded
 from packidx.io import storage
-from packidx.io.files import canonical_json, digest
 
 Container = Literal[
     "jsonl",

@@ -16,18 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, OptionError
 from packidx.format.index import IndexManifest, file_name, is_snapshot_id, snapshot_id
 from packidx.format.manifest import sealed
 from packidx.format.schema import DROPPED, PACKS, SAMPLES, open_writer
 from packidx.index.checksums import file_checksums
 from packidx.io import storage
-from packidx.io.copies import Part, content_digest, local_copy, overlapped
+from packidx.io.copies import Part, content_digest, local_copy, overlapped, unsound_file
 from packidx.io.files import (
     ABANDONED,
-    ColumnDigest,
-    canonical_json,
-    digest,
     fsync_path,
     is_older,
     locked,
@@ -36,7 +34,7 @@ from packidx.io.files import (
     write_atomic,
     write_json,
 )
-from packidx.software import software, unsound_file
+from packidx.software import software
 
 TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 # Columns that a file may lack; they read as null.

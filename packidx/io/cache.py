@@ -20,9 +20,10 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 
+from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import storage
-from packidx.io.files import ABANDONED, digest, is_older, this_boot
+from packidx.io.files import ABANDONED, is_older, this_boot
 from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"

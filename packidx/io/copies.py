@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+from packidx.digests import file_digest
 from packidx.errors import FormatError
 from packidx.io import storage
-from packidx.io.files import file_digest
 
 _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
@@ -175,3 +176,18 @@ def _allow_open_files(number: int) -> None:
         return
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+
+
+def unsound_file(folder: str | Path, manifest: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first file that is not there in the size the manifest says.
+
+    Raises:
+        OSError: a store cannot be asked.
+    """
+    paths = [storage.join(str(folder), part["path"]) for part in manifest["files"]]
+    for path, actual, part in zip(paths, sizes(paths), manifest["files"], strict=True):
+        size = part["bytes"]
+        if actual != size:
+            state = "is missing" if actual is None else f"has {actual} bytes"
+            return f"{path} {state}, its manifest says {size}"
+    return None

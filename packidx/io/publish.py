@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import cache, storage
 from packidx.io.copies import overlapped
-from packidx.io.files import digest
 
 LIST = ".packidx-files.json"
 """Names the files that packidx has put into a folder of a store."""

@@ -15,9 +15,8 @@ from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.io import storage
-from packidx.io.copies import Part, local_copy
+from packidx.io.copies import Part, local_copy, unsound_file
 from packidx.records.sources.find_shards import short_names
-from packidx.software import unsound_file
 
 MANIFEST = "manifest.json"
 # The last is the list that publishing to an object store leaves (`packidx.io.publish`).

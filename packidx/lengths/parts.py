@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from packidx import digests as digests_module
 from packidx.format import schema
 from packidx.io import files
 from packidx.io.output_folder import Place
@@ -74,7 +75,7 @@ class Part:
     nbytes: int
     sha256: str
     digests: tuple[str, ...]
-    """`files.array_digest` of each column, in the schema's order."""
+    """`digests_module.array_digest` of each column, in the schema's order."""
     methods: dict[str, int]
     rejected: dict[str, int]
     num_media: int
@@ -106,8 +107,8 @@ def write_part(place: Place, number: int, table: pa.Table, temporary: str) -> Pa
         path=file_name(number),
         rows=table.num_rows,
         nbytes=os.path.getsize(temporary),
-        sha256=files.file_digest(temporary),
-        digests=tuple(files.array_digest(column) for column in table.columns),
+        sha256=digests_module.file_digest(temporary),
+        digests=tuple(digests_module.array_digest(column) for column in table.columns),
         methods=_frequencies(table, "method"),
         rejected=_frequencies(table, "reason"),
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
@@ -148,7 +149,7 @@ def take_over(place: Place, number: int, num_records: int) -> Part | None:
         path = os.path.join(place.table, part.path)
         if (part.number, part.path, part.rows) != (number, file_name(number), num_records):
             return None
-        if os.path.getsize(path) != part.nbytes or files.file_digest(path) != part.sha256:
+        if os.path.getsize(path) != part.nbytes or digests_module.file_digest(path) != part.sha256:
             return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None  # damaged: count it again

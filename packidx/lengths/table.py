@@ -17,17 +17,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import LENGTHS
 from packidx.io import storage
-from packidx.io.copies import Part, local_copies, local_copy, overlapped
-from packidx.io.files import ColumnDigest, canonical_json, digest
+from packidx.io.copies import Part, local_copies, local_copy, overlapped, unsound_file
 from packidx.lengths.open import HELP as _HELP
 from packidx.lengths.open import find_table
 from packidx.lengths.rows import METHODS, Rows, typed
-from packidx.software import unsound_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Int32s, Int64s, Ints
+from packidx.hashing import derive_key
 from packidx.pack.runs import Records
-from packidx.permutation import BijectiveMix, derive_key, permutation, permuted
+from packidx.permutation import BijectiveMix, permutation, permuted
 
 _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots expanded at a time: they stay in the processor's cache

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import OptionError
+from packidx.hashing import derive_key
 from packidx.pack.bounds import lower_bound
 from packidx.pack.even import even_out
 from packidx.pack.histogram import Histogram
@@ -22,7 +23,6 @@ from packidx.pack.strategies.caps.bounds import joint_bound
 from packidx.pack.strategies.caps.capped import capped
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
 from packidx.pack.strategies.worst_fit import worst_fit_decreasing
-from packidx.permutation import derive_key
 
 # Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
 # that `lp` takes.

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError, SourceError
+from packidx.hashing import derive_key
 from packidx.index.reader import Index
 from packidx.index.writer import SnapshotWriter, writing
 from packidx.lengths.table import Lengths
-from packidx.permutation import derive_key, permutation
+from packidx.permutation import permutation
 from packidx.plan.append import may_append
 from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
 from packidx.plan.options.numbers import number_text

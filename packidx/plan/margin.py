@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Float64s, Int64s
+from packidx.hashing import derive_key
 from packidx.pack.solve import Problem, solve
-from packidx.permutation import derive_key, permutation
+from packidx.permutation import permutation
 
 DEFAULT_CHANCE = 0.001
 """Chance of an overflow per pack that a plan accepts unless it is told otherwise."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from packidx.arrays import Int32s, Int64s
 from packidx.errors import OptionError
 from packidx.format.schema import DROPPED, conform
+from packidx.hashing import derive_key
 from packidx.lengths.rows import Rows
 from packidx.pack.apart import keep_apart
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, solve
-from packidx.permutation import derive_key
 from packidx.plan.options.plan_options import ResolvedOptions
 from packidx.plan.schedule.cost_model import CostModel
 from packidx.plan.schedule.pack_order import schedule

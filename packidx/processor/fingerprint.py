@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from packidx.io.files import canonical_json, digest
+from packidx.digests import canonical_json, digest
 
 # Settings that change tokens or pixels. Others (class names, return_metadata …) do not.
 SETTINGS = (

@@ -18,8 +18,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from packidx.digests import digest
 from packidx.errors import PackidxError, SourceError
-from packidx.io.files import digest
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import VisionFamily, find_family
 from packidx.processor.fingerprint import complete_settings, processor_fingerprint

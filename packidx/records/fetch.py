@@ -8,7 +8,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
+from packidx.errors import (
+    ChangedSource,
+    FormatError,
+    OptionError,
+    PackidxError,
+    SourceError,
+)
 from packidx.index import Index, Sample
 from packidx.io import cache, storage
 
@@ -24,10 +30,6 @@ _LASTING = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
     | {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EBADF, errno.ENODEV, errno.ENXIO}
 )
-
-
-class ChangedSource(MismatchError):
-    """A shard is not the one that was counted: no sample of it can be trusted."""
 
 
 def is_transient(error: BaseException) -> bool:

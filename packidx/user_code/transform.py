@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
-from packidx.io.files import canonical_json, digest
-from packidx.permutation import derive_key
+from packidx.hashing import derive_key
 from packidx.user_code.named import fingerprint_of, load_named, name_of
 
 Function = Callable[[dict[str, Any], np.random.Generator], Any]

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from packidx import digests
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon.parts import Part, PartWriter, write_parts
 from packidx.export.energon.sources import Sources, as_energon_names
@@ -181,7 +182,7 @@ def _root_of(path: str) -> str:
 def _job(index: Index, sources: Sources) -> str:
     """Digest of what decides the parts: another export's are not taken for ours."""
     facts = [FORMAT, VERSION, _PART_PACKS, index.id, sources.folders]
-    return files.digest(files.canonical_json(facts))
+    return digests.digest(digests.canonical_json(facts))
 
 
 def _about_lengths(index: Index) -> list[str]:

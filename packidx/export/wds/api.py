@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from packidx import digests
 from packidx.errors import OptionError
 from packidx.export.outputs import check_output, check_shards
 from packidx.export.wds import nv_meta
@@ -100,7 +101,7 @@ def export_wds(
     check_shards(opened)
     options = {"max_count": max_count, "max_bytes": max_bytes}
     head = {"format": FORMAT, "version": VERSION, "snapshot_id": opened.id, "options": options}
-    job = files.digest(files.canonical_json({**head, "software": software()}))
+    job = digests.digest(digests.canonical_json({**head, "software": software()}))
     told = None if progress is None else functools.partial(progress, "files")
     with replacing(output, job, WHAT, told) as built:
         writer = ShardWriter(built.place, max_count, max_bytes)

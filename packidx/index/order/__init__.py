@@ -1,5 +1,6 @@
 """Which packs a step trains on."""
 
-from packidx.index.order.epoch_order import EpochOrder, Epochs, permute
+from packidx.index.order.epoch_order import EpochOrder, Epochs
+from packidx.permutation import permute
 
 __all__ = ["EpochOrder", "Epochs", "permute"]

@@ -19,76 +19,16 @@ import numpy.typing as npt
 
 from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, MismatchError
+from packidx.hashing import derive_key, splitmix64, splitmix64s
 from packidx.index.order.state import State
-from packidx.permutation import derive_key, splitmix64
+from packidx.permutation import permute
 
 Ranges = tuple[tuple[int, int], ...]
-
-# Below this many bits a handful of rounds cannot reach enough permutations (there are only 2^(k-1)
-# odd multipliers); a wider domain costs a longer cycle walk and mixes well.
-_MIN_BITS = 6
-# Four rounds passed the chi-square tests of positions and neighbours in
-# tests/test_sampler_order.py, three did not at 4 and 128 elements; six for margin.
-_ROUNDS = 6
-
-
-def _splitmix64(state: Uint64s) -> Uint64s:
-    """`packidx.permutation.splitmix64` of each element."""
-    z = state + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def order_key(snapshot_id: str, seed: int, epoch: int) -> int:
     """The 64-bit key of one epoch's order."""
     return derive_key(seed, epoch, snapshot_id)
-
-
-def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
-    """Where a keyed permutation of [0, size) sends each of `values`.
-
-    Args:
-        values: uint64 numbers below `size`.
-        size: number of elements that are permuted, at most 2^62.
-        keys: one 64-bit key, or one per value (each key is another permutation).
-
-    Rounds of odd multiplication, addition and xor-shift are bijections of k-bit integers; values
-    that land outside [0, size) are sent through again until they are inside (cycle walking, Black
-    and Rogaway, Ciphers with Arbitrary Finite Domains, 2002), less than twice on average for
-    sizes above 32.
-    """
-    if size <= 1:
-        return np.zeros_like(values)
-    bits = max(_MIN_BITS, (size - 1).bit_length())
-    multipliers, addends = _constants(np.asarray(keys, np.uint64).reshape(-1), bits)
-    result = values.astype(np.uint64)
-    todo = np.arange(len(result))
-    while len(todo):
-        chosen = todo if multipliers.shape[1] > 1 else slice(1)
-        mixed = _rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
-        result[todo] = mixed
-        todo = todo[mixed >= np.uint64(size)]
-    return result
-
-
-def _constants(keys: Uint64s, bits: int) -> tuple[Uint64s, Uint64s]:
-    """Odd multipliers and addends of all rounds, each [rounds, keys]."""
-    multipliers, addends = [], []
-    state = keys
-    for _ in range(_ROUNDS):
-        multipliers.append(_splitmix64(state))
-        addends.append(_splitmix64(multipliers[-1]))
-        state = _splitmix64(addends[-1])
-    return np.array(multipliers) | np.uint64(1), np.array(addends) >> np.uint64(64 - bits)
-
-
-def _rounds(x: Uint64s, bits: int, multipliers: Uint64s, addends: Uint64s) -> Uint64s:
-    mask, shift = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
-    for multiplier, addend in zip(multipliers, addends, strict=True):
-        x = (x * multiplier + addend) & mask
-        x ^= x >> shift
-    return x
 
 
 class EpochOrder:
@@ -135,9 +75,9 @@ class EpochOrder:
         number = permute(where // block, self.full, self._key(1))
         per_block = self.block // self.chunk
         slot = where % block // chunk
-        slot = permute(slot, per_block, _splitmix64(number ^ np.uint64(self._key(2))))
+        slot = permute(slot, per_block, splitmix64s(number ^ np.uint64(self._key(2))))
         slot += number * np.uint64(per_block)
-        pack = permute(where % chunk, self.chunk, _splitmix64(slot ^ np.uint64(self._key(3))))
+        pack = permute(where % chunk, self.chunk, splitmix64s(slot ^ np.uint64(self._key(3))))
         return slot * chunk + pack
 
     def _draw_exchanged(self) -> Int64s:

@@ -14,9 +14,8 @@ from packidx.inspect.doctor.index import PATIENCE
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
 from packidx.io import storage
-from packidx.io.copies import sizes
+from packidx.io.copies import sizes, unsound_file
 from packidx.records.fetch import Fetcher, Located
-from packidx.software import unsound_file
 
 _MOST = 200  # shards and records that are looked at
 _MOVED = "say where it is now with --root OLD=NEW"

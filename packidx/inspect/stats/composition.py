@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.permutation import BijectiveMix, derive_key, permutation
+from packidx.hashing import derive_key
+from packidx.permutation import BijectiveMix, permutation
 
 _ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
 _BIN = 22  # shares are counted in bins of 2^(22 − 32); a share of 1 has a bin of its own

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
-from packidx.permutation import derive_key, permutation
+from packidx.hashing import derive_key
+from packidx.permutation import permutation
 
 RANKS = (8, 64, 512)
 

@@ -10,11 +10,12 @@ import numpy as np
 from packidx.errors import FormatError, MissingExtraError, OptionError, PackidxError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
+from packidx.hashing import derive_key
 from packidx.index import Index, Sample
 from packidx.inspect.verify.snapshot import Check, verify_snapshot
 from packidx.io import storage
 from packidx.io.copies import content_digest, overlapped, sizes
-from packidx.permutation import derive_key, permutation
+from packidx.permutation import permutation
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers.tar.container import TAR
 from packidx.records.fetch import Fetcher

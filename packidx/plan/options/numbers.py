@@ -5,11 +5,6 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packidx.arrays import Uint64s
-
 DECIMALS = 9
 """Of a number that is computed and not stated by the user."""
 
@@ -41,17 +36,3 @@ def number_text(number: Fraction) -> str:
 def rounded(number: Fraction) -> Fraction:
     """The nearest number with `DECIMALS` decimals, half to even."""
     return Fraction(round(number * 10**DECIMALS), 10**DECIMALS)
-
-
-def below(hashes: Uint64s, share: Fraction) -> NDArray[np.bool_]:
-    """Whether hash < share * 2^64, bool [n].
-
-    Args:
-        hashes: uint64 [n].
-        share: 0 <= share <= 1.
-    """
-    threshold = -(-(share.numerator << 64) // share.denominator)  # rounded up: hashes are integers
-    if threshold >> 64:
-        return np.ones(len(hashes), bool)
-    found: NDArray[np.bool_] = hashes < np.uint64(threshold)
-    return found

@@ -22,8 +22,8 @@ import numpy as np
 
 from packidx.arrays import Float64s, Int64s
 from packidx.errors import OptionError
-from packidx.index.order.epoch_order import permute
-from packidx.permutation import derive_key, permutation
+from packidx.hashing import derive_key
+from packidx.permutation import permutation, permute
 
 SCHEDULES = ("stratified", "cost", "random")
 

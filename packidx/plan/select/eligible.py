@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int32s, Int64s
-from packidx.hashing import hash_ints
+from packidx.hashing import derive_key, hash_ints
 from packidx.lengths.rows import Rows
-from packidx.permutation import derive_key
 from packidx.plan.options.plan_options import ResolvedOptions
 from packidx.plan.select.exclusion import Exclusion
 from packidx.plan.select.holdout import holdout, parse_share

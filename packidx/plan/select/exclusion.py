@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from packidx.digests import array_digest, canonical_json, digest
 from packidx.errors import FormatError, SourceError
-from packidx.io.files import array_digest, canonical_json, digest
 from packidx.io.storage import absolute
 from packidx.lengths.rows import Rows
 

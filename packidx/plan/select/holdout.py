@@ -14,9 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packidx.errors import OptionError
-from packidx.hashing import hash_ints, hash_strings, mix64
-from packidx.permutation import derive_key
-from packidx.plan.options.numbers import below, read_number
+from packidx.hashing import below, derive_key, hash_ints, hash_strings, mix64
+from packidx.plan.options.numbers import read_number
 
 _KEYED = derive_key("holdout", "key")
 _NUMBERED = derive_key("holdout", "sample_id")

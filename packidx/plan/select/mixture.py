@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Uint64s
 from packidx.errors import FormatError, OptionError
-from packidx.plan.options.numbers import below, number_text, read_number, rounded
+from packidx.hashing import below
+from packidx.plan.options.numbers import number_text, read_number, rounded
 
 if TYPE_CHECKING:
     from packidx.lengths.survey import SourceTotals

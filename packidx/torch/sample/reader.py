@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from packidx.errors import BadRecord, MismatchError, SourceError
+from packidx.errors import BadRecord, ChangedSource, MismatchError, SourceError
 from packidx.index import Index, Sample
-from packidx.records.fetch import ChangedSource, Fetcher
+from packidx.records.fetch import Fetcher
 from packidx.torch.sample.encoded import (
     ADVICE,
     IGNORE,

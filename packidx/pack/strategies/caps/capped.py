@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
+from packidx.hashing import derive_key
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.pack.strategies.caps.bounds import volume_packs
 from packidx.pack.strategies.caps.rooms import Rooms, best_fit_in_all, deal, scarcity
 from packidx.pack.strategies.caps.swaps import swap, too_many
-from packidx.permutation import derive_key, permutation
+from packidx.permutation import permutation
 
 # Best fit looks at every pack: of so many items only.
 _CHUNK = 4096

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
-from packidx.permutation import derive_key
+from packidx.hashing import derive_key
 
 # How many packs an item looks at, in one attempt after another, before it is left over: first a
 # few, which makes large rounds, then as many as it takes to find the few packs that still fit.

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
+from packidx.hashing import derive_key
 from packidx.pack.strategies.caps.rooms import Rooms
-from packidx.permutation import derive_key
 
 _TURNS = 64
 # Where fewer than this share of the items found a partner in so many turns, the next ones look
