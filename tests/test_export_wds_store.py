@@ -16,7 +16,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
 from packidx.export.wds import export_wds
 from packidx.index import Index
-from packidx.io import storage
+from packidx.io import storage, urls
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(sources: str, output: str) -> Index:
-    names = [storage.join(sources, name) for name in ("lines.jsonl", "tars.tar")]
+    names = [urls.join(sources, name) for name in ("lines.jsonl", "tars.tar")]
     estimate_lengths(names, f"{output}/lengths", workers=1)
     plan_packs(f"{output}/lengths", f"{output}/index", capacity=3000)
     return open_index(f"{output}/index")
@@ -62,7 +62,7 @@ def stored(url: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for folder, _, names in storage.walk(url):
         for name in names:
-            path = storage.join(folder, name)
+            path = urls.join(folder, name)
             found[path.removeprefix(f"{url}/")] = storage.read(path)
     return found
 

@@ -13,7 +13,8 @@ from object_store import URL, Store, object_store
 
 from packidx.errors import OptionError
 from packidx.io import storage
-from packidx.io.publish import LIST, check_bucket, publish
+from packidx.io.own_files import LIST, check_bucket
+from packidx.io.publish import publish
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def encoded(kind: str, **options: Any) -> bytes:
     noise = np.random.default_rng(1).integers(0, 256, (300, 333, 3), np.uint8)
     sink = io.BytesIO()
     Image.fromarray(noise).save(sink, kind, **options)
-    assert len(sink.getvalue()) > 1.2 * storage.BLOCK
+    assert len(sink.getvalue()) > 1.2 * ranges.BLOCK
     return sink.getvalue()
 
 
@@ -175,7 +175,7 @@ def test_sizes_from_headers(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert image_size(Extent(window, 77, len(data))) == size
     assert len(reads.places) <= requests
     if name != "BMP":
-        assert max(nbytes for _, nbytes in reads.places) <= 2 * storage.BLOCK
+        assert max(nbytes for _, nbytes in reads.places) <= 2 * ranges.BLOCK
     (tmp_path / "alone").write_bytes(data)
     assert image_size(str(tmp_path / "alone")) == image_size(data) == size
 

@@ -27,8 +27,8 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import SourceError
 from packidx.io import cache, storage
+from packidx.io.retry import is_transient
 from packidx.precompute import precompute
-from packidx.records.fetch import is_transient
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.records.sources.find_shards import expand_sources, short_names

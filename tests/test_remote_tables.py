@@ -27,9 +27,9 @@ from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceErro
 from packidx.index import Index, snapshot_ids
 from packidx.inspect.verify.api import verify
 from packidx.inspect.verify.snapshot import check_files, verify_snapshot
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.output_folder import replacing
-from packidx.io.publish import LIST
+from packidx.io.own_files import LIST
 from packidx.lengths.existing import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset, PackSampler
@@ -117,7 +117,7 @@ def bare(path: Path, count: int = 400, seed: int = 0) -> str:
 def tables(index: Index) -> dict[str, bytes]:
     """Parquet files by name."""
     names = [part["path"] for part in index.manifest["files"]]
-    return {name: storage.read(storage.join(index.place, name)) for name in names}
+    return {name: storage.read(urls.join(index.place, name)) for name in names}
 
 
 def packs(index: Index) -> list[Any]:

@@ -15,7 +15,8 @@ import pytest
 from object_store import URL, Store, object_store
 
 from packidx.errors import MissingExtraError, OptionError, SourceError
-from packidx.io import cache, storage
+from packidx.io import cache, ranges, storage
+from packidx.io import urls as urls_module
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -44,7 +45,7 @@ def place(request: pytest.FixtureRequest, places: tuple[str, str]) -> str:
 
 
 def test_reading(place: str) -> None:
-    path = storage.join(place, "a.bin")
+    path = urls_module.join(place, "a.bin")
     assert storage.read(path) == CONTENT
     assert storage.read_range(path, 1000, 77) == CONTENT[1000:1077]
     assert storage.read_range(path, len(CONTENT) - 5, 100) == CONTENT[-5:]
@@ -55,19 +56,19 @@ def test_reading(place: str) -> None:
 
 def test_looking(place: str) -> None:
     assert storage.names(place) == ["a.bin", "sub"]
-    assert storage.names(storage.join(place, "nothing")) == []
-    assert storage.is_folder(place) and storage.is_folder(storage.join(place, "sub"))
-    assert not storage.is_folder(storage.join(place, "a.bin"))
-    assert storage.is_file(storage.join(place, "a.bin"))
-    assert not storage.is_file(storage.join(place, "sub"))
-    assert not storage.exists(storage.join(place, "nothing"))
-    found = storage.glob(storage.join(place, "**/*.*"))
+    assert storage.names(urls_module.join(place, "nothing")) == []
+    assert storage.is_folder(place) and storage.is_folder(urls_module.join(place, "sub"))
+    assert not storage.is_folder(urls_module.join(place, "a.bin"))
+    assert storage.is_file(urls_module.join(place, "a.bin"))
+    assert not storage.is_file(urls_module.join(place, "sub"))
+    assert not storage.exists(urls_module.join(place, "nothing"))
+    found = storage.glob(urls_module.join(place, "**/*.*"))
     assert [one.removeprefix(place) for one in found] == [
         "/a.bin",
         "/sub/b.jsonl",
         "/sub/deep/c d+é.txt",
     ]
-    hidden = storage.glob(storage.join(place, "sub/.h*"))
+    hidden = storage.glob(urls_module.join(place, "sub/.h*"))
     assert [one.removeprefix(place) for one in hidden] == ["/sub/.hidden.jsonl"]
     walked = [(here.removeprefix(place), sorted(files)) for here, _, files in storage.walk(place)]
     expected = [
@@ -79,7 +80,7 @@ def test_looking(place: str) -> None:
 
 
 def test_a_missing_file(place: str) -> None:
-    path = storage.join(place, "nothing")
+    path = urls_module.join(place, "nothing")
     for call in (storage.read, storage.stat, lambda p: storage.read_range(p, 0, 1)):
         with pytest.raises(FileNotFoundError) as caught:
             call(path)
@@ -87,8 +88,8 @@ def test_a_missing_file(place: str) -> None:
 
 
 def test_a_range_as_a_file(place: str) -> None:
-    path = storage.join(place, "a.bin")
-    with storage.open_range(path, 100, 1000, block=64) as file:
+    path = urls_module.join(place, "a.bin")
+    with ranges.open_range(path, 100, 1000, block=64) as file:
         model = io.BytesIO(CONTENT[100:1100])
         for offset, whence, size in [
             (0, 0, 10),
@@ -99,13 +100,13 @@ def test_a_range_as_a_file(place: str) -> None:
         ]:
             assert file.seek(offset, whence) == model.seek(offset, whence)
             assert file.read(size) == model.read(size)
-    with storage.open_range(path) as file:
+    with ranges.open_range(path) as file:
         assert file.read() == CONTENT
 
 
 def test_blocks_are_what_is_requested(store: Store, places: tuple[str, str]) -> None:
     store.forget()
-    with storage.open_range(f"{places[1]}/a.bin", block=4096) as file:
+    with ranges.open_range(f"{places[1]}/a.bin", block=4096) as file:
         file.read(10)
         file.seek(2000)
         file.read(20)
@@ -143,7 +144,7 @@ def test_what_is_read_as_one(store: Store, places: tuple[str, str]) -> None:
     assert storage.read(f"{URL}/empty") == b""
     assert storage.read(f"{places[1]}/a.bin") == CONTENT
     assert [one.method for one in store.requests] == ["GET", "GET"]
-    with storage.open_range(f"{places[1]}/a.bin", 10, 1000) as file:
+    with ranges.open_range(f"{places[1]}/a.bin", 10, 1000) as file:
         store.forget()
         file.seek(5)
         assert file.read() == CONTENT[15:1010]
@@ -172,9 +173,9 @@ def test_passwords_are_refused() -> None:
             call("s3://key:secret@b/x")
         assert "secret" not in str(caught.value)
     with pytest.raises(SourceError, match=r"the URL of s3://b/x has a password in it"):
-        storage.refuse_password("s3://key:one/two@b/x")  # as half of all keys of AWS have
-    storage.refuse_password("https://host:9000/index@1f2e")
-    storage.refuse_password("abfs://container@account.host/x:y@z")
+        urls_module.refuse_password("s3://key:one/two@b/x")  # as half of all keys of AWS have
+    urls_module.refuse_password("https://host:9000/index@1f2e")
+    urls_module.refuse_password("abfs://container@account.host/x:y@z")
 
 
 def test_writing(store: Store, tmp_path: Path) -> None:
@@ -189,14 +190,16 @@ def test_writing(store: Store, tmp_path: Path) -> None:
 
 
 def test_names_of_places() -> None:
-    assert storage.absolute("s3://b/x/../y/./z") == "s3://b/y/z"
-    assert storage.absolute("S3://b/../../x") == "s3://x"
-    assert storage.local_path("file:///a%20b") == "/a b"
-    assert storage.join("s3://b/x/", "y") == "s3://b/x/y"
-    assert storage.join("s3://b", "s3://c/y") == "s3://c/y"
-    assert storage.join("/a", "gs://c/y") == "gs://c/y"
+    assert urls_module.absolute("s3://b/x/../y/./z") == "s3://b/y/z"
+    assert urls_module.absolute("S3://b/../../x") == "s3://x"
+    assert urls_module.local_path("file:///a%20b") == "/a b"
+    assert urls_module.join("s3://b/x/", "y") == "s3://b/x/y"
+    assert urls_module.join("s3://b", "s3://c/y") == "s3://c/y"
+    assert urls_module.join("/a", "gs://c/y") == "gs://c/y"
     assert (
-        not storage.is_url("file:///x") and not storage.is_url("/a/b") and storage.is_url("s3://")
+        not urls_module.is_url("file:///x")
+        and not urls_module.is_url("/a/b")
+        and urls_module.is_url("s3://")
     )
 
 

@@ -21,13 +21,14 @@ from packidx.estimate.pool import Workers
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.user_encoder import Encode
-from packidx.io import files, storage
+from packidx.io import files, storage, urls
 from packidx.io.copies import overlapped
 from packidx.io.output_folder import Place, remove_abandoned, replacing
+from packidx.io.storage import unreadable
 from packidx.lengths import existing as place
 from packidx.lengths.parts import Part, SourceSums, take_over, tidy
 from packidx.processor.compared import Compared
-from packidx.records.containers.base import file_version, unreadable
+from packidx.records.containers.base import file_version
 from packidx.records.layout import layout_from_options
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.video import forget_videos
@@ -157,7 +158,7 @@ def estimate_lengths(
     limit = read_limit(max_rejected)
     asked, workers = workers, num_workers(workers)
     wanted = text_engines.check_engine(text_engine)
-    output = storage.local_path(os.fspath(output))
+    output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing = place.check_place(output)
     layout = layout_from_options(columns, tags, delimiter=delimiter)
@@ -263,7 +264,7 @@ def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> li
     def scan_one(shard: Shard) -> ShardScan:
         return scan(shard.path, None, shard.container, shard.layout)
 
-    threads = storage.THREADS if any(storage.is_url(shard.path) for shard in shards) else workers
+    threads = storage.THREADS if any(urls.is_url(shard.path) for shard in shards) else workers
     with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:
         for result in pool.map(scan_one, shards):
             scans.append(result)
@@ -350,12 +351,12 @@ def check_folder(path: str | os.PathLike[str] | None) -> str | None:
         return None
     folder = os.fspath(path)
     try:
-        found = storage.is_folder(storage.local_path(folder))
+        found = storage.is_folder(urls.local_path(folder))
     except OSError as error:
         raise unreadable(folder, error) from error
     if not found:
         raise SourceError(f"the media root {folder} is not a folder: check the path")
-    return storage.local_path(folder)
+    return urls.local_path(folder)
 
 
 def check_remote(places: Sequence[str]) -> tuple[str, ...]:

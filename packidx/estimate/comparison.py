@@ -24,9 +24,9 @@ from packidx import digests
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import ShardInfo, raw_records
-from packidx.io import cache, files, storage
+from packidx.io import cache, files, urls
+from packidx.io.storage import unreadable
 from packidx.processor.compared import Compared
-from packidx.records.containers.base import unreadable
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import is_remote
@@ -139,7 +139,7 @@ def _talks(
         (shard, part)
         for shard, scan in zip(shards, scans, strict=True)
         for part in scan.ranges
-        if not storage.is_url(shard.path)
+        if not urls.is_url(shard.path)
     ]
     step = max(1, -(-len(ranges) // _NUM_RANGES))
     found: dict[bool, list[Conversation]] = {True: [], False: []}

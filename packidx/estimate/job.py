@@ -16,7 +16,7 @@ from packidx.estimate.rows import BATCH, ShardInfo, media_root
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
-from packidx.io import storage
+from packidx.io import urls
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.compared import Compared
 from packidx.records.shard_marks import MARKS
@@ -120,8 +120,8 @@ def job_digest(job: Job) -> str:
     head = {
         **_inputs(job),
         "layouts": _layouts(job),
-        "paths": [storage.absolute(info.path) for info in infos],
-        "media_roots": [[storage.absolute(info.root.folder), info.root.confined] for info in infos],
+        "paths": [urls.absolute(info.path) for info in infos],
+        "media_roots": [[urls.absolute(info.root.folder), info.root.confined] for info in infos],
         "fingerprints": job.counter.fingerprints(),
         "engine": job.engine,
         "compared": None if job.compared is None else job.compared.to_json(),

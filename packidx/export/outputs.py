@@ -9,8 +9,8 @@ from pathlib import PurePath
 
 from packidx.errors import ChangedSource, OptionError, PackidxError
 from packidx.index import Index
-from packidx.io import storage
-from packidx.io.publish import check_bucket, check_free
+from packidx.io import storage, urls
+from packidx.io.own_files import check_bucket, check_free
 from packidx.records.fetch import Fetcher
 
 
@@ -33,7 +33,7 @@ def check_output(
             raise OptionError(f"{output} holds {path}, which is exported: name another folder")
     if _is_inside(output, index.path):
         raise OptionError(f"{output} is in the index {index.path}: name a folder outside of it")
-    if storage.is_url(output):
+    if urls.is_url(output):
         check_bucket(output)
         check_free(output, what)
     elif os.path.isdir(output):
@@ -83,4 +83,4 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _real(path: str) -> str:
-    return storage.absolute(path) if storage.is_url(path) else os.path.realpath(path)
+    return urls.absolute(path) if urls.is_url(path) else os.path.realpath(path)

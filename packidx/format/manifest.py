@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
 from packidx.format.decode import LARGEST, Form, Range, Unfit, decoded
-from packidx.io import storage
+from packidx.io import storage, urls
 
 Container = Literal[
     "jsonl",
@@ -144,7 +144,7 @@ def load(path: str | Path, kind: type[M], remedy: str) -> dict[str, Any]:
         form, version = stated["format"], stated["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         lasting = (FileNotFoundError, IsADirectoryError)
-        if isinstance(error, OSError) and storage.is_url(str(path)) and type(error) not in lasting:
+        if isinstance(error, OSError) and urls.is_url(str(path)) and type(error) not in lasting:
             raise  # the store's state says nothing of the manifest
         short = kind.FORMAT.removeprefix("packidx-")
         raise FormatError(f"{path} is no {short} manifest ({error!r:.200}); {remedy}") from None

@@ -11,7 +11,7 @@ from packidx.format.index import is_snapshot_id
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.index.reader import Index
 from packidx.index.writer import read_head
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.copies import overlapped
 
 
@@ -29,8 +29,8 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
     """
     if isinstance(path, Index):
         return Index(path.path, path.id, {**path.roots, **(roots or {})}) if roots else path
-    folder, wanted = _split(storage.local_path(str(path)))
-    if storage.is_url(folder):
+    folder, wanted = _split(urls.local_path(str(path)))
+    if urls.is_url(folder):
         return _open_stored(folder, wanted, roots)
     if not (Path(folder) / "snapshots").is_dir():
         raise _no_index(folder)
@@ -47,12 +47,12 @@ def _open_stored(folder: str, wanted: str | None, roots: Mapping[str, str] | Non
     """The same in an object store, where every look costs a request."""
     if wanted is not None:
         known = snapshot_ids(folder, wanted)
-        if not known and not storage.names(storage.join(folder, "snapshots")):
+        if not known and not storage.names(urls.join(folder, "snapshots")):
             raise _no_index(folder)
         return Index(folder, _the_one(folder, known, wanted), roots)
     head = read_head(folder)
     if head is None or not is_snapshot_id(head):
-        there = storage.names(storage.join(folder, "snapshots"))
+        there = storage.names(urls.join(folder, "snapshots"))
         raise _without_head(folder, head) if there else _no_index(folder)
     try:
         return Index(folder, head, roots)
@@ -68,8 +68,8 @@ def _no_index(folder: str) -> NotFoundInIndex:
             f"{folder} is a lengths table and no pack index: make one of it with `packidx plan "
             f"{folder} -o INDEX`, and name that"
         )
-    if storage.is_url(folder):
-        what = f"there is no pack index at {folder}: no {storage.join(folder, 'HEAD')} is there"
+    if urls.is_url(folder):
+        what = f"there is no pack index at {folder}: no {urls.join(folder, 'HEAD')} is there"
     elif storage.exists(folder):
         what = f"{folder} is no pack index: it has no HEAD and no snapshots"
     else:
@@ -79,7 +79,7 @@ def _no_index(folder: str) -> NotFoundInIndex:
 
 def _is_lengths(folder: str) -> bool:
     try:
-        found = json.loads(storage.read(storage.join(folder, "manifest.json")))
+        found = json.loads(storage.read(urls.join(folder, "manifest.json")))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found.get("format") == LENGTHS_FORMAT
@@ -88,7 +88,7 @@ def _is_lengths(folder: str) -> bool:
 def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
     if head is None:
         state = "has no HEAD yet"
-    elif is_snapshot_id(head) and storage.is_folder(storage.join(folder, f"snapshots/{head}")):
+    elif is_snapshot_id(head) and storage.is_folder(urls.join(folder, f"snapshots/{head}")):
         state = f"is not whole: snapshots/{head} has no manifest.json"
     else:
         state = f"has HEAD at {head!r:.50}, which is not there"
@@ -106,7 +106,7 @@ def _the_one(folder: str, known: list[str], wanted: str) -> str:
 
 def _split(path: str) -> tuple[str, str | None]:
     folder, at, ident = path.rpartition("@")
-    if storage.is_url(path):  # which may name a user, too: ftp://me@host/index
+    if urls.is_url(path):  # which may name a user, too: ftp://me@host/index
         is_one = "/" in ident or storage.exists(path) if at else True
     else:
         is_one = not at or Path(path).exists()
@@ -119,9 +119,9 @@ def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
     Raises:
         OSError: a store cannot be asked.
     """
-    home = storage.join(str(folder), "snapshots")
+    home = urls.join(str(folder), "snapshots")
     names = [name for name in storage.names(home) if name.startswith(beginning)]
     names = [name for name in names if is_snapshot_id(name)]
-    manifests = [storage.join(home, f"{name}/manifest.json") for name in names]
+    manifests = [urls.join(home, f"{name}/manifest.json") for name in names]
     there = overlapped(storage.is_file, manifests)
     return [name for name, is_there in zip(names, there, strict=True) if is_there]

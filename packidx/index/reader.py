@@ -19,7 +19,7 @@ from packidx.format.manifest import load
 from packidx.format.schema import PACKS
 from packidx.index.row_groups import RowGroups, readable
 from packidx.index.writer import OPTIONAL, TABLES
-from packidx.io import storage
+from packidx.io import urls
 from packidx.io.copies import Part, local_copies, local_copy
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
@@ -91,8 +91,8 @@ class Index:
     @property
     def place(self) -> str:
         """The snapshot's own folder, or its URL."""
-        if storage.is_url(self.path):
-            return storage.join(self.path, f"snapshots/{self.id}")
+        if urls.is_url(self.path):
+            return urls.join(self.path, f"snapshots/{self.id}")
         return str(Path(self.path) / "snapshots" / self.id)
 
     @property
@@ -102,7 +102,7 @@ class Index:
         Raises:
             OptionError: the index is in an object store; see `place` and `local_files`.
         """
-        if storage.is_url(self.path):
+        if urls.is_url(self.path):
             raise OptionError(
                 f"{self.path} is in an object store: `with index.local_files(table) as paths` has "
                 "copies of a table's files"
@@ -235,7 +235,7 @@ class Index:
         rows = [part["rows"] for part in self._parts(table)]
         names, absent = TABLES[table].names, OPTIONAL[table]
         files = self._stored(table)
-        stored = storage.is_url(self.path)
+        stored = urls.is_url(self.path)
         return RowGroups(
             [file.path for file in files],
             rows,
@@ -291,7 +291,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         FormatError: it is not, or another version's.
         OSError: a store cannot be asked.
     """
-    return load(storage.join(str(folder), "manifest.json"), IndexManifest, "plan again")
+    return load(urls.join(str(folder), "manifest.json"), IndexManifest, "plan again")
 
 
 def _is_below(uri: str, prefix: str) -> bool:

@@ -22,7 +22,7 @@ from packidx.format.index import IndexManifest, file_name, is_snapshot_id, snaps
 from packidx.format.manifest import sealed
 from packidx.format.schema import DROPPED, PACKS, SAMPLES, open_writer
 from packidx.index.checksums import file_checksums
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.copies import Part, content_digest, local_copy, overlapped, unsound_file
 from packidx.io.files import (
     ABANDONED,
@@ -81,7 +81,7 @@ def read_head(index: str | Path) -> str | None:
         OSError: it cannot be read.
     """
     try:
-        text = storage.read(storage.join(str(index), "HEAD"))
+        text = storage.read(urls.join(str(index), "HEAD"))
         return text.decode("utf-8", "replace").strip() or None
     except FileNotFoundError:
         return None
@@ -202,7 +202,7 @@ class SnapshotWriter:
     def take_over(self, folder: str | Path, manifest: dict[str, Any]) -> None:
         """Take all windows of another snapshot of this index, before any is written."""
         for part in manifest["files"]:
-            path, target = storage.join(str(folder), part["path"]), self._staging / part["path"]
+            path, target = urls.join(str(folder), part["path"]), self._staging / part["path"]
             with local_copy(Part(path, part["bytes"], part["sha256"])) as source:
                 try:
                     os.link(source, target)  # files of a snapshot never change
@@ -223,7 +223,7 @@ class SnapshotWriter:
         """
         self._wait()
         ident = snapshot_id(body)
-        final = storage.join(self._place, f"snapshots/{ident}")
+        final = urls.join(self._place, f"snapshots/{ident}")
         existed = _is_whole(final, ident, self._files)
         if not existed:
             order, head = list(TABLES), read_head(self._place)
@@ -238,16 +238,16 @@ class SnapshotWriter:
             write_json(self._staging / "manifest.json", sealed(manifest, IndexManifest))
             self._put(final)
         if read_head(self._place) != ident:
-            head, text = storage.join(self._place, "HEAD"), f"{ident}\n".encode()
-            (storage.write if storage.is_url(head) else write_atomic)(head, text)
+            head, text = urls.join(self._place, "HEAD"), f"{ident}\n".encode()
+            (storage.write if urls.is_url(head) else write_atomic)(head, text)
         from packidx.index.reader import read_manifest
 
         return read_manifest(final), existed
 
     def _put(self, final: str) -> None:
         """The finished snapshot into its place."""
-        if storage.is_url(final):
-            from packidx.index.stored import put_snapshot
+        if urls.is_url(final):
+            from packidx.io.publish import put_snapshot
 
             put_snapshot(self._staging, final, self._told)
             return
@@ -422,7 +422,7 @@ def _is_whole(folder: str, ident: str, files: list[dict[str, Any]]) -> bool:
     except (FormatError, FileNotFoundError):
         return False
     except OSError:
-        if storage.is_url(folder):
+        if urls.is_url(folder):
             raise
         return False
 
@@ -430,13 +430,13 @@ def _is_whole(folder: str, ident: str, files: list[dict[str, Any]]) -> bool:
 def _digests(folder: str, manifest: dict[str, Any]) -> list[str]:
     """SHA-256 of each file of a snapshot as it is there."""
     return overlapped(
-        content_digest, [storage.join(folder, part["path"]) for part in manifest["files"]]
+        content_digest, [urls.join(folder, part["path"]) for part in manifest["files"]]
     )
 
 
 def _claim(place: str | Path) -> tuple[Path, str | None]:
     """Where snapshots are made, and the URL they go to, if they do."""
-    if storage.is_url(str(place)):
+    if urls.is_url(str(place)):
         from packidx.index.stored import claim
 
         return claim(str(place)), str(place)

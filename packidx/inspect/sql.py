@@ -12,7 +12,7 @@ from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.index import Index, open_index
-from packidx.io import storage
+from packidx.io import urls
 from packidx.io.copies import Part, local_copies
 from packidx.lengths.open import find_table
 
@@ -56,9 +56,9 @@ def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]
             yield views
             return
         for name in TABLES:
-            if name in named or not storage.is_url(index.path):
+            if name in named or not urls.is_url(index.path):
                 views.files[name] = stack.enter_context(index.local_files(name))
-        if "lengths" in named or not storage.is_url(index.resolve(_uri(index))):
+        if "lengths" in named or not urls.is_url(index.resolve(_uri(index))):
             try:
                 parts = _planned_lengths(index)
                 views.files["lengths"] = stack.enter_context(local_copies(parts))
@@ -72,7 +72,7 @@ def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]
 
 def _bare_lengths(path: str) -> list[Part] | None:
     """The files of a lengths table; None where `path` is none."""
-    path = storage.local_path(path)
+    path = urls.local_path(path)
     try:
         table = find_table(path)
     except SourceError:
@@ -106,6 +106,6 @@ def _uri(index: Index) -> str:
 
 def _parts(folder: str, manifest: Mapping[str, Any]) -> list[Part]:
     return [
-        Part(storage.join(folder, part["path"]), part["bytes"], part["sha256"])
+        Part(urls.join(folder, part["path"]), part["bytes"], part["sha256"])
         for part in manifest["files"]
     ]

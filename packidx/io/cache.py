@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import storage
+from packidx.io import urls as urls_module
 from packidx.io.files import ABANDONED, is_older, this_boot
 from packidx.io.sizes import parse_size
 
@@ -98,7 +99,7 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
     Raises:
         OSError: it cannot be read, or the cache cannot be written.
     """
-    if not storage.is_url(path):
+    if not urls_module.is_url(path):
         yield path
         return
     known = remembered_stat(path).version if version is None else version

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from packidx.digests import file_digest
 from packidx.errors import FormatError
-from packidx.io import storage
+from packidx.io import storage, urls
 
 _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
@@ -46,7 +46,7 @@ def local_copy(part: Part) -> Iterator[str]:
         FormatError: the file is not there, or another one is in its place.
         OSError: it cannot be read, or the cache cannot be written.
     """
-    if not storage.is_url(part.path):
+    if not urls.is_url(part.path):
         if wrong := _damage(part):
             raise FormatError(
                 f"{part.path} {wrong}: it is damaged or being replaced; write it again"
@@ -77,7 +77,7 @@ def local_copy(part: Part) -> Iterator[str]:
 @contextlib.contextmanager
 def local_copies(parts: Sequence[Part]) -> Iterator[list[str]]:
     """`local_copy` of several files."""
-    if any(storage.is_url(part.path) for part in parts):
+    if any(urls.is_url(part.path) for part in parts):
         _allow_open_files(len(parts) + _SPARE)  # each copy is held by a handle
     with contextlib.ExitStack() as stack:
         yield overlapped(lambda part: stack.enter_context(local_copy(part)), parts)
@@ -91,7 +91,7 @@ def overlapped(call: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
         arguments: what it is called with.
     """
     listed = list(arguments)
-    if len(listed) < 2 or not any(storage.is_url(_path_of(one)) for one in listed):
+    if len(listed) < 2 or not any(urls.is_url(_path_of(one)) for one in listed):
         return [call(one) for one in listed]
     return storage.overlapped(call, listed)
 
@@ -106,7 +106,7 @@ def content_digest(path: str) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    if not storage.is_url(path):
+    if not urls.is_url(path):
         found = os.stat(path)
         _digests.pop((path, found.st_ino, found.st_mtime_ns), None)
         return _known_digest(path, found)
@@ -129,7 +129,7 @@ def sizes(paths: Sequence[str]) -> list[int | None]:
 
 
 def _size(path: str) -> int | None:
-    if not storage.is_url(path):
+    if not urls.is_url(path):
         return os.path.getsize(path) if os.path.isfile(path) else None
     try:
         return storage.stat(path).nbytes
@@ -184,7 +184,7 @@ def unsound_file(folder: str | Path, manifest: Mapping[str, Any]) -> str | None:
     Raises:
         OSError: a store cannot be asked.
     """
-    paths = [storage.join(str(folder), part["path"]) for part in manifest["files"]]
+    paths = [urls.join(str(folder), part["path"]) for part in manifest["files"]]
     for path, actual, part in zip(paths, sizes(paths), manifest["files"], strict=True):
         size = part["bytes"]
         if actual != size:

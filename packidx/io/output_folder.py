@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packidx.errors import OptionError
-from packidx.io import files, storage
+from packidx.io import files, urls
 
 if TYPE_CHECKING:
     from packidx.io.publish import Told
@@ -83,7 +83,7 @@ def replacing(path: str, job: str, what: str, told: Told | None = None) -> Itera
                 os.makedirs(place.table, exist_ok=True)
                 os.makedirs(place.notes, exist_ok=True)
                 yield Staging(place, discarded)
-                if storage.is_url(path):
+                if urls.is_url(path):
                     from packidx.io.publish import publish
 
                     publish(place.table, path, what, told)
@@ -157,7 +157,7 @@ def remove_abandoned(path: str) -> int:
 
 def _home(path: str) -> str:
     """What `path` would be called, were it a folder of this machine."""
-    if not storage.is_url(path):
+    if not urls.is_url(path):
         return os.path.realpath(path)
     from packidx.io.publish import home
 
@@ -209,5 +209,5 @@ def _exchange(one: str, other: str) -> bool:
 
 
 def _unwritable(path: str, what: str, error: OSError) -> OptionError:
-    where = f" ({error.filename})" if storage.is_url(path) and error.filename else ""
+    where = f" ({error.filename})" if urls.is_url(path) and error.filename else ""
     return OptionError(f"cannot write the {what} to {path}: {error.strerror or error}{where}")

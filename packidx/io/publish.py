@@ -15,96 +15,29 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
 
 from packidx.digests import digest
 from packidx.errors import OptionError
-from packidx.format.schema import LENGTHS_FORMAT
-from packidx.io import cache, storage
+from packidx.io import cache, storage, urls
 from packidx.io.copies import overlapped
+from packidx.io.own_files import FORMAT, LIST, _json, check_free
 
-LIST = ".packidx-files.json"
-"""Names the files that packidx has put into a folder of a store."""
-
-_FORMAT = "packidx-files"
 _MD5 = re.compile("[0-9a-f]{32}")
 _LOOK = 1.0  # seconds between two looks at whose folder it is
 
 # What a reader begins with, in the order in which it is written; all other files come before.
 _ENTRIES = (".nv-meta", "metadataset.yaml", ".packidx.json", "manifest.json")
-_MANIFESTS = {"lengths table": LENGTHS_FORMAT}  # by what they describe
-_BUCKETS = ("s3", "s3a", "gs", "gcs")  # stores whose URLs begin with a bucket that must be there
 
 Told = Callable[[int, int], None]
 """``told(done, total)``: files that are uploaded."""
 
+_MANIFEST = "manifest.json"
+
 
 def home(url: str) -> str:
     """Path of this machine where what goes to `url` is built; the same in every run."""
-    return os.path.join(cache.folder(), "staging", digest(storage.absolute(url).encode())[:32])
-
-
-def check_bucket(url: str) -> None:
-    """Refuse, before work is done, a bucket that is not there.
-
-    Raises:
-        OptionError: it is not.
-    """
-    scheme, _, rest = url.partition("://")
-    if scheme.lower() not in _BUCKETS:
-        return
-    bucket = f"{scheme}://{rest.partition('/')[0]}"
-    try:
-        storage.stat(bucket)
-    except FileNotFoundError:
-        if not storage.is_folder(bucket):  # old releases of s3fs have no `stat` of an empty bucket
-            text = f"{url}: there is no bucket {bucket}: make it, or name another"
-            raise OptionError(text) from None
-    except (IsADirectoryError, PermissionError):
-        return  # it is there, or only parts of it may be asked for
-
-
-def names_below(url: str) -> list[str]:
-    """Names of all files below a folder of a store, relative to it, sorted.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
-    root = None  # as the store writes it, which comes first
-    found = []
-    for here, _, names in storage.walk(url):
-        root = here if root is None else root
-        folder = here.removeprefix(root).strip("/")
-        found += [f"{folder}/{name}" if folder else name for name in names]
-    return sorted(found)
-
-
-def check_free(url: str, what: str) -> tuple[list[str], set[str]]:
-    """What is below `url`, and which names packidx has put there.
-
-    Args:
-        url: a folder of a store.
-        what: what is to be written there; only the same kind of thing is ever replaced.
-
-    Raises:
-        OptionError: something else is there.
-        OSError: the store cannot be asked.
-    """
-    there = names_below(url)
-    kind, known = _listed(url) if LIST in there else (what, set())
-    if kind != what:
-        raise OptionError(
-            f"{url} holds a {kind}, and a {what} is to be written: name another place"
-        )
-    if what in _MANIFESTS and not known.issuperset(there) and "manifest.json" in there:
-        known |= _of_manifest(storage.join(url, "manifest.json"), _MANIFESTS[what])
-    foreign = [name for name in there if name not in known]
-    if foreign:
-        raise OptionError(
-            f"{url} holds {foreign[0]}, which packidx did not write: move it away, or name another "
-            "place"
-        )
-    return there, known
+    return os.path.join(cache.folder(), "staging", digest(urls.absolute(url).encode())[:32])
 
 
 def publish(folder: str, url: str, what: str, told: Told | None = None) -> None:
@@ -123,11 +56,11 @@ def publish(folder: str, url: str, what: str, told: Told | None = None) -> None:
     listing = _Listing(url, what, secrets.token_hex(8))
     listing.write(sorted({*names, *known} - {LIST}))
     for name in reversed(_in_order(there)):
-        storage.remove(storage.join(url, name))
+        storage.remove(urls.join(url, name))
     others = [name for name in names if not _rank(name)]
     upload(folder, url, others, told, listing.check)
     kept = {*names, *filter(_rank, there), LIST}
-    overlapped(storage.remove, [storage.join(url, name) for name in there if name not in kept])
+    overlapped(storage.remove, [urls.join(url, name) for name in there if name not in kept])
     listing.check(now=True)
     _check_content(folder, url, others, listing)
     listing.write(names)
@@ -159,7 +92,7 @@ def upload(
         if told is not None:
             told(done, len(names))
 
-    pairs = [(storage.join(url, name), os.path.join(folder, name)) for name in names]
+    pairs = [(urls.join(url, name), os.path.join(folder, name)) for name in names]
     overlapped(put, pairs)
 
 
@@ -181,7 +114,7 @@ def _check_content(folder: str, url: str, names: Sequence[str], listing: _Listin
         expected = _etag(file[1], found.version, part) if by_content else None
         return expected is None or expected == found.version
 
-    pairs = [(storage.join(url, name), os.path.join(folder, name)) for name in names]
+    pairs = [(urls.join(url, name), os.path.join(folder, name)) for name in names]
     if not all(overlapped(is_ours, pairs)):
         raise listing.lost()
 
@@ -222,13 +155,13 @@ class _Listing:
         self._looked, self._text = 0.0, b""
 
     def write(self, names: Sequence[str]) -> None:
-        head = {"format": _FORMAT, "version": 1, "kind": self._what, "writer": self._token}
+        head = {"format": FORMAT, "version": 1, "kind": self._what, "writer": self._token}
         self._text = json.dumps({**head, "files": list(names)}, indent=2).encode() + b"\n"
-        storage.write(storage.join(self._url, LIST), self._text)
+        storage.write(urls.join(self._url, LIST), self._text)
 
     def is_named_by_content(self) -> bool:
         """Whether the store's version of a small file is its MD5; not so where it encrypts."""
-        version = storage.stat(storage.join(self._url, LIST)).version
+        version = storage.stat(urls.join(self._url, LIST)).version
         return version == hashlib.md5(self._text, usedforsecurity=False).hexdigest()
 
     def check(self, now: bool = False) -> None:
@@ -238,7 +171,7 @@ class _Listing:
             OptionError: it is not.
         """
         if now or time.monotonic() - self._looked > _LOOK:
-            if _json(storage.join(self._url, LIST)).get("writer") != self._token:
+            if _json(urls.join(self._url, LIST)).get("writer") != self._token:
                 raise self.lost()
             self._looked = time.monotonic()
 
@@ -256,7 +189,7 @@ def upload_in_order(folder: str, url: str, names: Sequence[str]) -> None:
         OSError: one cannot be read or written.
     """
     for name in names:
-        storage.upload(os.path.join(folder, name), storage.join(url, name))
+        storage.upload(os.path.join(folder, name), urls.join(url, name))
 
 
 def _files_of(folder: str) -> list[str]:
@@ -278,29 +211,20 @@ def _in_order(names: Sequence[str]) -> list[str]:
     return sorted(sorted(filter(_rank, names), reverse=True), key=_rank)
 
 
-def _listed(url: str) -> tuple[str, set[str]]:
-    """The kind of thing that the list of a folder is of, and the names in it, its own included;
-    no name where it is no list of ours."""
-    found = _json(storage.join(url, LIST))
-    if found.get("format") != _FORMAT or not isinstance(found.get("files"), list):
-        return "folder of something else", set()
-    names = {LIST, *(name for name in found["files"] if isinstance(name, str))}
-    return str(found.get("kind", "folder of something else")), names
+def put_snapshot(staging: Path, url: str, told: Told | None = None) -> None:
+    """Upload a snapshot's files, its manifest when all others are there.
 
+    What another writer of this very plan uploads meanwhile is the same. A manifest that is there
+    is of a damaged snapshot, which nobody is to begin with while it is made whole.
 
-def _of_manifest(url: str, expected: str) -> set[str]:
-    """What a manifest of this format names, and itself: a folder that was copied into the store."""
-    found = _json(url)
-    if found.get("format") != expected:
-        return set()
-    parts = found.get("files")
-    paths = (one.get("path") for one in parts if isinstance(one, dict)) if parts else ()
-    return {"manifest.json", *(path for path in paths if isinstance(path, str))}
-
-
-def _json(url: str) -> dict[str, Any]:
-    try:
-        found = json.loads(storage.read(url))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    Raises:
+        OSError: the store cannot be written.
+    """
+    manifest = urls.join(url, _MANIFEST)
+    if storage.is_file(manifest):
+        storage.remove(manifest)
+    names = sorted(name for name in os.listdir(staging) if name != _MANIFEST)
+    upload(str(staging), url, names, told)
+    there = [name for name in storage.names(url) if name not in (*names, _MANIFEST)]
+    overlapped(storage.remove, [urls.join(url, name) for name in there])
+    storage.upload(str(staging / _MANIFEST), manifest)

@@ -8,14 +8,18 @@ while a reader goes through the file.
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 from packidx.io import storage
+from packidx.io.storage import read_range, stat
 
 _LEAD = 1024  # bytes before a place that is jumped to: the end of an image that was passed over
 _MOST = 1 << 20  # bytes fetched at once where a file is read through
 _KEPT = 2 << 20  # bytes
 _BUFFER = 1 << 13
+BLOCK = 1 << 16
+"""Bytes of a request where a little is read at a place: an image's header, a tar's."""
 
 
 class Window:
@@ -36,8 +40,8 @@ class Window:
         self,
         path: str,
         end: int,
-        block: int = storage.BLOCK,
-        gap: int = storage.BLOCK,
+        block: int = BLOCK,
+        gap: int = BLOCK,
         head: bytes = b"",
     ) -> None:
         self.path, self.end = path, end
@@ -100,7 +104,7 @@ def read_place(path: str, offset: int, nbytes: int) -> bytes:
     try:
         return storage.read_range(path, offset, nbytes)
     except OSError as error:
-        from packidx.records.containers.base import unreadable  # which imports this module
+        from packidx.io.storage import unreadable  # which imports this module
 
         raise unreadable(path, error) from error
 
@@ -140,7 +144,50 @@ class Extent:
         return read_place(self.window.path, self.offset, self.nbytes)
 
 
-class _Raw(storage.RangeFile):
+class RangeFile(io.RawIOBase):
+    """A run of bytes as a raw file that can seek; a subclass says how they are fetched.
+
+    Args:
+        nbytes: its size.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes, self._at = nbytes, 0
+
+    def fetch(self, at: int, nbytes: int) -> bytes:
+        """Bytes from `at` on, counted from where the file begins."""
+        raise NotImplementedError
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._nbytes}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readall(self) -> bytes:
+        data = self.fetch(self._at, max(0, self._nbytes - self._at))
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self._nbytes - self._at)
+        if wanted <= 0:
+            return 0
+        data = self.fetch(self._at, wanted)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+class _Raw(RangeFile):
     """An extent as a raw file."""
 
     def __init__(self, extent: Extent) -> None:
@@ -154,3 +201,32 @@ class _Raw(storage.RangeFile):
         data = self._extent.read()[self._at :]  # past the window, which keeps no whole media
         self._at += len(data)
         return data
+
+
+def open_range(
+    path: str, offset: int = 0, nbytes: int | None = None, block: int = BLOCK
+) -> io.BufferedReader:
+    """A range of a file as a file of its own that can seek; bytes come in blocks, when needed.
+
+    Args:
+        path: a file or a URL.
+        offset: where it begins.
+        nbytes: its size; up to the file's end by default, which costs a request to know.
+        block: bytes of one request at least.
+
+    Raises:
+        OSError: there is no such file, or later, it cannot be read.
+    """
+    size = max(0, stat(path).nbytes - offset) if nbytes is None else nbytes
+    return io.BufferedReader(_Range(path, offset, size), min(block, max(size, 1)))
+
+
+class _Range(RangeFile):
+    """The bytes of a file's range, a request each time."""
+
+    def __init__(self, path: str, offset: int, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self._path, self._offset = path, offset
+
+    def fetch(self, at: int, nbytes: int) -> bytes:
+        return read_range(self._path, self._offset + at, nbytes)

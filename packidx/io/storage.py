@@ -12,50 +12,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
-import functools
 import glob as local_glob
-import io
 import os
-import re
-import sys
-import time
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from stat import S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
-from packidx.errors import MissingExtraError, SourceError
+from packidx.errors import SourceError
+from packidx.io import urls
+from packidx.io.stores import BehindEnd, T, _call, _version, opened, retried
+from packidx.io.urls import absolute, is_url
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
-_PASSWORD = re.compile(r"[^:/]+://[^/@:]*:(?!\d+/)[^@]*@")  # but host:9000/index@1f2e has none
-_ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
-_PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
-# botocore would repeat each of s3fs's five attempts, so that a dead server took minutes to be told.
-_S3 = {"config_kwargs": {"retries": {"max_attempts": 0}}}
-_OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
 _PART = 8 << 20  # bytes of a request of a download, of which so many are under way
 _DOWNLOADS = 4
 _UPLOAD = 50 << 20  # bytes of a part of an upload to S3, where it has no more than so many of them
 _MOST_PARTS = 10_000
-BLOCK = 1 << 16
-"""Bytes of a request where a little is read at a place: an image's header, a tar's."""
 
 THREADS = 16
 """Requests under way at a time where many are made: what they wait for is the store."""
 
-# Errors that waiting does not mend.
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-_LASTING_KINDS = (NotImplementedError, ImportError, TypeError, ValueError)
-_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
-
-
-class _BehindEnd(OSError):
-    """A range that begins behind a file's last byte."""
-
 
 S = TypeVar("S")
-T = TypeVar("T")
 
 
 class Stat(NamedTuple):
@@ -66,25 +44,6 @@ class Stat(NamedTuple):
     """Another one whenever the content is: an ETag where there is one."""
 
 
-def is_url(path: str) -> bool:
-    """Whether `path` is a URL of an object store; ``file://`` is none."""
-    found = _URL.match(path)
-    return found is not None and found[1].lower() != "file"
-
-
-def refuse_password(path: str) -> None:
-    """
-    Raises:
-        SourceError: `path` is a URL with a password in it.
-    """
-    if _PASSWORD.match(path):
-        shown = path.partition("://")[0] + "://" + path.partition("@")[2]
-        raise SourceError(
-            f"the URL of {shown} has a password in it, which would be written into manifests: name "
-            "the place alone, and give credentials where the store's own tools look for them"
-        )
-
-
 def check_url(url: str) -> None:
     """
     Raises:
@@ -93,19 +52,19 @@ def check_url(url: str) -> None:
     """
     if not is_url(url) or not absolute(url).partition("://")[2]:
         raise SourceError(f"{url} is no URL of a place in an object store: write s3://BUCKET/…")
-    _opened(url)
+    opened(url)
 
 
 def await_answer(url: str, seconds: float) -> None:
     """See that the store of `url` answers; what it answers does not matter.
 
     A store that takes connections and never answers is asked again and again by `s3fs` and by
-    `_retried`, for some minutes: right for training, and long for whoever only looks.
+    `retried`, for some minutes: right for training, and long for whoever only looks.
 
     Raises:
         TimeoutError: it did not answer within `seconds`.
     """
-    system, place = _opened(url)
+    system, place = opened(url)
     if not getattr(system, "async_impl", False):  # nobody can stop waiting for others
         return
     from fsspec.exceptions import FSTimeoutError
@@ -129,32 +88,6 @@ def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREAD
         return [call(item) for item in todo]
     with ThreadPoolExecutor(min(threads, len(todo))) as pool:
         return list(pool.map(call, todo))
-
-
-def local_path(path: str) -> str:
-    """`path` without ``file://``, its escapes undone; any other path or URL as it is."""
-    found = _URL.match(path)
-    if found is None or found[1].lower() != "file":
-        return path
-    return urllib.parse.unquote(found[2].removeprefix("localhost"))
-
-
-def join(folder: str, name: str) -> str:
-    """`name` below `folder`, as `os.path.join`, of which either may be a URL."""
-    if not is_url(folder):
-        return name if is_url(name) else os.path.join(folder, name)
-    if is_url(name) or os.path.isabs(name):
-        return name
-    return f"{folder.rstrip('/')}/{name}"
-
-
-def absolute(path: str) -> str:
-    """`path` with ``.`` and ``..`` taken out; of a file, from the root of this machine."""
-    found = _URL.match(path)
-    if found is None:
-        return os.path.abspath(path)
-    place = os.path.normpath("/" + found[2]).lstrip("/")  # ".." stops at the bucket
-    return f"{found[1].lower()}://{place}"
 
 
 def stat(path: str) -> Stat:
@@ -225,7 +158,7 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
         found = _call(root, "ls", detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return
-    own = _opened(root)[1].rstrip("/")
+    own = opened(root)[1].rstrip("/")
     below: dict[bool, set[str]] = {True: set(), False: set()}
     for info in found:
         if info["name"].rstrip("/") != own:  # a file is in its own list, and a mark of a folder
@@ -312,80 +245,8 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
 def _range(url: str, start: int, end: int | None) -> bytes:
     try:
         return bytes(_call(url, "cat_file", start=start, end=end))
-    except _BehindEnd:
+    except BehindEnd:
         return b""
-
-
-def open_range(
-    path: str, offset: int = 0, nbytes: int | None = None, block: int = BLOCK
-) -> io.BufferedReader:
-    """A range of a file as a file of its own that can seek; bytes come in blocks, when needed.
-
-    Args:
-        path: a file or a URL.
-        offset: where it begins.
-        nbytes: its size; up to the file's end by default, which costs a request to know.
-        block: bytes of one request at least.
-
-    Raises:
-        OSError: there is no such file, or later, it cannot be read.
-    """
-    size = max(0, stat(path).nbytes - offset) if nbytes is None else nbytes
-    return io.BufferedReader(_Range(path, offset, size), min(block, max(size, 1)))
-
-
-class RangeFile(io.RawIOBase):
-    """A run of bytes as a raw file that can seek; a subclass says how they are fetched.
-
-    Args:
-        nbytes: its size.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes, self._at = nbytes, 0
-
-    def fetch(self, at: int, nbytes: int) -> bytes:
-        """Bytes from `at` on, counted from where the file begins."""
-        raise NotImplementedError
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._nbytes}[whence]
-        self._at = max(0, start + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readall(self) -> bytes:
-        data = self.fetch(self._at, max(0, self._nbytes - self._at))
-        self._at += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._nbytes - self._at)
-        if wanted <= 0:
-            return 0
-        data = self.fetch(self._at, wanted)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-class _Range(RangeFile):
-    """The bytes of a file's range, a request each time."""
-
-    def __init__(self, path: str, offset: int, nbytes: int) -> None:
-        super().__init__(nbytes)
-        self._path, self._offset = path, offset
-
-    def fetch(self, at: int, nbytes: int) -> bytes:
-        return read_range(self._path, self._offset + at, nbytes)
 
 
 def write(path: str, data: bytes) -> None:
@@ -403,10 +264,10 @@ def upload(source: str, path: str) -> None:
     Raises:
         OSError: it cannot be read or written.
     """
-    system, place = _opened(path)
+    system, place = opened(path)
     part = upload_part(path, os.path.getsize(source))
     options = {} if part is None else {"chunksize": part}
-    _retried(path, lambda: system.put_file(source, place, **options))
+    retried(path, lambda: system.put_file(source, place, **options))
 
 
 def upload_part(path: str, nbytes: int) -> int | None:
@@ -452,83 +313,10 @@ def remove(path: str) -> None:
         _call(path, "rm_file")
 
 
-def _version(info: dict[str, Any]) -> str:
-    for name in ("ETag", "etag", "md5", "version_id", "LastModified", "mtime", "created"):
-        if info.get(name) is not None:
-            return str(info[name]).strip('"')
-    return str(info["size"])
-
-
-def _call(path: str, method: str, *args: Any, **options: Any) -> Any:
-    system, place = _opened(path)
-    return _retried(path, functools.partial(getattr(system, method), place, *args, **options))
-
-
-def _opened(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and what it calls the file.
-
-    fsspec keeps one per process and makes it anew after a fork (see `_leave_parent`).
-
-    Raises:
-        SourceError: nobody knows the scheme.
-        MissingExtraError: the package for it is not installed.
-    """
-    refuse_password(url)
-    scheme = url.partition("://")[0].lower()
-    try:
-        import fsspec
-
-        system = fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
-    except ValueError as error:
-        raise SourceError(f"{url}: {error}; name a file, or a URL such as s3://") from None
-    except ImportError as error:
-        own = "pip install fsspec" if error.name == "fsspec" else str(error)
-        pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else own
-        raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
-    except Exception as error:  # of a store that cannot be reached by a URL alone
-        text = f"{url}: {scheme} cannot be used ({_words(error)}); name a file, or an s3:// URL"
-        raise SourceError(text) from None
-    return system, system._strip_protocol(f"{scheme}://{url.partition('://')[2]}")
-
-
-def _leave_parent() -> None:
-    """Let a forked child start fsspec's thread anew, without which it would wait for ever.
-
-    fsspec does so by itself from 2025.3.1 on; before, it leaves this call to its user.
-    """
-    asyn = sys.modules.get("fsspec.asyn")
-    if asyn is not None:
-        asyn.reset_lock()
-
-
-os.register_at_fork(after_in_child=_leave_parent)
-
-
-def _retried(path: str, call: Callable[[], T]) -> T:
-    """``call()``, tried again where the connection failed.
-
-    Raises:
-        OSError: with `path` as its file name, whatever the store's library raised.
-    """
-    for attempt in range(_ATTEMPTS):
-        try:
-            return call()
-        except _LASTING as error:
-            raise type(error)(error.errno or errno.ENOENT, _words(error), path) from None
-        except _LASTING_KINDS as error:
-            raise OSError(errno.EINVAL, _words(error), path) from None
-        except Exception as error:
-            if type(error).__name__ in _CREDENTIALS:
-                raise PermissionError(errno.EACCES, "no credentials were found", path) from None
-            if getattr(error, "errno", None) == errno.EINVAL or "InvalidRange" in str(error):
-                raise _BehindEnd(errno.EINVAL, _words(error), path) from None
-            if attempt + 1 == _ATTEMPTS:
-                number = getattr(error, "errno", None) or errno.EIO
-                raise OSError(number, _words(error), path) from error
-        time.sleep(_PAUSE * 2**attempt)
-    raise AssertionError("unreachable")
-
-
-def _words(error: BaseException) -> str:
-    named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(named.split()) or type(error).__name__
+def unreadable(path: str, error: Exception) -> SourceError:
+    """The error of a file that cannot be read."""
+    reason = getattr(error, "strerror", None) or str(error)
+    check = "the path and its permissions"
+    if urls.is_url(path):
+        check = "the URL, and that this machine has access to the store"
+    return SourceError(f"cannot read {path}: {reason}; check {check}")

@@ -14,7 +14,7 @@ from packidx.errors import FormatError, OptionError
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.copies import Part, local_copy, unsound_file
 from packidx.records.sources.find_shards import short_names
 
@@ -31,7 +31,7 @@ def check_place(path: str) -> dict[str, Any] | None:
         OptionError: `path` is a file, or a folder with something in it that is no lengths table.
         OSError: it cannot be looked at.
     """
-    if storage.is_url(path):
+    if urls.is_url(path):
         return _check_stored(path)
     if not os.path.lexists(path):
         return None
@@ -53,7 +53,7 @@ def check_place(path: str) -> dict[str, Any] | None:
 
 def _check_stored(url: str) -> dict[str, Any] | None:
     """The same of a place in an object store: no manifest is there after a run was cut off."""
-    from packidx.io.publish import check_bucket, check_free
+    from packidx.io.own_files import check_bucket, check_free
 
     if storage.is_file(url):
         raise _is_file(url)
@@ -87,7 +87,7 @@ def is_complete(path: str, manifest: dict[str, Any]) -> bool:
 
 def _manifest(path: str) -> dict[str, Any] | None:
     """A lengths table's manifest, empty if damaged or of another version; None: no table."""
-    place = storage.join(path, MANIFEST)
+    place = urls.join(path, MANIFEST)
     try:
         return load(place, LengthsManifest, "estimate again")
     except (FormatError, OSError):
@@ -109,13 +109,13 @@ Rejected = tuple[str, str]
 def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
     """Record (``shard#row``) and detail of the first row that a table has of each kind."""
     found: dict[Rejected, tuple[str, str]] = {}
-    manifest = json.loads(storage.read(storage.join(path, MANIFEST)))
+    manifest = json.loads(storage.read(urls.join(path, MANIFEST)))
     names = short_names([shard["uri"] for shard in manifest["shards"]])
     for part in manifest["files"]:
         wanted = [kind for kind in rejected if kind not in found]
         if not wanted:
             break
-        file = Part(storage.join(path, part["path"]), part["bytes"], part["sha256"])
+        file = Part(urls.join(path, part["path"]), part["bytes"], part["sha256"])
         with local_copy(file) as copy:
             rows = pq.read_table(copy, columns=_EXAMPLE, filters=[_any_of(wanted)])
         firsts = rows.group_by(["source", "reason"], use_threads=False).aggregate(

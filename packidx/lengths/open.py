@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from packidx.errors import SourceError
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.copies import Part
-from packidx.io.publish import LIST
+from packidx.io.own_files import LIST
 
 HELP = (
     "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
@@ -44,7 +44,7 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
         return TableFiles(None, [Part(path) for path in matches], True)
     if storage.is_file(uri):
         return TableFiles(None, [Part(uri)], False)
-    manifest = storage.join(uri, "manifest.json")
+    manifest = urls.join(uri, "manifest.json")
     if storage.is_file(manifest):
         return TableFiles(manifest, [], False)
     names = storage.names(uri)
@@ -60,4 +60,4 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
         raise SourceError(
             f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {HELP}"
         )
-    return TableFiles(None, [Part(storage.join(uri, name)) for name in tables], False)
+    return TableFiles(None, [Part(urls.join(uri, name)) for name in tables], False)

@@ -22,7 +22,8 @@ from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import LENGTHS
-from packidx.io import storage
+from packidx.io import ranges as ranges_module
+from packidx.io import urls
 from packidx.io.copies import Part, local_copies, local_copy, overlapped, unsound_file
 from packidx.lengths.open import HELP as _HELP
 from packidx.lengths.open import find_table
@@ -245,7 +246,7 @@ def read_lengths(uri: str) -> Lengths:
         MismatchError: a part is not the one the manifest names.
         OSError: a store cannot be asked.
     """
-    uri = storage.local_path(uri)
+    uri = urls.local_path(uri)
     found = find_table(uri)
     if found.manifest is None:
         return Lengths(uri, found.files, None, found.is_pattern)
@@ -254,12 +255,12 @@ def read_lengths(uri: str) -> Lengths:
 
 
 def _read_manifest(folder: str) -> tuple[dict[str, Any], list[Part]]:
-    path = storage.join(folder, "manifest.json")
+    path = urls.join(folder, "manifest.json")
     manifest = load(path, LengthsManifest, _HELP)
     if wrong := unsound_file(folder, manifest):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
     return manifest, [
-        Part(storage.join(folder, part["path"]), part["bytes"], part["sha256"])
+        Part(urls.join(folder, part["path"]), part["bytes"], part["sha256"])
         for part in manifest["files"]
     ]
 
@@ -277,11 +278,11 @@ def _names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
 
 
 def _footer(file: Part) -> pq.FileMetaData:
-    if not storage.is_url(file.path):
+    if not urls.is_url(file.path):
         # Compared first: a damaged footer may take the whole process down in Arrow.
         with local_copy(file) as path, _readable(file.path):
             return pq.read_metadata(path)
-    with storage.open_range(file.path, 0, file.nbytes) as opened, _readable(file.path):
+    with ranges_module.open_range(file.path, 0, file.nbytes) as opened, _readable(file.path):
         return pq.read_metadata(opened)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.index.reader import Index
-from packidx.index.stored import check_index
-from packidx.io import storage
+from packidx.io import urls
+from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import Job
 from packidx.plan.options.plan_options import PlanOptions, inherited, merged
@@ -91,9 +91,9 @@ def plan_packs(
         asked = PlanOptions(**before | more | changes)
     else:
         asked = PlanOptions(**changes)
-    output = storage.local_path(str(output))
+    output = urls.local_path(str(output))
     _check_earlier(asked, output, append, resume)
-    if storage.is_url(output):  # before the work is done
+    if urls.is_url(output):  # before the work is done
         check_index(output)
     kind = _kind_of_job(engine)
     progress("reading lengths")
@@ -146,7 +146,7 @@ def _check_earlier(
 
 def _place(path: str | Path) -> str:
     """One name for each folder, however it is written."""
-    return storage.absolute(str(path)) if storage.is_url(str(path)) else os.path.realpath(path)
+    return urls.absolute(str(path)) if urls.is_url(str(path)) else os.path.realpath(path)
 
 
 def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:

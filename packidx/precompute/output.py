@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.io import storage
+from packidx.io import urls
 from packidx.precompute.slices import Tally
 from packidx.records.sources.find_shards import Shard, short_names
 
@@ -26,14 +26,14 @@ def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -
     Raises:
         OptionError: it is, holds or lies in a source, holds other files, or is a URL.
     """
-    if storage.is_url(output):
+    if urls.is_url(output):
         raise OptionError(
             f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
             "copy it to the store then"
         )
     place = os.path.realpath(output)
     for shard in shards:
-        if not storage.is_url(shard.path) and _is_within(os.path.realpath(shard.path), place):
+        if not urls.is_url(shard.path) and _is_within(os.path.realpath(shard.path), place):
             raise OptionError(
                 f"{output} holds the source {shard.uri}: name another folder, no source is ever "
                 "overwritten"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,38 +15,11 @@ from packidx.errors import (
     SourceError,
 )
 from packidx.index import Index, Sample
-from packidx.io import cache, storage
+from packidx.io import cache, storage, urls
 
 if TYPE_CHECKING:
     from packidx.records.layout import Layout
     from packidx.records.media.paths import MediaRoot
-
-# What reads records brings Pillow: it is imported when a record is read, so that `import
-# packidx.torch` costs little more than torch.
-
-# Errors of a file or of its reader that waiting does not mend.
-_LASTING = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
-    | {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EBADF, errno.ENODEV, errno.ENXIO}
-)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether an input or output error is behind `error` that may be gone at the next attempt.
-
-    A missing or forbidden file is none, nor is what Pillow raises as OSError without a number: an
-    image that cannot be decoded.
-    """
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, TimeoutError | ConnectionError):
-            return True
-        if isinstance(current, OSError) and current.errno not in (None, *_LASTING):
-            return True
-        current = current.__cause__ or current.__context__
-    return False
 
 
 class Change(NamedTuple):
@@ -137,7 +109,7 @@ class Fetcher:
         root = self._media_roots.get(sample.source or "")
         remote = self._remote_media.get(sample.source or "", ())
         uri = self.index.manifest["shards"][shard]["uri"]
-        return any(storage.is_url(self.index.resolve(one)) for one in (uri, root, *remote) if one)
+        return any(urls.is_url(self.index.resolve(one)) for one in (uri, root, *remote) if one)
 
     def _shard_of(self, sample: Sample) -> int | None:
         """Which of the manifest's shards a sample is in; of a bare table there are none."""
@@ -199,7 +171,7 @@ class Fetcher:
             SourceError: it is not there.
         """
         shard = self.index.manifest["shards"][number]
-        path = storage.local_path(self.index.resolve(shard["uri"]))
+        path = urls.local_path(self.index.resolve(shard["uri"]))
         if number not in self._checked:
             try:
                 size = _size(path)
@@ -269,7 +241,7 @@ def check_key(path: str, sample: Sample, found: str | None) -> None:
 
 
 def _size(path: str) -> int:
-    if not storage.is_url(path):
+    if not urls.is_url(path):
         return os.stat(path).st_size
     cache.forget(path)
     return cache.remembered_stat(path).nbytes

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterator
 
 from packidx.errors import BadRecord, SourceError
-from packidx.io import cache, storage
-from packidx.records.containers.base import unreadable
+from packidx.io import cache, urls
+from packidx.io.storage import unreadable
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def local_shard(path: str) -> Iterator[str]:
     Raises:
         SourceError: it cannot be read.
     """
-    if not storage.is_url(path):
+    if not urls.is_url(path):
         yield path
         return
     with contextlib.ExitStack() as stack:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import SourceError
-from packidx.io import cache, storage
-from packidx.records.containers.base import unreadable
+from packidx.io import cache, storage, urls
+from packidx.io.storage import unreadable
 
 BLOCK = 4096
 BLOCKS = 16
@@ -30,7 +30,7 @@ def marks_of(path: str) -> dict[str, Any]:
         SourceError: it cannot be read.
     """
     try:
-        if storage.is_url(path):
+        if urls.is_url(path):
             return {"version": cache.remembered_stat(path).version}
         return {"mtime": os.stat(path).st_mtime_ns, "sampled": sampled(path)}
     except OSError as error:
@@ -55,7 +55,7 @@ def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
         found = storage.stat(path)  # not a remembered one
     except OSError as error:
         raise unreadable(path, error) from error
-    before = marks["version"] if storage.is_url(path) else str(marks["mtime"])
+    before = marks["version"] if urls.is_url(path) else str(marks["mtime"])
     if (found.nbytes, found.version) != (nbytes, before):
         what = f"{nbytes} bytes before and {found.nbytes} now"
         if found.nbytes == nbytes:
@@ -94,7 +94,7 @@ def difference(path: str, shard: Mapping[str, Any]) -> str | None:
     Raises:
         OSError: it cannot be read.
     """
-    if storage.is_url(path):
+    if urls.is_url(path):
         version, stated = cache.remembered_stat(path).version, shard.get("version")
         if path != shard["uri"] or stated in (None, version):
             return None
@@ -117,7 +117,7 @@ def is_written_to(path: str, shard: Mapping[str, Any]) -> bool:
     Raises:
         OSError: it cannot be read.
     """
-    if storage.is_url(path) or path != storage.local_path(shard["uri"]):
+    if urls.is_url(path) or path != urls.local_path(shard["uri"]):
         return False  # a copy has a time of its own
     if shard.get("sampled") is None or shard["bytes"] <= BLOCK * BLOCKS:
         return False

@@ -29,7 +29,7 @@ from packidx.export.energon.parts import Part, PartWriter, write_parts
 from packidx.export.energon.sources import Sources, as_energon_names
 from packidx.export.outputs import check_output, check_shards
 from packidx.index import Index, open_index
-from packidx.io import files, storage
+from packidx.io import files, urls
 from packidx.io.output_folder import Place, replacing
 from packidx.run.workers import num_workers
 
@@ -166,7 +166,7 @@ def _as_seen(folder: str, output: str, relative: bool, roots: Mapping[str, str])
         if folder in (prefix, old) or folder.startswith(f"{prefix}/"):
             return roots[old].rstrip("/") + folder[len(prefix) :]
     if relative:
-        here, there = storage.absolute(output), storage.absolute(folder)
+        here, there = urls.absolute(output), urls.absolute(folder)
         if _root_of(here) != _root_of(there):
             raise OptionError(f"{folder} and {output} are not in one place: leave --relative out")
         return os.path.relpath(there[len(_root_of(there)) :], here[len(_root_of(here)) :])

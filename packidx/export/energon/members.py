@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from packidx.errors import SourceError
-from packidx.io import storage
+from packidx.io import ranges, urls
 from packidx.io.ranges import Window
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.tar.container import is_record, record_of, samples_of
@@ -47,7 +47,7 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
         BadRecord: the record cannot be understood; it could when it was counted.
         SourceError: the shard cannot be read or has something else there.
     """
-    block = storage.BLOCK if storage.is_url(path) else _LOCAL_BLOCK
+    block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
     places = Places(Window(path, offset + nbytes, block, block), offset)
     try:
         found = list(samples_of(members(places, content=is_record, whole=False)))

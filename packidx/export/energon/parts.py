@@ -20,7 +20,7 @@ from packidx.export.energon.lines import Written, pack_line, written
 from packidx.export.energon.members import read_named
 from packidx.export.energon.sources import Sources
 from packidx.index import Index, Sample
-from packidx.io import files, storage
+from packidx.io import files, urls
 from packidx.io.output_folder import Place
 from packidx.records.fetch import Fetcher, check_key
 from packidx.run.local import follow_parent
@@ -91,7 +91,7 @@ class PartWriter:
     def _all_written(self, samples: Sequence[Sample]) -> Iterator[Written]:
         shards = self._index.manifest["shards"]
         if not any(
-            storage.is_url(self._index.resolve(shards[one.shard]["uri"]))
+            urls.is_url(self._index.resolve(shards[one.shard]["uri"]))
             for one in samples
             if one.shard is not None
         ):

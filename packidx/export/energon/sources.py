@@ -17,7 +17,7 @@ from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.export.energon.members import NamedSample
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER
 
@@ -45,8 +45,8 @@ class Sources:
         self._shards: dict[str, tuple[str, str]] = {}  # path → folder and name in it
         self._listed: dict[str, list[str] | None] = {}
         for path in shards:
-            folder = self._folder_of(storage.absolute(path))
-            name = storage.absolute(path)[len(folder) :].lstrip("/")
+            folder = self._folder_of(urls.absolute(path))
+            name = urls.absolute(path)[len(folder) :].lstrip("/")
             self._shards[path] = folder, name
         distinct = dict.fromkeys(folder for folder, _ in self._shards.values())
         self.folders = {f"src{n or ''}": folder for n, folder in enumerate(distinct)}
@@ -71,7 +71,7 @@ class Sources:
         found = database.places(sample.key)
         for member in dict.fromkeys(media):
             if found.get(member) != (name, *sample.places[member]):
-                where = storage.join(storage.join(folder, FOLDER), _DATABASE)
+                where = urls.join(urls.join(folder, FOLDER), _DATABASE)
                 raise SourceError(
                     f"{where} does not say that {member!r} begins at byte "
                     f"{sample.places[member][0]} of {name}, so Energon would read something else: "
@@ -96,7 +96,7 @@ class Sources:
 
     def _unready(self, folder: str) -> str | None:
         listed = self._info(folder)
-        database = storage.join(storage.join(folder, FOLDER), _DATABASE)
+        database = urls.join(urls.join(folder, FOLDER), _DATABASE)
         if listed is None or not storage.is_file(database):
             return (
                 f"{folder} has no {FOLDER}/{_DATABASE}, in which Energon looks media up: run "
@@ -109,7 +109,7 @@ class Sources:
                     f"{folder} was prepared without {name}: run `energon prepare` on it again "
                     "before training"
                 )
-        if not storage.is_url(folder) and self._database(folder) is None:
+        if not urls.is_url(folder) and self._database(folder) is None:
             return (
                 f"{database} lists no members, as Energon 7 needs it: run `energon prepare` on "
                 f"{folder} again before training"
@@ -119,7 +119,7 @@ class Sources:
     def _database(self, folder: str) -> _Database | None:
         if folder not in self._databases:
             path = os.path.join(folder, FOLDER, _DATABASE)
-            is_there = not storage.is_url(folder) and os.path.isfile(path)
+            is_there = not urls.is_url(folder) and os.path.isfile(path)
             database = _Database(path, self._info(folder) or []) if is_there else None
             self._databases[folder] = database if database and database.has_parts() else None
         return self._databases[folder]
@@ -188,7 +188,7 @@ def as_energon_names(folder: str) -> str:
     Raises:
         OptionError: it is in a store that has no such profile.
     """
-    if not storage.is_url(folder) or folder.startswith("msc://"):
+    if not urls.is_url(folder) or folder.startswith("msc://"):
         return folder
     found = _BUCKET.fullmatch(folder)
     if found is None:
@@ -201,7 +201,7 @@ def as_energon_names(folder: str) -> str:
 
 def _listed(folder: str) -> list[str] | None:
     for name in _INFOS:
-        path = storage.join(storage.join(folder, FOLDER), name)
+        path = urls.join(urls.join(folder, FOLDER), name)
         try:
             data = storage.read(path)
             info: Any = load_json(data) if name.endswith(".json") else load_yaml(data)

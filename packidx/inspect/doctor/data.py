@@ -13,7 +13,7 @@ from packidx.inspect.doctor.finding import Finding, State
 from packidx.inspect.doctor.index import PATIENCE
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.copies import sizes, unsound_file
 from packidx.records.fetch import Fetcher, Located
 
@@ -58,9 +58,9 @@ def check_data(index: Index) -> Finding:
         return _data("ok", "none: planned from bare lengths", unused)
     step = -(-len(shards) // _MOST)
     looked_at = shards[::step]
-    paths = [storage.local_path(index.resolve(shard["uri"])) for shard in looked_at]
+    paths = [urls.local_path(index.resolve(shard["uri"])) for shard in looked_at]
     roots = dict(_media_places(index))
-    stores = {place.split("/", 3)[2]: place for place in (*paths, *roots) if storage.is_url(place)}
+    stores = {place.split("/", 3)[2]: place for place in (*paths, *roots) if urls.is_url(place)}
     for place in stores.values():
         storage.await_answer(place, PATIENCE)
     wrong, here = [], os.getcwd()
@@ -104,7 +104,7 @@ def _unused_roots(index: Index) -> list[str]:
 def _media_places(index: Index) -> Iterator[tuple[str, str]]:
     """Folders that the media of sources lie in, as far as they are stated; and whose they are."""
     for place, source in _stated_media_places(index):
-        yield storage.local_path(index.resolve(place)), source
+        yield urls.local_path(index.resolve(place)), source
 
 
 def _stated_media_places(index: Index) -> Iterator[tuple[str, str]]:
@@ -155,7 +155,7 @@ def _needed(index: Index, references: Iterable[tuple[str, str]]) -> dict[str, st
 
 
 def _is_s3(place: str) -> bool:
-    return place.partition("://")[0].lower() in ("s3", "s3a") and storage.is_url(place)
+    return place.partition("://")[0].lower() in ("s3", "s3a") and urls.is_url(place)
 
 
 def _references(index: Index) -> Iterator[tuple[str, str]]:

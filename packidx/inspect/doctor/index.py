@@ -114,9 +114,9 @@ def _opened(given: Given, environment: Environment) -> Index | Finding:
             return Finding("index", "problem", detail, package.install)
     try:
         from packidx.index import open_index
-        from packidx.io import storage
+        from packidx.io import storage, urls
 
-        if storage.is_url(given.index):
+        if urls.is_url(given.index):
             storage.await_answer(given.index, PATIENCE)
         return open_index(given.index, given.roots)
     except PackidxError as error:

@@ -13,7 +13,7 @@ from packidx.format.manifest import load
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
 from packidx.inspect.verify.snapshot import Check, verify_snapshot
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.copies import content_digest, overlapped, sizes
 from packidx.permutation import permutation
 from packidx.records.containers import DEFAULT as JSONL
@@ -67,7 +67,7 @@ def _check_lengths(index: Index) -> Iterator[Check]:
     """The lengths table, where it is still there, is the one that was planned."""
     planned = index.manifest["lengths"]
     folder = index.resolve(planned["uri"]).rstrip("/") or "/"
-    path = storage.join(folder, "manifest.json")
+    path = urls.join(folder, "manifest.json")
     if not storage.is_file(path):
         return
     try:

@@ -21,7 +21,7 @@ from packidx.format.index import snapshot_id
 from packidx.format.reasons import LOST, lost_percent
 from packidx.index.reader import Index
 from packidx.index.writer import WindowDigest
-from packidx.io import storage
+from packidx.io import urls
 from packidx.io.copies import Part, content_digest, local_copy, overlapped, sizes
 
 
@@ -70,7 +70,7 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
 def check_files(index: Index) -> Check:
     """Every file is there with the bytes, rows and SHA-256 that the manifest names."""
     parts = index.manifest["files"]
-    paths = [storage.join(index.place, part["path"]) for part in parts]
+    paths = [urls.join(index.place, part["path"]) for part in parts]
     wrong = [
         _fault(path, size, part)
         for path, size, part in zip(paths, sizes(paths), parts, strict=True)

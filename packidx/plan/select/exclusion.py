@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packidx.digests import array_digest, canonical_json, digest
 from packidx.errors import FormatError, SourceError
-from packidx.io.storage import absolute
+from packidx.io.urls import absolute
 from packidx.lengths.rows import Rows
 
 _NAMES = ("source", "key", "sample_id")

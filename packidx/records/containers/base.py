@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from packidx.errors import BadRecord, SourceError
-from packidx.io import cache, storage
+from packidx.io import cache, storage, urls
+from packidx.io.storage import unreadable
 
 TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
@@ -173,15 +174,6 @@ class BrokenFile(Exception):
     """A file broken as a whole; says what is wrong, and whoever knows its path adds that."""
 
 
-def unreadable(path: str, error: Exception) -> SourceError:
-    """The error of a file that cannot be read."""
-    reason = getattr(error, "strerror", None) or str(error)
-    check = "the path and its permissions"
-    if storage.is_url(path):
-        check = "the URL, and that this machine has access to the store"
-    return SourceError(f"cannot read {path}: {reason}; check {check}")
-
-
 def broken(path: str, what: str, error: object) -> SourceError:
     """The error of a file that is not, or not wholly, what its name says."""
     text = " ".join(str(error).split())
@@ -235,7 +227,7 @@ def file_blocks(
     Raises:
         SourceError: the file cannot be read.
     """
-    if storage.is_url(path):
+    if urls.is_url(path):
         yield from _url_blocks(path, start, end, size)
         return
     try:
@@ -284,7 +276,7 @@ def file_version(path: str) -> tuple[int, str]:
         SourceError: the file is not there.
     """
     try:
-        found = cache.remembered_stat(path) if storage.is_url(path) else storage.stat(path)
+        found = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
     except OSError as error:
         raise unreadable(path, error) from error
     return found.nbytes, found.version

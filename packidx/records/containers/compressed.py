@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from packidx.errors import BadRecord
-from packidx.records.containers.base import BLOCK, BrokenFile, open_regular, unreadable
+from packidx.io.storage import unreadable
+from packidx.records.containers.base import BLOCK, BrokenFile, open_regular
 
 GZIP, ZSTD = "gz", "zst"
 

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from packidx.errors import BadRecord, SourceError
+from packidx.io.storage import unreadable
 from packidx.records.containers.base import (
     BOM,
     MAX_RECORD,
@@ -27,7 +28,6 @@ from packidx.records.containers.base import (
     read_bytes,
     size_of,
     too_large,
-    unreadable,
     within,
 )
 

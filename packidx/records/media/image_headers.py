@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from PIL import Image
 
-from packidx.io import storage
+from packidx.io import ranges
 
 _TAIL = 64
 _TIFF_PLACES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes
@@ -122,7 +122,7 @@ def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
         if kind == b"IEND":
             return True
         if kind == b"IDAT":
-            if not pixels and nbytes > storage.BLOCK and _ends_in_pixels(file, nbytes, at, size):
+            if not pixels and nbytes > ranges.BLOCK and _ends_in_pixels(file, nbytes, at, size):
                 return True
             pixels = True
         elif pixels and kind in _LATE_CHUNKS:

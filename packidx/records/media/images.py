@@ -21,9 +21,9 @@ import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from packidx.errors import BadRecord, PackidxError
-from packidx.io import storage
+from packidx.io import ranges, storage, urls
 from packidx.io.ranges import Extent, Window
-from packidx.records.containers.base import unreadable
+from packidx.io.storage import unreadable
 from packidx.records.media.image_headers import is_whole, webp_size
 from packidx.records.media.inside import InRoot, open_regular
 from packidx.records.media.lmdb_store import read_value, split_reference
@@ -119,7 +119,7 @@ def labelled_size(source: Source, label: str) -> tuple[int, int]:
     file, nbytes = open_file(source, label)
     with file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if nbytes > storage.BLOCK and (size := webp_size(file, nbytes)) is not None:
+        if nbytes > ranges.BLOCK and (size := webp_size(file, nbytes)) is not None:
             return size
         image = _identify(file, label)
         try:
@@ -151,10 +151,10 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
     if isinstance(source, bytes):
         file, nbytes = io.BytesIO(source), len(source)
     elif isinstance(source, Extent):
-        small = source.nbytes <= storage.BLOCK // 2
+        small = source.nbytes <= ranges.BLOCK // 2
         file = io.BytesIO(source.peek()) if small else source.open()
         nbytes = source.nbytes
-    elif storage.is_url(source):
+    elif urls.is_url(source):
         file, nbytes = _open_url(source, label)
     else:
         try:
@@ -189,8 +189,8 @@ def _read_all(handle: int, nbytes: int) -> bytes:
 def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
     """An object by its first block; its size is asked for where that is not all of it."""
     with _asked(url, label):
-        head = storage.read_range(url, 0, storage.BLOCK)
-        if len(head) < storage.BLOCK:
+        head = storage.read_range(url, 0, ranges.BLOCK)
+        if len(head) < ranges.BLOCK:
             return io.BytesIO(head), len(head)
         nbytes = storage.stat(url).nbytes
     return Extent(Window(url, nbytes, gap=_GAP, head=head), 0, nbytes).open(), nbytes
@@ -217,7 +217,7 @@ def _read(source: Source, label: str) -> bytes:
         return source
     if isinstance(source, Extent):
         return source.read()
-    if isinstance(source, str) and storage.is_url(source) and split_reference(source) is None:
+    if isinstance(source, str) and urls.is_url(source) and split_reference(source) is None:
         with _asked(source, label):
             data = storage.read(source)
         if not data:

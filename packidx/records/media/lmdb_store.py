@@ -13,8 +13,8 @@ import threading
 from typing import Any
 
 from packidx.errors import BadRecord, MissingExtraError, SourceError
-from packidx.io import cache, storage
-from packidx.records.containers.base import unreadable
+from packidx.io import cache, storage, urls
+from packidx.io.storage import unreadable
 from packidx.records.media.inside import open_regular
 
 SEPARATOR = "::"
@@ -56,7 +56,7 @@ def split_reference(ref: str) -> tuple[str, str] | None:
 
 def data_file(path: str) -> str:
     """The file that a database's bytes are in: itself, or inside the folder that it is."""
-    return storage.join(path, _DATA) if storage.is_folder(path) else path
+    return urls.join(path, _DATA) if storage.is_folder(path) else path
 
 
 def read_value(path: str, key: str, label: str, root: str | None = None) -> bytes:
@@ -74,7 +74,7 @@ def read_value(path: str, key: str, label: str, root: str | None = None) -> byte
         MissingExtraError: the package lmdb is not installed.
     """
     lmdb = _import_lmdb()
-    if storage.is_url(path):
+    if urls.is_url(path):
         return _remote_value(path, key, label)
     try:
         with _database(lmdb, path, label, root).begin(buffers=False) as transaction:

@@ -12,9 +12,9 @@ from typing import Any
 from PIL import Image
 
 from packidx.errors import BadRecord
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.ranges import Extent
-from packidx.records.containers.base import unreadable
+from packidx.io.storage import unreadable
 from packidx.records.conversation import Media
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.images import (
@@ -102,7 +102,7 @@ def forget_sizes() -> None:
 def is_remote(media: Media, root: MediaRoot) -> bool:
     """Whether to know a medium's size may take a request to an object store."""
     refs = media.ref if isinstance(media.ref, list | tuple) else [media.ref]
-    below = storage.is_url(root.folder)
+    below = urls.is_url(root.folder)
     return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs)
 
 
@@ -227,12 +227,12 @@ class MediaOpener:
             return ref
         root = self._root
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
-        if os.path.isabs(path) or storage.is_url(path):
+        if os.path.isabs(path) or urls.is_url(path):
             place, separator, key = path, "", ""
             if (entry := split_reference(path)) is not None:
                 (place, key), separator = entry, SEPARATOR
             moved = self._moved(place)
-            if storage.is_url(moved) and not (storage.is_url(place) or root.confined):
+            if urls.is_url(moved) and not (urls.is_url(place) or root.confined):
                 # A path may be any; that it is in a store now is the user's word.
                 root = replace(root, remote=(*root.remote, moved))
             ref = moved + separator + key
@@ -248,7 +248,7 @@ class _Looker(MediaOpener):
 
     def image(self, ref: Any) -> Any:
         located = self.located_at(ref)
-        if isinstance(located, str) and storage.is_url(located) and not split_reference(located):
+        if isinstance(located, str) and urls.is_url(located) and not split_reference(located):
             self.urls[located] = None
         return ref
 

@@ -10,7 +10,7 @@ import urllib.parse
 from dataclasses import dataclass
 
 from packidx.errors import BadRecord, SourceError
-from packidx.io import storage
+from packidx.io import urls
 from packidx.records.media.inside import InRoot, is_inside, real_folder
 from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
 
@@ -77,10 +77,10 @@ def _check_name(ref: str) -> None:
 
 def _placed(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
     """A path, or what a relative one means below a URL, with the key in a database."""
-    path = storage.join(root.folder, ref)
+    path = urls.join(root.folder, ref)
     suffix = "" if key is None else SEPARATOR + key
-    if storage.is_url(path):  # it has no links, so what ".." means is all there is to see
-        path = storage.absolute(path)
+    if urls.is_url(path):  # it has no links, so what ".." means is all there is to see
+        path = urls.absolute(path)
         inside = _is_below(path, root.folder)
     elif root.confined:
         folder = _confining(path if key is None else data_file(path), root)
@@ -100,7 +100,7 @@ def _placed(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
 
 def _confining(path: str, root: MediaRoot) -> str | None:
     """Which of the folders that may be read a file lies in."""
-    folders = [place for place in (root.folder, *root.remote) if not storage.is_url(place)]
+    folders = [place for place in (root.folder, *root.remote) if not urls.is_url(place)]
     for real_of in (_real_path, os.path.realpath):  # what is remembered may have changed since
         try:
             real = real_of(path)
@@ -115,11 +115,11 @@ def _confining(path: str, root: MediaRoot) -> str | None:
 def _remote(ref: str, root: MediaRoot) -> str:
     """A URL that is below one that may be read: by ``..`` taken out, and by whole components."""
     try:
-        storage.refuse_password(ref)
+        urls.refuse_password(ref)
     except SourceError as error:
         raise BadRecord("media_remote", str(error)) from None
     path, key = split_reference(ref) or (ref, None)
-    url = storage.absolute(path) if storage.is_url(path) else path
+    url = urls.absolute(path) if urls.is_url(path) else path
     if not any(_is_below(url, place) for place in (root.folder, *root.remote)):
         raise BadRecord("media_remote", _not_allowed(url))
     return url if key is None else f"{url}{SEPARATOR}{key}"
@@ -137,7 +137,7 @@ def _not_allowed(url: str) -> str:
 
 
 def _is_below(url: str, place: str) -> bool:
-    return storage.is_url(place) and f"{url}/".startswith(absolute_folder(place).rstrip("/") + "/")
+    return urls.is_url(place) and f"{url}/".startswith(absolute_folder(place).rstrip("/") + "/")
 
 
 def data_uri(ref: str) -> bytes:
@@ -174,7 +174,7 @@ def _path_of_url(ref: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def absolute_folder(folder: str) -> str:
-    return storage.absolute(folder)
+    return urls.absolute(folder)
 
 
 def _real_path(path: str) -> str:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.errors import BadRecord, MissingExtraError, PackidxError
-from packidx.io import cache, storage
+from packidx.io import cache, urls
 from packidx.io.ranges import Extent
-from packidx.records.containers.base import unreadable
+from packidx.io.storage import unreadable
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.images import MAX_PIXELS, Source, image_size, open_file, open_image
 from packidx.records.media.inside import InRoot
@@ -315,7 +315,7 @@ def _local(source: Source) -> Iterator[Source]:
     """A source of which much is read: no request for every block of it."""
     if isinstance(source, Extent):
         yield source.read()
-    elif isinstance(source, str) and storage.is_url(source) and split_reference(source) is None:
+    elif isinstance(source, str) and urls.is_url(source) and split_reference(source) is None:
         with ExitStack() as stack:
             try:
                 copy = stack.enter_context(cache.local(source))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import SourceError
-from packidx.io import storage
+from packidx.io import storage, urls
+from packidx.io.storage import unreadable
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.records.containers.base import unreadable
 from packidx.records.sources import braces
 
 FOLDER = ".nv-meta"
@@ -79,7 +79,7 @@ class _Description:
 
 def is_prepared(folder: str) -> bool:
     """Whether `folder` is a data set that Energon has prepared."""
-    return storage.is_folder(storage.join(folder, FOLDER))
+    return storage.is_folder(urls.join(folder, FOLDER))
 
 
 def shard_names(folder: str, split: str | None = None) -> list[str]:
@@ -113,7 +113,7 @@ def not_read(folder: str, paths: Collection[str]) -> NotRead:
     """
     described = _described(folder)
     names = dict.fromkeys((*described.listed, *_tars_in(folder)))
-    left = [name for name in names if storage.absolute(storage.join(folder, name)) not in paths]
+    left = [name for name in names if urls.absolute(urls.join(folder, name)) not in paths]
     parts = described.parts or {}
     split_of = {name: split for split in reversed(parts) for name in parts[split]}
     elsewhere = Counter(
@@ -171,17 +171,17 @@ def some(names: Sequence[str]) -> str:
 
 def _tars_in(folder: str) -> list[str]:
     """The tars below a folder, as its lists name them."""
-    prefix = len(storage.join(folder, ""))
+    prefix = len(urls.join(folder, ""))
     found = []
     seen = set()
     for here, folders, files in storage.walk(folder):
-        real = here if storage.is_url(here) else os.path.realpath(here)
+        real = here if urls.is_url(here) else os.path.realpath(here)
         if real in seen:  # a symbolic link back up
             folders.clear()
             continue
         seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [storage.join(here, name)[prefix:] for name in files if name.endswith(".tar")]
+        found += [urls.join(here, name)[prefix:] for name in files if name.endswith(".tar")]
     return sorted(found)
 
 
@@ -219,7 +219,7 @@ def _listed(folder: str) -> tuple[str, tuple[str, ...]]:
     path, info = _loaded(folder, _INFOS)
     if info is None:
         raise SourceError(
-            f"{storage.join(folder, FOLDER)} has no .info.json: run `energon prepare` on the "
+            f"{urls.join(folder, FOLDER)} has no .info.json: run `energon prepare` on the "
             "folder, or name its tars, FOLDER/*.tar"
         )
     counts = info.get("shard_counts") if isinstance(info, dict) else None
@@ -251,7 +251,7 @@ def _names(path: str, patterns: Any) -> Iterable[str]:
 def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
     """The path and content of the first file of these that is there; ("", None) without one."""
     for name in names:
-        path = storage.join(storage.join(folder, FOLDER), name)
+        path = urls.join(urls.join(folder, FOLDER), name)
         try:
             data = storage.read(path)
             return path, load_json(data) if name.endswith(".json") else load_yaml(data)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import SourceError
-from packidx.io import cache, storage
+from packidx.io import cache, storage, urls
+from packidx.io.storage import unreadable
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffix
-from packidx.records.containers.base import unreadable
 from packidx.records.containers.tar.container import TAR, refuse_compressed
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.local_shards import local_shard
@@ -82,7 +82,7 @@ def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]
     layouts: dict[str, Layout] = {}
     for shard in shards:
         path = shard.path
-        real = storage.absolute(path) if storage.is_url(path) else os.path.realpath(path)
+        real = urls.absolute(path) if urls.is_url(path) else os.path.realpath(path)
         if real in seen:
             raise SourceError(f"{shard.uri} is the same file as {seen[real]}: name it only once")
         seen[real] = shard.uri
@@ -101,7 +101,7 @@ def not_read(shards: Sequence[Shard]) -> energon.NotRead:
         SourceError: a folder that Energon has prepared cannot be read any more.
     """
     folders = dict.fromkeys(shard.prepared for shard in shards if shard.prepared is not None)
-    paths = {storage.absolute(shard.path) for shard in shards} if folders else set()
+    paths = {urls.absolute(shard.path) for shard in shards} if folders else set()
     try:
         found = [energon.not_read(folder, paths) for folder in folders]
     except OSError as error:  # of a store
@@ -131,12 +131,12 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
         if folder:
             _refuse_compressed_in(arg, _strip_scheme(arg))
         nothing = "no such file or folder, or its bucket may not be listed"
-        missing = nothing if storage.is_url(arg) else "no such file"
+        missing = nothing if urls.is_url(arg) else "no such file"
         hint = "no data file in it" if folder else missing
         raise SourceError(
             f"{arg}: {hint}; a source is a file ({_KNOWN}), a mix, a glob or a folder"
         )
-    cache.remember_stats(shard.path for shard in found if storage.is_url(shard.path))
+    cache.remember_stats(shard.path for shard in found if urls.is_url(shard.path))
     for shard in found:
         _check(shard)
     return [dataclasses.replace(shard, source=name or shard.source) for shard in found]
@@ -155,7 +155,7 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
         return [shard for split in splits for shard in _prepared(folder, file, layout, split)]
     if hash_ and storage.is_file(file) and (mix := mixes.load_mix(file)) is not None:
         return _in_mix(file, mix, layout, tuple(name.strip() for name in names.split(",")))
-    prefix = "" if storage.is_url(path) else arg[: len(arg) - len(path)]
+    prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
     matches = storage.glob(path)
     return [shard for name in matches for shard in _single(prefix + name, name, layout)]
 
@@ -166,7 +166,7 @@ def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -
         mix = _mix(path) if path.endswith(mixes.SUFFIXES) or _is_small(path) else None
         if mix is not None:
             return _in_mix(path, mix, layout)
-    parent = os.path.basename(os.path.dirname(storage.absolute(path))) or "data"
+    parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = _source_name(os.path.basename(path), parent)
     return [Shard(uri, path, name, _kind(uri, path, data_type), layout)]
 
@@ -183,7 +183,7 @@ def _mix(path: str) -> Any:
 
 
 def _kind(uri: str, path: str, data_type: str | None = None) -> str:
-    if not storage.is_url(path) and not os.path.isfile(path):  # `_check` says what it is
+    if not urls.is_url(path) and not os.path.isfile(path):  # `_check` says what it is
         return JSONL
     refuse_compressed(uri)
     kind = _kind_of(path)
@@ -245,7 +245,7 @@ def _of_data_set(path: str, data_set: mixes.DataSet) -> list[Shard]:
 def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
     if energon.is_prepared(path):
         return _prepared(arg, path, layout)
-    top = os.path.basename(storage.absolute(path)) or "data"
+    top = os.path.basename(urls.absolute(path)) or "data"
     shards: list[Shard] = []
     beside: list[str] = []
     for _, name, source, prepared in sorted(_files_below(path, top, beside)):
@@ -264,7 +264,7 @@ def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
 
 def _prepared(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
     """The tars of a split of a folder that Energon has prepared: one source, in its order."""
-    name = os.path.basename(storage.absolute(path)) or "data"
+    name = os.path.basename(urls.absolute(path)) or "data"
     source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
     return [
         Shard(os.path.join(arg, one), os.path.join(path, one), source, TAR, layout, path)
@@ -281,7 +281,7 @@ def _refuse_compressed_in(arg: str, folder: str) -> None:
 
 def _below(path: str, folder: str) -> str:
     """`path` as seen from `folder`; empty for that itself."""
-    if storage.is_url(folder):
+    if urls.is_url(folder):
         return path.removeprefix(folder.rstrip("/")).strip("/")
     below = os.path.relpath(path, folder)
     return "" if below == "." else below
@@ -299,7 +299,7 @@ def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str
     of every data file; `beside` is given the paths of those that look like data."""
     seen = set()
     for here, folders, files in storage.walk(folder):
-        real = here if storage.is_url(here) else os.path.realpath(here)
+        real = here if urls.is_url(here) else os.path.realpath(here)
         if real in seen:  # a symbolic link back up
             folders.clear()
             continue
@@ -331,7 +331,7 @@ def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str
 def _check(shard: Shard) -> None:
     try:
         shard.uri.encode()
-        if storage.is_url(shard.path):
+        if urls.is_url(shard.path):
             cache.remembered_stat(shard.path)  # it is there
             mode = stat.S_IFREG
         else:
@@ -347,13 +347,13 @@ def _check(shard: Shard) -> None:
 
 def _strip_scheme(arg: str) -> str:
     """The path of a ``file://`` URL; of any other one, its one spelling."""
-    storage.refuse_password(arg)
-    return storage.absolute(arg) if storage.is_url(arg) else storage.local_path(arg)
+    urls.refuse_password(arg)
+    return urls.absolute(arg) if urls.is_url(arg) else urls.local_path(arg)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
     """For each path its shortest suffix, in whole components, that no other path ends with."""
-    parts = [storage.absolute(path).split(os.sep) for path in paths]
+    parts = [urls.absolute(path).split(os.sep) for path in paths]
     names = [""] * len(paths)
     open_ones = list(range(len(paths)))
     depth = 1

@@ -6,8 +6,8 @@ import json
 import os
 
 from packidx.errors import SourceError
-from packidx.io import storage
-from packidx.records.containers.base import unreadable
+from packidx.io import storage, urls
+from packidx.io.storage import unreadable
 
 STATE = "state.json"
 """In every folder of a saved data set."""
@@ -21,7 +21,7 @@ def file_names(folder: str) -> list[str]:
     Raises:
         SourceError: it cannot be understood, or holds a selection.
     """
-    path = storage.join(folder, STATE)
+    path = urls.join(folder, STATE)
     try:
         state = json.loads(storage.read(path))
         names = [entry["filename"] for entry in state["_data_files"]]

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from packidx.errors import OptionError, SourceError
-from packidx.io import storage
+from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.containers.base import open_regular
 from packidx.records.layout import Layout
@@ -80,7 +80,7 @@ def load_mix(path: str) -> Any:
         SourceError: it cannot be read, or is YAML and no mix.
     """
     try:
-        if storage.is_url(path):
+        if urls.is_url(path):
             data = storage.read_range(path, 0, _MAX_BYTES + 1)
         else:
             with open(path, "rb", opener=open_regular) as file:
@@ -282,8 +282,8 @@ def _places(where: str, given: Any) -> list[str]:
 
 def _split(place: str, split: Any) -> str:
     """The folder of one split, where `place` is a saved dictionary of them."""
-    is_dictionary = storage.is_file(storage.join(place, "dataset_dict.json"))
-    return storage.join(place, str(split)) if is_dictionary else place
+    is_dictionary = storage.is_file(urls.join(place, "dataset_dict.json"))
+    return urls.join(place, str(split)) if is_dictionary else place
 
 
 def _media_folder(where: str, folder: str, given: Any) -> str | None:
@@ -295,7 +295,7 @@ def _media_folder(where: str, folder: str, given: Any) -> str | None:
 
 
 def _beside(folder: str, place: str) -> str:
-    return place if "://" in place else storage.join(folder, place)
+    return place if "://" in place else urls.join(folder, place)
 
 
 def _seen(where: str, folder: str, place: str) -> str:
@@ -305,7 +305,7 @@ def _seen(where: str, folder: str, place: str) -> str:
         SourceError: both are there, and are not the same.
     """
     beside = _beside(folder, place)
-    if os.path.isabs(place) or storage.is_url(beside) or not os.path.lexists(place):
+    if os.path.isabs(place) or urls.is_url(beside) or not os.path.lexists(place):
         return beside
     if os.path.lexists(beside) and not os.path.samefile(beside, place):
         raise SourceError(

@@ -1,0 +1,114 @@
+"""fsspec: the file system of a URL, and requests tried again."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from packidx.errors import MissingExtraError, SourceError
+from packidx.io.urls import refuse_password
+
+_ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
+_PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
+# botocore would repeat each of s3fs's five attempts, so that a dead server took minutes to be told.
+_S3 = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+_OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
+
+# Errors that waiting does not mend.
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_LASTING_KINDS = (NotImplementedError, ImportError, TypeError, ValueError)
+_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
+
+
+class BehindEnd(OSError):
+    """A range that begins behind a file's last byte."""
+
+
+T = TypeVar("T")
+
+
+def _version(info: dict[str, Any]) -> str:
+    for name in ("ETag", "etag", "md5", "version_id", "LastModified", "mtime", "created"):
+        if info.get(name) is not None:
+            return str(info[name]).strip('"')
+    return str(info["size"])
+
+
+def _call(path: str, method: str, *args: Any, **options: Any) -> Any:
+    system, place = opened(path)
+    return retried(path, functools.partial(getattr(system, method), place, *args, **options))
+
+
+def opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and what it calls the file.
+
+    fsspec keeps one per process and makes it anew after a fork (see `_leave_parent`).
+
+    Raises:
+        SourceError: nobody knows the scheme.
+        MissingExtraError: the package for it is not installed.
+    """
+    refuse_password(url)
+    scheme = url.partition("://")[0].lower()
+    try:
+        import fsspec
+
+        system = fsspec.filesystem(scheme, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
+    except ValueError as error:
+        raise SourceError(f"{url}: {error}; name a file, or a URL such as s3://") from None
+    except ImportError as error:
+        own = "pip install fsspec" if error.name == "fsspec" else str(error)
+        pip = "pip install 'packidx[s3]'" if scheme in ("s3", "s3a") else own
+        raise MissingExtraError(f"{url} needs a package that is not here: {pip}") from None
+    except Exception as error:  # of a store that cannot be reached by a URL alone
+        text = f"{url}: {scheme} cannot be used ({_words(error)}); name a file, or an s3:// URL"
+        raise SourceError(text) from None
+    return system, system._strip_protocol(f"{scheme}://{url.partition('://')[2]}")
+
+
+def _leave_parent() -> None:
+    """Let a forked child start fsspec's thread anew, without which it would wait for ever.
+
+    fsspec does so by itself from 2025.3.1 on; before, it leaves this call to its user.
+    """
+    asyn = sys.modules.get("fsspec.asyn")
+    if asyn is not None:
+        asyn.reset_lock()
+
+
+os.register_at_fork(after_in_child=_leave_parent)
+
+
+def retried(path: str, call: Callable[[], T]) -> T:
+    """``call()``, tried again where the connection failed.
+
+    Raises:
+        OSError: with `path` as its file name, whatever the store's library raised.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return call()
+        except _LASTING as error:
+            raise type(error)(error.errno or errno.ENOENT, _words(error), path) from None
+        except _LASTING_KINDS as error:
+            raise OSError(errno.EINVAL, _words(error), path) from None
+        except Exception as error:
+            if type(error).__name__ in _CREDENTIALS:
+                raise PermissionError(errno.EACCES, "no credentials were found", path) from None
+            if getattr(error, "errno", None) == errno.EINVAL or "InvalidRange" in str(error):
+                raise BehindEnd(errno.EINVAL, _words(error), path) from None
+            if attempt + 1 == _ATTEMPTS:
+                number = getattr(error, "errno", None) or errno.EIO
+                raise OSError(number, _words(error), path) from error
+        time.sleep(_PAUSE * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def _words(error: BaseException) -> str:
+    named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(named.split()) or type(error).__name__

@@ -1,0 +1,57 @@
+"""What a path or URL says by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+
+from packidx.errors import SourceError
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_PASSWORD = re.compile(r"[^:/]+://[^/@:]*:(?!\d+/)[^@]*@")  # but host:9000/index@1f2e has none
+
+
+def is_url(path: str) -> bool:
+    """Whether `path` is a URL of an object store; ``file://`` is none."""
+    found = _URL.match(path)
+    return found is not None and found[1].lower() != "file"
+
+
+def refuse_password(path: str) -> None:
+    """
+    Raises:
+        SourceError: `path` is a URL with a password in it.
+    """
+    if _PASSWORD.match(path):
+        shown = path.partition("://")[0] + "://" + path.partition("@")[2]
+        raise SourceError(
+            f"the URL of {shown} has a password in it, which would be written into manifests: name "
+            "the place alone, and give credentials where the store's own tools look for them"
+        )
+
+
+def local_path(path: str) -> str:
+    """`path` without ``file://``, its escapes undone; any other path or URL as it is."""
+    found = _URL.match(path)
+    if found is None or found[1].lower() != "file":
+        return path
+    return urllib.parse.unquote(found[2].removeprefix("localhost"))
+
+
+def join(folder: str, name: str) -> str:
+    """`name` below `folder`, as `os.path.join`, of which either may be a URL."""
+    if not is_url(folder):
+        return name if is_url(name) else os.path.join(folder, name)
+    if is_url(name) or os.path.isabs(name):
+        return name
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def absolute(path: str) -> str:
+    """`path` with ``.`` and ``..`` taken out; of a file, from the root of this machine."""
+    found = _URL.match(path)
+    if found is None:
+        return os.path.abspath(path)
+    place = os.path.normpath("/" + found[2]).lstrip("/")  # ".." stops at the bucket
+    return f"{found[1].lower()}://{place}"
