@@ -12,14 +12,16 @@ from packidx.estimate.pool import Call, Pool, WorkerDied, Workers, checked, prep
 from packidx.processor.compared import Compared
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.video import forget_videos
-from packidx.run.ray.tasks import RayTasks, RayWorkerDied, Shared, wants_ray
+from packidx.run.engines import wants_ray
+from packidx.run.ray.process import Shared
+from packidx.run.ray.tasks import RayTasks, RayWorkerDied
 
 
 def open_workers(engine: str, recipe: Recipe, workers: int | None, cpus: int) -> Workers:
     """Who counts by `recipe`.
 
     Args:
-        engine: `packidx.run.ray.tasks.ENGINES`.
+        engine: `packidx.run.engines.ENGINES`.
         recipe: the counter of each process.
         workers: processes, or tasks of Ray at a time, as the user says; None for all there are.
         cpus: processes on this machine.

@@ -16,7 +16,7 @@ from packidx.lengths.table import read_lengths
 from packidx.plan.job import Job
 from packidx.plan.options.plan_options import PlanOptions, inherited, merged
 from packidx.plan.write.write_window import Progress
-from packidx.run.ray.tasks import wants_ray
+from packidx.run.engines import wants_ray
 
 __all__ = ["PlanOptions", "PlanSummary", "plan_packs"]
 

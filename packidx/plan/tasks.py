@@ -27,7 +27,8 @@ from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
 from packidx.plan.write.result import Tally
 from packidx.plan.write.write_window import write_window
-from packidx.run.ray.tasks import RayTasks, RayWorkerDied, Shared
+from packidx.run.ray.process import Shared
+from packidx.run.ray.tasks import RayTasks, RayWorkerDied
 
 Result = TypeVar("Result")
 
