@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench_tools import CAPACITY, Int64s, heading, line, plan, ratio, write_lengths
-from packidx.format.schema import open_writer
+from packidx.format.parquet import open_writer
 from packidx.index import open_index
 from packidx.index.writer import ROW_GROUP
 from packidx.io.files import fsync_path

@@ -13,7 +13,8 @@ from PIL import Image
 from random_records import MODES, text
 
 from packidx.encode import ProcessorEncoder
-from packidx.processor.counter import METHODS, Counter, Counts
+from packidx.format.schema import METHODS
+from packidx.processor.counter import Counter, Counts
 from packidx.processor.families import Family
 from packidx.processor.fingerprint import complete_settings
 from packidx.processor.folder import load_processor

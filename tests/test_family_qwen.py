@@ -20,7 +20,7 @@ from family_processors_qwen import (
 )
 
 from packidx.errors import SourceError
-from packidx.processor.counter import METHODS
+from packidx.format.schema import METHODS
 from packidx.processor.families import FAMILIES as KNOWN
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from packidx.processor.fingerprint import complete_settings

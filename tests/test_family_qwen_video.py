@@ -26,7 +26,8 @@ from transformers.video_utils import VideoMetadata, load_video
 
 from packidx.encode.video import encode_videos, load_video_processor
 from packidx.errors import BadRecord
-from packidx.processor.counter import METHODS, Counter
+from packidx.format.schema import METHODS
+from packidx.processor.counter import Counter
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
 from packidx.processor.families.shared.resize import smart_resize_video
 from packidx.processor.fingerprint import complete_settings

@@ -20,7 +20,7 @@ from manifests import edit, refresh, sign
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex
-from packidx.format.schema import open_writer
+from packidx.format.parquet import open_writer
 from packidx.index import Index, Pack, Sample
 from packidx.index.checksums import file_checksums
 from packidx.index.row_groups import Recent, RowGroups

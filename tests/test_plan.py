@@ -21,7 +21,8 @@ from manifests import write_lengths_manifest
 import packidx.index.writer
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, MismatchError, OptionError, PackidxError, SourceError
-from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOUT_MEDIA, conform
+from packidx.format.parquet import conform
+from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOUT_MEDIA
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.io.files import write_json
 from packidx.plan import PlanOptions

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from packidx.digests import array_digest, file_digest
-from packidx.format import schema
+from packidx.format import parquet, schema
 from packidx.hashing import derive_key
 from packidx.index.order import permute
 
@@ -57,10 +57,10 @@ def test_equal_rows_are_equal_bytes(tmp_path: Path) -> None:
         "key": pa.array([f"k{i}" if i % 4 else None for i in range(30)], pa.string()),
         "media": pa.array(media, schema.MEDIA),
     }
-    whole = schema.conform(pa.table(columns), schema.LENGTHS)
+    whole = parquet.conform(pa.table(columns), schema.LENGTHS)
     chunks = pa.concat_tables([whole.slice(0, 7), whole.slice(7)])
     for number, table in enumerate((whole, chunks)):
-        with schema.open_writer(str(tmp_path / str(number)), schema.LENGTHS) as writer:
+        with parquet.open_writer(str(tmp_path / str(number)), schema.LENGTHS) as writer:
             writer.write_table(table, row_group_size=16)
     assert file_digest(tmp_path / "0") == file_digest(tmp_path / "1")
     for name in columns:

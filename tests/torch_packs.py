@@ -13,7 +13,8 @@ import torch
 from manifests import write_lengths_manifest
 
 from packidx.digests import digest
-from packidx.format.schema import LENGTHS, conform
+from packidx.format.parquet import conform
+from packidx.format.schema import LENGTHS
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from packidx.digests import canonical_json, digest
@@ -24,9 +25,11 @@ from packidx.format.manifest import (
     SnapshotId,
     Transform,
     equal,
+    load,
     unique,
 )
-from packidx.format.schema import FORMAT_VERSION, INDEX_FORMAT
+from packidx.format.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES
+from packidx.io import urls
 
 TABLE_NAMES = ("packs", "samples", "dropped")
 OnLong = Literal["drop", "split", "truncate", "error"]
@@ -38,6 +41,10 @@ MAX_CAPACITY = 1 << 30
 _Tokens = Annotated[int, Range(1, MAX_CAPACITY)]
 _Weight = Annotated[float, Range(0)]
 _ID = re.compile("[0-9a-f]{32}")
+
+TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
+# Columns that a file may lack; they read as null.
+OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": ("media",), "dropped": ()}
 
 
 def is_snapshot_id(text: str) -> bool:
@@ -316,3 +323,13 @@ def snapshot_id(stated: Mapping[str, Any]) -> str:
     }
     windows = [[one[name] for name in names] for one in result["windows"]]
     return digest(canonical_json(head), canonical_json(windows))[:32]
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """A snapshot's manifest, which is as FORMAT.md says.
+
+    Raises:
+        FormatError: it is not, or another version's.
+        OSError: a store cannot be asked.
+    """
+    return load(urls.join(str(folder), "manifest.json"), IndexManifest, "plan again")

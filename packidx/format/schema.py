@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
-from typing import Any
-
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 LENGTHS_FORMAT = "packidx-lengths"
 INDEX_FORMAT = "packidx-index"
@@ -118,64 +111,5 @@ DROPPED = pa.schema(
     ]
 )
 
-
-def open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
-    """A Parquet writer whose bytes depend on the rows alone.
-
-    Compression, encodings and page size are pinned: they are part of the format. Integers are
-    delta-encoded (ids and offsets are nearly sequential), strings that repeat use a dictionary.
-    Packs, which are numbers alone, take LZ4: zstd gains a tenth, and takes longer to set up for
-    each column of a row group than to compress it.
-    """
-    codec: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
-    if schema.equals(PACKS):
-        codec = {"compression": "lz4"}
-    flat = [field for field in schema if not pa.types.is_nested(field.type)]
-    integers = [field.name for field in flat if pa.types.is_integer(field.type)]
-    repeated = {"source", "group", "method", "status", "reason"}
-    return pq.ParquetWriter(
-        os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
-        schema,
-        version="2.6",
-        **codec,
-        use_dictionary=[field.name for field in flat if field.name in repeated],
-        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
-        write_statistics=True,
-        store_schema=True,
-    )
-
-
-def as_arrow(values: NDArray[np.integer]) -> pa.Array:
-    """Integers as Arrow has them, not copied nor looked through for nulls, as `pa.array` does."""
-    kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`table` with exactly the columns of `schema`, absent ones null.
-
-    Raises:
-        pa.ArrowInvalid: a value does not fit the column's type.
-    """
-    columns: list[Any] = []
-    for field in schema:
-        if field.name in table.column_names:
-            columns.append(table.column(field.name).cast(field.type))
-        else:
-            columns.append(_nulls(table.num_rows, field.type))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-_NULLS = 1 << 17
-
-
-@cache
-def _null_block(kind: pa.DataType) -> pa.Array:
-    return pa.nulls(_NULLS, kind)
-
-
-def _nulls(count: int, kind: pa.DataType) -> pa.ChunkedArray:
-    """`count` nulls, all in the memory of the same few."""
-    block = _null_block(kind)
-    chunks = [block] * (count // _NULLS)
-    return pa.chunked_array([*chunks, block.slice(0, count % _NULLS)], kind)
+METHODS = ("exact", "precomputed", "heuristic")
+"""Strongest first; a row's is the weakest of its parts."""

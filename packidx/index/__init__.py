@@ -1,7 +1,8 @@
 """The pack index on disk: publishing, opening and verifying snapshots."""
 
+from packidx.format.rows import Pack, Sample
 from packidx.index.opening import open_index, snapshot_ids
-from packidx.index.reader import Index, Pack, Sample
+from packidx.index.reader import Index
 from packidx.index.writer import SnapshotWriter, read_head, writing
 
 __all__ = [

@@ -5,57 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, NotFoundInIndex, OptionError
-from packidx.format.index import IndexManifest
-from packidx.format.manifest import load
+from packidx.format.index import OPTIONAL, TABLES, read_manifest
+from packidx.format.rows import Pack, Sample
 from packidx.format.schema import PACKS
 from packidx.index.row_groups import RowGroups, readable
-from packidx.index.writer import OPTIONAL, TABLES
 from packidx.io import urls
 from packidx.io.copies import Part, local_copies, local_copy
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
 # neighbouring packs: a step's lie in a row group or two, 0.4 MB of packs, 1 to 2.5 MB of samples.
 _KEPT = {"packs": 2 << 20, "samples": 8 << 20}
-
-
-class Sample(NamedTuple):
-    """One row of the samples table (FORMAT.md): a piece in a pack, and where its record lies."""
-
-    pack_id: int
-    position: int
-    sample_id: int
-    copy: int
-    piece: int
-    token_start: int
-    start: int
-    length: int
-    padded_length: int
-    label_tokens: int | None
-    source: str | None
-    key: str | None
-    shard: int | None
-    row: int | None
-    offset: int | None
-    nbytes: int | None
-    media: list[dict[str, Any]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """One pack: its row of the packs table and its samples in order of position."""
-
-    pack_id: int
-    stats: dict[str, Any]
-    samples: list[Sample]
 
 
 class Index:
@@ -282,16 +249,6 @@ class Index:
             for file, copy in zip(files, copies, strict=True):
                 tables.append(readable(file.path, copy, read))
         return pa.concat_tables(tables)
-
-
-def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """A snapshot's manifest, which is as FORMAT.md says.
-
-    Raises:
-        FormatError: it is not, or another version's.
-        OSError: a store cannot be asked.
-    """
-    return load(urls.join(str(folder), "manifest.json"), IndexManifest, "plan again")
 
 
 def _is_below(uri: str, prefix: str) -> bool:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, OptionError
-from packidx.format.index import IndexManifest, file_name, is_snapshot_id, snapshot_id
+from packidx.format.index import TABLES, IndexManifest, file_name, is_snapshot_id, snapshot_id
 from packidx.format.manifest import sealed
-from packidx.format.schema import DROPPED, PACKS, SAMPLES, open_writer
+from packidx.format.parquet import open_writer
 from packidx.index.checksums import file_checksums
 from packidx.io import storage, urls
 from packidx.io.copies import Part, content_digest, local_copy, overlapped, unsound_file
@@ -35,10 +35,6 @@ from packidx.io.files import (
     write_json,
 )
 from packidx.software import software
-
-TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
-# Columns that a file may lack; they read as null.
-OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": ("media",), "dropped": ()}
 
 # Rows per row group and row groups per file, part of the format: a reader that looks one pack up
 # parses a file's footer, which grows with its groups, and decodes one group.
@@ -240,7 +236,7 @@ class SnapshotWriter:
         if read_head(self._place) != ident:
             head, text = urls.join(self._place, "HEAD"), f"{ident}\n".encode()
             (storage.write if urls.is_url(head) else write_atomic)(head, text)
-        from packidx.index.reader import read_manifest
+        from packidx.format.index import read_manifest
 
         return read_manifest(final), existed
 
@@ -408,7 +404,7 @@ def _table_of(path: str, order: list[str]) -> tuple[int, str]:
 
 def _is_whole(folder: str, ident: str, files: list[dict[str, Any]]) -> bool:
     """Whether a snapshot is there with a sound manifest and just these files."""
-    from packidx.index.reader import read_manifest
+    from packidx.format.index import read_manifest
 
     try:
         manifest = read_manifest(folder)

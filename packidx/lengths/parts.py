@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx import digests as digests_module
-from packidx.format import schema
+from packidx.format import parquet, schema
 from packidx.io import files
 from packidx.io.output_folder import Place
 
@@ -99,7 +99,7 @@ def write_part(place: Place, number: int, table: pa.Table, temporary: str) -> Pa
     Raises:
         OSError: it cannot be written.
     """
-    with schema.open_writer(temporary, schema.LENGTHS) as writer:
+    with parquet.open_writer(temporary, schema.LENGTHS) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
     files.fsync_path(temporary)
     part = Part(

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import FormatError
-from packidx.format.schema import LENGTHS, as_arrow
-
-METHODS = ("exact", "precomputed", "heuristic")  # strongest first
+from packidx.format.parquet import as_arrow
+from packidx.format.schema import LENGTHS
 
 
 class Rows:

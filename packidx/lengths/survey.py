@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError, SourceError
-from packidx.format.schema import LENGTHS
-from packidx.lengths.rows import METHODS
+from packidx.format.schema import LENGTHS, METHODS
 from packidx.lengths.scan import READ, SUMS, is_text, scan_duckdb, scan_polars
 from packidx.pack.histogram import Histogram
 from packidx.plan.engines import ENGINES, Engine

@@ -21,13 +21,13 @@ from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
-from packidx.format.schema import LENGTHS
+from packidx.format.schema import LENGTHS, METHODS
 from packidx.io import ranges as ranges_module
 from packidx.io import urls
 from packidx.io.copies import Part, local_copies, local_copy, overlapped, unsound_file
 from packidx.lengths.open import HELP as _HELP
 from packidx.lengths.open import find_table
-from packidx.lengths.rows import METHODS, Rows, typed
+from packidx.lengths.rows import Rows, typed
 
 
 @dataclass(frozen=True, slots=True)

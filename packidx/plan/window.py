@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int32s, Int64s
 from packidx.errors import OptionError
-from packidx.format.schema import DROPPED, conform
+from packidx.format.parquet import conform
+from packidx.format.schema import DROPPED
 from packidx.hashing import derive_key
 from packidx.lengths.rows import Rows
 from packidx.pack.apart import keep_apart

@@ -16,7 +16,8 @@ from typing import Any
 from packidx.errors import BadRecord, OptionError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows
-from packidx.processor.counter import HEURISTIC, KINDS, METHODS
+from packidx.format.schema import METHODS
+from packidx.processor.counter import HEURISTIC, KINDS
 from packidx.records.conversation import MediaInfo
 
 LISTS, OBJECTS = "lists", "objects"

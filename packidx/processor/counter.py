@@ -23,8 +23,6 @@ from packidx.processor.text.expand import Expanded, expand
 from packidx.processor.text.sequence import Runs, locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, MediaInfo
 
-METHODS = ("exact", "precomputed", "heuristic")
-"""Strongest first; a row's is the weakest of its parts."""
 EXACT, PRECOMPUTED, HEURISTIC = range(3)
 KINDS = ("image", "video", "audio")
 CHARS_PER_TOKEN = 3

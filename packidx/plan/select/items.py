@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError, OptionError
+from packidx.format.parquet import conform
 from packidx.format.reasons import LOST, NOT_ELIGIBLE
-from packidx.format.schema import DROPPED, conform
+from packidx.format.schema import DROPPED
 from packidx.lengths.rows import Rows
 from packidx.plan.options.plan_options import ResolvedOptions
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge

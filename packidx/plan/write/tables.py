@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
-from packidx.format.schema import (
-    PACKS,
-    PIECE_MEDIA,
-    SAMPLES,
-    SAMPLES_WITHOUT_MEDIA,
-    as_arrow,
-    conform,
-)
+from packidx.format.parquet import as_arrow, conform
+from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_WITHOUT_MEDIA
 from packidx.pack.slots import Slots
 from packidx.plan.select.items import Items
 from packidx.plan.select.pieces import SUMMED
