@@ -20,7 +20,8 @@ from packidx.precompute.output import output_names
 from packidx.precompute.slices import Piece, make_pieces
 from packidx.records import shards as sources
 from packidx.records.containers import lines
-from packidx.records.sources.find_shards import Shard, expand_sources
+from packidx.records.shards import Shard
+from packidx.records.sources.find_shards import expand_sources
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 

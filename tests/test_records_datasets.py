@@ -16,8 +16,8 @@ from packidx.errors import SourceError
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import media_size, open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import read_records, read_row, scan
-from packidx.records.sources.find_shards import Shard, expand_sources
+from packidx.records.shards import Shard, read_records, read_row, scan
+from packidx.records.sources.find_shards import expand_sources
 
 datasets.disable_progress_bars()
 

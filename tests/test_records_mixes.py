@@ -15,8 +15,8 @@ from record_files import chats, write
 from packidx.errors import OptionError, SourceError
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
-from packidx.records.shards import read_records, scan
-from packidx.records.sources.find_shards import Shard, expand_sources
+from packidx.records.shards import Shard, read_records, scan
+from packidx.records.sources.find_shards import expand_sources
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from packidx.errors import BadRecord, SourceError
 from packidx.records import shards
 from packidx.records.containers import lines as lines_module
-from packidx.records.shards import read_lines, read_record, scan
-from packidx.records.sources.find_shards import expand_sources, short_names
+from packidx.records.shards import read_lines, read_record, scan, short_names
+from packidx.records.sources.find_shards import expand_sources
 
 BOM = b"\xef\xbb\xbf"
 

@@ -21,9 +21,10 @@ from PIL import Image
 
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media import video as module
+from packidx.records.media import video_headers
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video, forget_videos, media_info, video_info
+from packidx.records.media.video import Video, forget_videos, media_info
+from packidx.records.media.video_headers import video_info
 
 CONTAINERS: list[tuple[str, dict[str, Any]]] = [
     ("h264.mp4", {"frames": 13, "size": (98, 66)}),
@@ -228,7 +229,7 @@ def test_frames_that_a_table_claims_are_not_believed(number: int, tmp_path: Path
 
 def test_huge_frames_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_clip(tmp_path / "a.mp4", frames=2)
-    monkeypatch.setattr(module, "MAX_PIXELS", 96 * 64 - 1)
+    monkeypatch.setattr(video_headers, "MAX_PIXELS", 96 * 64 - 1)
     with pytest.raises(BadRecord, match="media_too_large.*96x64"):
         video_info(str(path))
 

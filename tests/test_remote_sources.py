@@ -31,7 +31,8 @@ from packidx.io.retry import is_transient
 from packidx.precompute import precompute
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.sources.find_shards import expand_sources, short_names
+from packidx.records.shards import short_names
+from packidx.records.sources.find_shards import expand_sources
 from packidx.torch import PackedDataset, PackSampler
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))

@@ -6,7 +6,6 @@ import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,17 +23,16 @@ from packidx.estimate.user_encoder import Encode
 from packidx.io import files, storage, urls
 from packidx.io.copies import overlapped
 from packidx.io.output_folder import Place, remove_abandoned, replacing
-from packidx.io.storage import unreadable
 from packidx.lengths import existing as place
 from packidx.lengths.parts import Part, SourceSums, take_over, tidy
 from packidx.processor.compared import Compared
-from packidx.records.containers.base import file_version
 from packidx.records.layout import layout_from_options
 from packidx.records.media.opener import forget_sizes
+from packidx.records.media.paths import check_folder
 from packidx.records.media.video import forget_videos
 from packidx.records.shard_marks import check_unchanged
-from packidx.records.shards import TASK_BYTES, ShardScan, scan
-from packidx.records.sources.find_shards import Shard, expand_sources, not_read
+from packidx.records.sources.find_shards import expand_sources, not_read
+from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
 from packidx.user_code.transform import Function
@@ -250,29 +248,6 @@ def _run(job: Job, where: Place, pool: Workers, progress: Progress) -> tuple[lis
     return sorted(parts, key=lambda part: part.number), resumed
 
 
-def is_large(shards: Sequence[Shard]) -> bool:
-    """Whether there is work for several processes."""
-    return sum(file_version(shard.path)[0] for shard in shards) > 2 * TASK_BYTES
-
-
-def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> list[ShardScan]:
-    """All shards' scans; hashing lets go of the interpreter, and so does waiting for a store."""
-    total = sum(file_version(shard.path)[0] for shard in shards)
-    done = 0
-    scans = []
-
-    def scan_one(shard: Shard) -> ShardScan:
-        return scan(shard.path, None, shard.container, shard.layout)
-
-    threads = storage.THREADS if any(urls.is_url(shard.path) for shard in shards) else workers
-    with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:
-        for result in pool.map(scan_one, shards):
-            scans.append(result)
-            done += result.nbytes
-            progress("scan", done, total)
-    return scans
-
-
 def check_shards(job: Job) -> None:
     """Raise unless all shards are what they were when they were scanned.
 
@@ -344,19 +319,6 @@ def _check_calibrate(samples: int, can_encode: bool) -> None:
         raise OptionError(f"calibrate is {samples}: give the number of samples to encode")
     if samples and not can_encode:
         raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")
-
-
-def check_folder(path: str | os.PathLike[str] | None) -> str | None:
-    if path is None:
-        return None
-    folder = os.fspath(path)
-    try:
-        found = storage.is_folder(urls.local_path(folder))
-    except OSError as error:
-        raise unreadable(folder, error) from error
-    if not found:
-        raise SourceError(f"the media root {folder} is not a folder: check the path")
-    return urls.local_path(folder)
 
 
 def check_remote(places: Sequence[str]) -> tuple[str, ...]:

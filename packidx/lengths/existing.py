@@ -16,7 +16,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.io import storage, urls
 from packidx.io.copies import Part, local_copy, unsound_file
-from packidx.records.sources.find_shards import short_names
+from packidx.records.shards import short_names
 
 MANIFEST = "manifest.json"
 # The last is the list that publishing to an object store leaves (`packidx.io.publish`).

@@ -11,7 +11,7 @@ from typing import Any
 from packidx.errors import OptionError, SourceError
 from packidx.io import urls
 from packidx.precompute.slices import Tally
-from packidx.records.sources.find_shards import Shard, short_names
+from packidx.records.shards import Shard, short_names
 
 MANIFEST = ".packidx.json"
 """Begins with a dot: nobody who looks for data files takes it for one."""

@@ -19,7 +19,7 @@ from packidx.estimate.rows import BATCH, ShardInfo, examine_batch, raw_records
 from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import LISTS, Values, count_values, names_of
 from packidx.records.containers.base import broken
-from packidx.records.local_shards import local_shard
+from packidx.records.shards import local_shard
 
 _ERRORS = (pa.ArrowException, OSError)
 

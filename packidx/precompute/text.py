@@ -30,7 +30,7 @@ from packidx.records.containers.base import (
 from packidx.records.containers.compressed import GZIP, STREAMS
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines
-from packidx.records.local_shards import local_shard
+from packidx.records.shards import local_shard
 
 Rewrite = Callable[[bytes, Values | BadRecord], bytes]
 """A record's bytes and what it is given → its new bytes."""

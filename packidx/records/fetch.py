@@ -16,6 +16,7 @@ from packidx.errors import (
 )
 from packidx.index import Index, Sample
 from packidx.io import cache, storage, urls
+from packidx.records.keys import check_key, key_of
 
 if TYPE_CHECKING:
     from packidx.records.layout import Layout
@@ -215,29 +216,6 @@ class Fetcher:
         """Shards that seem to have changed, found since this was last asked."""
         said, self._changes = self._changes, []
         return said
-
-
-def key_of(record: Mapping[str, Any], kind: str) -> str | None:
-    """What a record is called in its shard, a container of `kind`; None where it has no name."""
-    from packidx.records.containers.tar.container import KEY, TAR
-    from packidx.records.keys import record_key
-
-    if kind != TAR:
-        return record_key(record)
-    named = record.get(KEY)  # not there where a layout says which members are read
-    return None if named is None else str(named)
-
-
-def check_key(path: str, sample: Sample, found: str | None) -> None:
-    """
-    Raises:
-        ChangedSource: the record is called `found`, which is not what the plan calls it.
-    """
-    if found is not None and sample.key is not None and found != sample.key:
-        raise ChangedSource(
-            f"shard {path} has the record {found!r} where {sample.key!r} was counted: it was"
-            " written anew since, so restore it, or estimate and plan again"
-        )
 
 
 def _size(path: str) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packidx.errors import ChangedSource
+from packidx.index import Sample
+
 _NAMES = ("id", "key", "__key__", "uid")
 
 
@@ -18,3 +21,27 @@ def record_key(record: Mapping[str, Any]) -> str | None:
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return str(value)
     return None
+
+
+def key_of(record: Mapping[str, Any], kind: str) -> str | None:
+    """What a record is called in its shard, a container of `kind`; None where it has no name."""
+    from packidx.records.containers.tar.container import TAR
+    from packidx.records.containers.tar.samples import KEY
+    from packidx.records.keys import record_key
+
+    if kind != TAR:
+        return record_key(record)
+    named = record.get(KEY)  # not there where a layout says which members are read
+    return None if named is None else str(named)
+
+
+def check_key(path: str, sample: Sample, found: str | None) -> None:
+    """
+    Raises:
+        ChangedSource: the record is called `found`, which is not what the plan calls it.
+    """
+    if found is not None and sample.key is not None and found != sample.key:
+        raise ChangedSource(
+            f"shard {path} has the record {found!r} where {sample.key!r} was counted: it was"
+            " written anew since, so restore it, or estimate and plan again"
+        )

@@ -6,23 +6,27 @@ its headers. Any other shard is copied to the local cache first, once, and read 
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
+from packidx.io import cache, urls
+from packidx.io.storage import unreadable
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import Range, RawRecord, ShardScan, container
 from packidx.records.containers.base import TASK_BYTES, Progress
 from packidx.records.containers.lines import decode, read_lines
-from packidx.records.containers.tar.container import MEMBERS, TAR
+from packidx.records.containers.tar.container import TAR
+from packidx.records.containers.tar.samples import MEMBERS
 from packidx.records.dialects.loongforge import TEXTS, with_texts
 from packidx.records.dialects.media_type import check_kinds, stated_kinds
 from packidx.records.dialects.webdataset import with_members
 from packidx.records.layout import DEFAULT, Layout
-from packidx.records.local_shards import local_shard
 from packidx.records.shard_marks import marks_of
 
 __all__ = ["TASK_BYTES", "Range", "RawRecord", "ShardScan", "decode", "read_lines", "read_record"]
@@ -145,3 +149,67 @@ def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, A
 
 def _has_cells(kind: str) -> bool:
     return kind.partition(".")[0] in ("csv", "tsv")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One input file."""
+
+    uri: str
+    """As given."""
+    path: str
+    """Where it is on this machine, or its URL."""
+    source: str
+    """Name of the source it belongs to."""
+    container: str = JSONL
+    """What kind of file it is."""
+    layout: Layout = DEFAULT
+    """How its source names things."""
+    prepared: str | None = None
+    """The folder that Energon has prepared and that lists it."""
+    folder: str = ""
+    """The folder source whose first shard it is, as given; empty of all others."""
+    beside: tuple[str, ...] = ()
+    """Files below `folder` that look like data and are not read."""
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """For each path its shortest suffix, in whole components, that no other path ends with."""
+    parts = [urls.absolute(path).split(os.sep) for path in paths]
+    names = [""] * len(paths)
+    open_ones = list(range(len(paths)))
+    depth = 1
+    while open_ones:
+        for number in open_ones:
+            names[number] = "/".join(parts[number][-depth:])
+        count = collections.Counter(names[number] for number in open_ones)
+        open_ones = [
+            number
+            for number in open_ones
+            if count[names[number]] > 1 and depth < len(parts[number])
+        ]
+        depth += 1
+    return names
+
+
+@contextlib.contextmanager
+def local_shard(path: str) -> Iterator[str]:
+    """A file of this machine with the content of `path`, kept for as long as the block.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    if not urls.is_url(path):
+        yield path
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            copy = stack.enter_context(cache.local(path))
+        except OSError as error:
+            raise unreadable(path, error) from error
+        try:
+            yield copy
+        except SourceError as error:
+            raise SourceError(str(error).replace(copy, path)) from error
+        except BadRecord as error:
+            raise BadRecord(error.reason, error.detail.replace(copy, path)) from error

@@ -12,7 +12,7 @@ from packidx.errors import SourceError
 from packidx.io import ranges, urls
 from packidx.io.ranges import Window
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar.container import is_record, record_of, samples_of
+from packidx.records.containers.tar.samples import is_record, record_of, samples_of
 from packidx.records.containers.tar.stream import Member, Places, members
 from packidx.records.layout import Layout
 from packidx.records.shards import standard

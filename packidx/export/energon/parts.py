@@ -22,7 +22,8 @@ from packidx.export.energon.sources import Sources
 from packidx.index import Index, Sample
 from packidx.io import files, urls
 from packidx.io.output_folder import Place
-from packidx.records.fetch import Fetcher, check_key
+from packidx.records.fetch import Fetcher
+from packidx.records.keys import check_key
 from packidx.run.local import follow_parent
 
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other

@@ -6,144 +6,20 @@ A kind is a name as the manifest has it (``'jsonl'``, ``'json'``, ``'csv.gz'``, 
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Callable
-from typing import get_args
-
-import orjson
-
-from packidx.errors import OptionError, SourceError
-from packidx.format.manifest import Container as Kind
-from packidx.records.containers.array import JsonArray
-from packidx.records.containers.arrow import Arrow
 from packidx.records.containers.base import (
-    BOM,
-    BrokenFile,
     Container,
     Range,
     RawRecord,
     ShardScan,
-    file_blocks,
 )
-from packidx.records.containers.compressed import GZIP, STREAMS, ZSTD, Text
-from packidx.records.containers.delimited import Delimited
-from packidx.records.containers.lines import JsonLines, Lines
-from packidx.records.containers.parquet import Parquet
-from packidx.records.containers.tar.container import Tar
-from packidx.records.containers.text import TextContainer
+from packidx.records.containers.registry import (
+    DEFAULT,
+    KINDS,
+    SUFFIXES,
+    container,
+    kind_of,
+    strip_suffix,
+)
 
 __all__ = ["DEFAULT", "KINDS", "SUFFIXES", "Container", "Range", "RawRecord", "ShardScan"]
 __all__ += ["container", "kind_of", "strip_suffix"]
-
-DEFAULT = "jsonl"
-"""The kind of a shard whose manifest does not say."""
-
-_TEXTS: dict[str, Callable[[], Text]] = {
-    "jsonl": JsonLines,
-    "json": JsonArray,
-    "csv": functools.partial(Delimited, ","),
-    "tsv": functools.partial(Delimited, "\t"),
-}
-_BINARY: dict[str, Callable[[], Container]] = {"parquet": Parquet, "arrow": Arrow, "tar": Tar}
-_CODECS = (GZIP, ZSTD)
-KINDS: tuple[str, ...] = get_args(Kind)
-"""Every kind of container."""
-
-_ENDINGS = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "json", "csv": "csv", "tsv": "tsv"}
-SUFFIXES = (
-    *(f".{ending}" for ending in _ENDINGS),
-    *(f".{ending}.{codec}" for ending in _ENDINGS for codec in _CODECS),
-    *(f".{kind}" for kind in _BINARY),
-)
-"""Endings of file names that hold records."""
-
-
-@functools.cache
-def container(kind: str, delimiter: str | None = None) -> Container:
-    """What reads files of a kind.
-
-    Args:
-        kind: one of `KINDS`.
-        delimiter: between the cells of a table in text, where it is not the kind's own.
-
-    Raises:
-        SourceError: no such kind; it may be a newer version's.
-        OptionError: `delimiter` is not one character, or the kind has none.
-    """
-    if kind not in KINDS:
-        raise SourceError(f"no container of kind {kind!r}: known are {', '.join(KINDS)}")
-    text, _, codec = kind.partition(".")
-    if delimiter is not None:
-        if text not in ("csv", "tsv"):
-            raise OptionError(f"a delimiter is for csv and tsv files, not for {kind}")
-        if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
-            raise OptionError(f"the delimiter is {delimiter!r}: give one ASCII character")
-        return TextContainer(Delimited(delimiter), codec or None)
-    if kind == "jsonl":
-        return Lines()
-    if text in _TEXTS:
-        return TextContainer(_TEXTS[text](), codec or None)
-    return _BINARY[kind]()
-
-
-def strip_suffix(name: str) -> str:
-    """A file's name without the ending that says what it holds."""
-    longest = max((ending for ending in SUFFIXES if name.endswith(ending)), key=len, default="")
-    return name.removesuffix(longest)
-
-
-_OBJECT_BYTES = 16 << 20  # of a file that is a single object, such as a mix
-
-
-def kind_of(path: str) -> str | None:
-    """The kind of a file: by its name, and for ``.json`` by its first character.
-
-    Returns:
-        One of `KINDS`, or None where the name has no known ending, or a ``.json`` file holds an
-        object that is no line of records (a mix, a configuration).
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
-    name = os.path.basename(path)
-    for kind in _BINARY:
-        if name.endswith(f".{kind}"):
-            return kind
-    stem, codec = name, ""
-    for one in _CODECS:
-        if name.endswith(f".{one}"):
-            stem, codec = name.removesuffix(f".{one}"), f".{one}"
-    text = _ENDINGS.get(stem.rpartition(".")[2]) if "." in stem else None
-    if text == "json":
-        text = _array_or_lines(path, codec[1:])
-    return None if text is None else text + codec
-
-
-def _array_or_lines(path: str, codec: str) -> str | None:
-    try:
-        blocks = iter(STREAMS[codec](path)) if codec else file_blocks(path)
-        head = b""
-        for block in blocks:
-            head = (head + block).removeprefix(BOM).lstrip(b" \t\r\n")
-            if head:
-                break
-        if head.startswith(b"["):
-            return "json"
-        line_limit = 64 << 20
-        while b"\n" not in head and len(head) < line_limit and (block := next(blocks, b"")):
-            head += block
-        if _is_object(head.partition(b"\n")[0]):
-            return "jsonl"
-        while len(head) < _OBJECT_BYTES and (block := next(blocks, b"")):
-            head += block
-    except BrokenFile as error:
-        raise SourceError(f"{path}: {error}") from None
-    return None if _is_object(head) else "jsonl"  # one object over several lines, or a bad line
-
-
-def _is_object(text: bytes) -> bool:
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except ValueError:
-        return False

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.io.ranges import Extent
-from packidx.records.containers.tar.container import MEMBERS, Members
+from packidx.records.containers.tar.samples import MEMBERS, Members
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.references import (
     LIST_KEYS,

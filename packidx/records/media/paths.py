@@ -10,7 +10,8 @@ import urllib.parse
 from dataclasses import dataclass
 
 from packidx.errors import BadRecord, SourceError
-from packidx.io import urls
+from packidx.io import storage, urls
+from packidx.io.storage import unreadable
 from packidx.records.media.inside import InRoot, is_inside, real_folder
 from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
 
@@ -187,3 +188,16 @@ def _real_path(path: str) -> str:
 def shortened(text: str, limit: int = 200) -> str:
     """`text`, cut where it is too long for an error's detail."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def check_folder(path: str | os.PathLike[str] | None) -> str | None:
+    if path is None:
+        return None
+    folder = os.fspath(path)
+    try:
+        found = storage.is_folder(urls.local_path(folder))
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    if not found:
+        raise SourceError(f"the media root {folder} is not a folder: check the path")
+    return urls.local_path(folder)

@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from packidx.errors import SourceError
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
-from packidx.records.containers import DEFAULT as JSONL
-from packidx.records.containers import SUFFIXES, container, kind_of, strip_suffix
-from packidx.records.containers.tar.container import TAR, refuse_compressed
+from packidx.records.containers import container, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
-from packidx.records.local_shards import local_shard
-from packidx.records.sources import energon, hf_datasets, mixes, unread
+from packidx.records.shards import Shard, short_names
+from packidx.records.sources import energon, mixes, unread
+from packidx.records.sources.folders import _prepared, in_folder, refuse_compressed_in, source_name
+from packidx.records.sources.kinds import KNOWN, _kind, _mix, is_small
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
-_SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
-_KNOWN = ", ".join(SUFFIXES)
-_JSON = (".json", ".json.gz", ".json.zst")
-"""Endings of files that must be looked into to know what they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One input file."""
-
-    uri: str
-    """As given."""
-    path: str
-    """Where it is on this machine, or its URL."""
-    source: str
-    """Name of the source it belongs to."""
-    container: str = JSONL
-    """What kind of file it is."""
-    layout: Layout = DEFAULT
-    """How its source names things."""
-    prepared: str | None = None
-    """The folder that Energon has prepared and that lists it."""
-    folder: str = ""
-    """The folder source whose first shard it is, as given; empty of all others."""
-    beside: tuple[str, ...] = ()
-    """Files below `folder` that look like data and are not read."""
 
 
 def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
@@ -129,13 +101,11 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
     if not found:
         folder = storage.is_folder(_strip_scheme(arg))
         if folder:
-            _refuse_compressed_in(arg, _strip_scheme(arg))
+            refuse_compressed_in(arg, _strip_scheme(arg))
         nothing = "no such file or folder, or its bucket may not be listed"
         missing = nothing if urls.is_url(arg) else "no such file"
         hint = "no data file in it" if folder else missing
-        raise SourceError(
-            f"{arg}: {hint}; a source is a file ({_KNOWN}), a mix, a glob or a folder"
-        )
+        raise SourceError(f"{arg}: {hint}; a source is a file ({KNOWN}), a mix, a glob or a folder")
     cache.remember_stats(shard.path for shard in found if urls.is_url(shard.path))
     for shard in found:
         _check(shard)
@@ -145,7 +115,7 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
 def _find(arg: str, layout: Layout) -> list[Shard]:
     path = _strip_scheme(arg)
     if storage.is_folder(path):
-        return _in_folder(arg, path, layout)
+        return in_folder(arg, path, layout)
     if storage.is_file(path) or os.path.lexists(path):
         return _single(arg, path, layout)
     file, hash_, names = path.rpartition("#")
@@ -163,45 +133,12 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
 def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
     """The shard that a file is, or the shards of the mix that it is."""
     if path.endswith((".json", *mixes.SUFFIXES)) and storage.is_file(path):
-        mix = _mix(path) if path.endswith(mixes.SUFFIXES) or _is_small(path) else None
+        mix = _mix(path) if path.endswith(mixes.SUFFIXES) or is_small(path) else None
         if mix is not None:
             return _in_mix(path, mix, layout)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
-    name = _source_name(os.path.basename(path), parent)
+    name = source_name(os.path.basename(path), parent)
     return [Shard(uri, path, name, _kind(uri, path, data_type), layout)]
-
-
-def _is_small(path: str) -> bool:
-    return storage.stat(path).nbytes <= 16 << 20
-
-
-def _mix(path: str) -> Any:
-    """The mix in a file, None where a ``.json`` file is none; that file is read again for its
-    records, so a copy of it is kept."""
-    with local_shard(path) as copy:
-        return mixes.load_mix(copy)
-
-
-def _kind(uri: str, path: str, data_type: str | None = None) -> str:
-    if not urls.is_url(path) and not os.path.isfile(path):  # `_check` says what it is
-        return JSONL
-    refuse_compressed(uri)
-    kind = _kind_of(path)
-    if kind is not None or (kind := data_type) is not None:
-        return kind
-    if path.endswith(_JSON):
-        raise SourceError(
-            f"{uri} holds one object that is neither a record nor a mix: write an array of "
-            "records, one record a line, or a mix of data sets with file_name"
-        )
-    raise SourceError(f"{uri} is of an unknown kind: known endings are {_KNOWN}, and .yaml, .yml")
-
-
-def _kind_of(path: str) -> str | None:
-    if not path.endswith(_JSON):
-        return kind_of(path)
-    with local_shard(path) as copy:
-        return kind_of(copy)
 
 
 def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:
@@ -242,92 +179,6 @@ def _of_data_set(path: str, data_set: mixes.DataSet) -> list[Shard]:
     return shards
 
 
-def _in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
-    if energon.is_prepared(path):
-        return _prepared(arg, path, layout)
-    top = os.path.basename(urls.absolute(path)) or "data"
-    shards: list[Shard] = []
-    beside: list[str] = []
-    for _, name, source, prepared in sorted(_files_below(path, top, beside)):
-        inner = os.path.join(path, name)
-        uri = os.path.join(arg, name)
-        if inner.endswith(_JSON):
-            mix = inner.endswith(".json") and _is_small(inner) and _mix(inner) is not None
-            if mix or _kind_of(inner) is None:
-                continue  # a mix or a configuration beside the data
-        kind = _kind(uri, inner)
-        shards.append(Shard(uri, inner, source, kind, layout, prepared or None))
-    if shards and beside:
-        shards[0] = dataclasses.replace(shards[0], folder=arg, beside=tuple(sorted(beside)))
-    return shards
-
-
-def _prepared(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
-    """The tars of a split of a folder that Energon has prepared: one source, in its order."""
-    name = os.path.basename(urls.absolute(path)) or "data"
-    source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
-    return [
-        Shard(os.path.join(arg, one), os.path.join(path, one), source, TAR, layout, path)
-        for one in energon.shard_names(path, split)
-    ]
-
-
-def _refuse_compressed_in(arg: str, folder: str) -> None:
-    """Say why a folder of compressed tars alone has no data file."""
-    for here, _, files in storage.walk(folder):
-        for name in sorted(files):
-            refuse_compressed(os.path.join(arg, _below(here, folder), name))
-
-
-def _below(path: str, folder: str) -> str:
-    """`path` as seen from `folder`; empty for that itself."""
-    if urls.is_url(folder):
-        return path.removeprefix(folder.rstrip("/")).strip("/")
-    below = os.path.relpath(path, folder)
-    return "" if below == "." else below
-
-
-def _source_name(name: str, parent: str) -> str:
-    """`name` without suffix and shard number; `parent` where nothing is left of it."""
-    folder, base = os.path.split(name)
-    stem = _SHARD_NUMBER.sub("", strip_suffix(base))
-    return os.path.join(folder, stem) if stem else (folder or parent)
-
-
-def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str, str, str, str]]:
-    """(what to sort by, path below `folder`, source, the prepared folder that lists it or nothing)
-    of every data file; `beside` is given the paths of those that look like data."""
-    seen = set()
-    for here, folders, files in storage.walk(folder):
-        real = here if urls.is_url(here) else os.path.realpath(here)
-        if real in seen:  # a symbolic link back up
-            folders.clear()
-            continue
-        seen.add(real)
-        prepared = energon.FOLDER in folders
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        below = _below(here, folder)
-        if prepared:
-            folders.clear()
-            for number, name in enumerate(energon.shard_names(here)):
-                yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below, here
-            continue
-        if hf_datasets.STATE in files:
-            folders.clear()
-            for name in hf_datasets.file_names(here):
-                path = os.path.join(below, name)
-                yield path, path, below or top, ""
-            continue
-        for name in files:
-            if name.startswith(".") or name == hf_datasets.SPLITS:
-                continue
-            if name.endswith(SUFFIXES):
-                path = os.path.join(below, name)
-                yield path, path, _source_name(path, top), ""
-            elif unread.looks_like_data(name):
-                beside.append(os.path.join(below, name))
-
-
 def _check(shard: Shard) -> None:
     try:
         shard.uri.encode()
@@ -349,22 +200,3 @@ def _strip_scheme(arg: str) -> str:
     """The path of a ``file://`` URL; of any other one, its one spelling."""
     urls.refuse_password(arg)
     return urls.absolute(arg) if urls.is_url(arg) else urls.local_path(arg)
-
-
-def short_names(paths: Sequence[str]) -> list[str]:
-    """For each path its shortest suffix, in whole components, that no other path ends with."""
-    parts = [urls.absolute(path).split(os.sep) for path in paths]
-    names = [""] * len(paths)
-    open_ones = list(range(len(paths)))
-    depth = 1
-    while open_ones:
-        for number in open_ones:
-            names[number] = "/".join(parts[number][-depth:])
-        count = collections.Counter(names[number] for number in open_ones)
-        open_ones = [
-            number
-            for number in open_ones
-            if count[names[number]] > 1 and depth < len(parts[number])
-        ]
-        depth += 1
-    return names

@@ -14,14 +14,13 @@ records in order gets media as `Extent`s; a reader of one sample gets their byte
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import SourceError
 from packidx.io.ranges import Extent, Window
 from packidx.records.containers.base import (
     TASK_BYTES,
@@ -35,15 +34,21 @@ from packidx.records.containers.base import (
     read_bytes,
     too_few,
 )
-from packidx.records.containers.lines import decode
-from packidx.records.containers.tar.stream import CutMember, Member, Places, Stream, members
+from packidx.records.containers.tar.samples import (
+    RECORD,
+    Sample,
+    decoded,
+    duplicate,
+    is_record,
+    is_text,
+    nothing,
+    record_of,
+    samples_of,
+)
+from packidx.records.containers.tar.stream import Places, Stream, members
 
 TAR = "tar"
 """The kind of container."""
-MEMBERS = "__members__"
-"""Where a record has its sample's files, as `Members`, until `records.webdataset` places them."""
-KEY = "__key__"
-"""Where a record has its sample's key, as in a WebDataset."""
 
 COMPRESSED = {
     **dict.fromkeys((".tgz", ".tar.gz"), "gunzip"),
@@ -53,21 +58,8 @@ COMPRESSED = {
     ".tar.lz4": "unlz4",
 }
 """Endings of tars of which no byte range can be read, and what unpacks them."""
-
-_RECORD = "json"  # the extension
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
 _SCAN_BLOCK = 1 << 14
-
-_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
-_META = re.compile(r"__[^/]*__($|/)")
-
-
-class Members(NamedTuple):
-    """The files of a sample."""
-
-    key: str
-    files: dict[str, bytes | Extent]
-    """Name in the tar → content, in the order of the tar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +77,10 @@ class Tar:
         self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
     ) -> ShardScan:
         hashing, keys, cuts = Hashing(), _Keys(), _Cuts(task_bytes)
-        passed = progress or _nothing
+        passed = progress or nothing
         nbytes, at = file_version(path)[0], 0
         stream = Places(Window(path, nbytes, _SCAN_BLOCK), 0, hashing.add)
-        last: _Sample | None = None
+        last: Sample | None = None
         try:
             for last in samples_of(members(stream, content=is_record, whole=True)):
                 cuts.add(last)
@@ -111,8 +103,8 @@ class Tar:
                 for member in sample.extensions.values():
                     if member.data is None:
                         member.data = Extent(window, member.offset, member.nbytes)
-                record = _duplicate(sample) if row in repeated else _decoded(sample)
-                key = sample.key if _is_text(sample.key) else None
+                record = duplicate(sample) if row in repeated else decoded(sample)
+                key = sample.key if is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
                 row += 1
         except BrokenFile as error:
@@ -151,102 +143,7 @@ def refuse_compressed(uri: str) -> None:
         )
 
 
-@dataclass(slots=True)
-class _Sample:
-    """Neighbouring members of one key."""
-
-    key: str
-    start: int
-    end: int
-    extensions: dict[str, Member] = field(default_factory=dict)
-
-
-def samples_of(found: Iterator[Member]) -> Iterator[_Sample]:
-    """Members grouped by key; one that its sample has already begins another of that key."""
-    sample: _Sample | None = None
-    try:
-        for member in found:
-            if (named := _named(member.name)) is None:
-                continue
-            key, extension = named
-            if sample is None or sample.key != key or extension in sample.extensions:
-                if sample is not None:
-                    yield sample
-                sample = _Sample(key, member.start, member.end)
-            sample.extensions[extension] = member
-            sample.end = member.end
-    except CutMember as error:
-        named = _named(error.name)
-        if sample is not None and named is not None and named[0] != sample.key:
-            yield sample  # the cut is in the next one
-        raise
-    if sample is not None:
-        yield sample
-
-
-def _named(name: str) -> tuple[str, str] | None:
-    """Key and extension of a member; None where `webdataset` passes over it, too: it has no key, or
-    is about the data set."""
-    found = None if _META.match(name) else _NAME.fullmatch(name)
-    return None if found is None else (found[1], found[2].lower())
-
-
-def _nothing(nbytes: int) -> None:
-    pass
-
-
-def is_record(name: str) -> bool:
-    named = _named(name)
-    return named is not None and named[1] == _RECORD
-
-
-def _decoded(sample: _Sample) -> dict[str, Any] | BadRecord:
-    try:
-        return record_of(sample)
-    except BadRecord as error:
-        return error.with_traceback(None)
-    except (MemoryError, RecursionError) as error:
-        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
-
-
-def record_of(sample: _Sample, where: str = "") -> dict[str, Any]:
-    if not _is_text(sample.key):
-        raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
-    wrong = next((one for one in sample.extensions.values() if one.wrong is not None), None)
-    if wrong is not None and wrong.wrong is not None:
-        text = f"member {wrong.name!r}: {wrong.wrong.detail}{where}"
-        raise BadRecord(wrong.wrong.reason, text)
-    member = sample.extensions.get(_RECORD)
-    if member is None:
-        has = ", ".join(sample.extensions)[:200]
-        text = f"sample {sample.key!r} has no json member, only {has}: a record is that{where}"
-        raise BadRecord("bad_record", text)
-    content = member.data if isinstance(member.data, bytes) else b""
-    record = decode(content, f" (member {member.name!r} of the shard){where}")
-    files = {one.name: one.data or b"" for one in sample.extensions.values() if one is not member}
-    if record.get("id") in (None, ""):
-        record["id"] = sample.key
-    return {**record, KEY: sample.key, MEMBERS: Members(sample.key, files)}
-
-
-def _duplicate(sample: _Sample) -> BadRecord:
-    names = ", ".join(member.name for member in sample.extensions.values())
-    return BadRecord(
-        "duplicate_key",
-        f"the shard has samples of the key {sample.key!r} before these members ({names[:200]}): "
-        "members of one sample stand side by side, and keys are unique",
-    )
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _broken(path: str, error: BrokenFile, last: _Sample | None) -> SourceError:
+def _broken(path: str, error: BrokenFile, last: Sample | None) -> SourceError:
     behind = "no sample is whole" if last is None else f"the last whole sample is {last.key!r}"
     return SourceError(f"{path}: {error}; {behind}: restore the shard or write it again")
 
@@ -262,14 +159,14 @@ class _Cuts:
         self._done: list[tuple[int, int, int, int, int]] = []
         self._start = self._first = self._weight = self._end = 0
 
-    def add(self, sample: _Sample) -> None:
+    def add(self, sample: Sample) -> None:
         """The next sample."""
         if self._weight >= self._task_bytes:
             self._close()
         if self.number == self._first:
             self._start = sample.start
         for extension, member in sample.extensions.items():
-            read = member.nbytes if extension == _RECORD else min(member.nbytes, _GLANCE)
+            read = member.nbytes if extension == RECORD else min(member.nbytes, _GLANCE)
             self._weight += member.offset - member.start + read
         self._end = sample.end
         self.number += 1

@@ -1,0 +1,126 @@
+"""Members of a tar as samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from packidx.errors import BadRecord
+from packidx.io.ranges import Extent
+from packidx.records.containers.lines import decode
+from packidx.records.containers.tar.stream import CutMember, Member
+
+MEMBERS = "__members__"
+"""Where a record has its sample's files, as `Members`, until `records.webdataset` places them."""
+KEY = "__key__"
+"""Where a record has its sample's key, as in a WebDataset."""
+
+RECORD = "json"  # the extension
+
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")
+
+
+class Members(NamedTuple):
+    """The files of a sample."""
+
+    key: str
+    files: dict[str, bytes | Extent]
+    """Name in the tar → content, in the order of the tar."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """Neighbouring members of one key."""
+
+    key: str
+    start: int
+    end: int
+    extensions: dict[str, Member] = field(default_factory=dict)
+
+
+def samples_of(found: Iterator[Member]) -> Iterator[Sample]:
+    """Members grouped by key; one that its sample has already begins another of that key."""
+    sample: Sample | None = None
+    try:
+        for member in found:
+            if (named := _named(member.name)) is None:
+                continue
+            key, extension = named
+            if sample is None or sample.key != key or extension in sample.extensions:
+                if sample is not None:
+                    yield sample
+                sample = Sample(key, member.start, member.end)
+            sample.extensions[extension] = member
+            sample.end = member.end
+    except CutMember as error:
+        named = _named(error.name)
+        if sample is not None and named is not None and named[0] != sample.key:
+            yield sample  # the cut is in the next one
+        raise
+    if sample is not None:
+        yield sample
+
+
+def _named(name: str) -> tuple[str, str] | None:
+    """Key and extension of a member; None where `webdataset` passes over it, too: it has no key, or
+    is about the data set."""
+    found = None if _META.match(name) else _NAME.fullmatch(name)
+    return None if found is None else (found[1], found[2].lower())
+
+
+def nothing(nbytes: int) -> None:
+    pass
+
+
+def is_record(name: str) -> bool:
+    named = _named(name)
+    return named is not None and named[1] == RECORD
+
+
+def decoded(sample: Sample) -> dict[str, Any] | BadRecord:
+    try:
+        return record_of(sample)
+    except BadRecord as error:
+        return error.with_traceback(None)
+    except (MemoryError, RecursionError) as error:
+        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+
+
+def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
+    if not is_text(sample.key):
+        raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
+    wrong = next((one for one in sample.extensions.values() if one.wrong is not None), None)
+    if wrong is not None and wrong.wrong is not None:
+        text = f"member {wrong.name!r}: {wrong.wrong.detail}{where}"
+        raise BadRecord(wrong.wrong.reason, text)
+    member = sample.extensions.get(RECORD)
+    if member is None:
+        has = ", ".join(sample.extensions)[:200]
+        text = f"sample {sample.key!r} has no json member, only {has}: a record is that{where}"
+        raise BadRecord("bad_record", text)
+    content = member.data if isinstance(member.data, bytes) else b""
+    record = decode(content, f" (member {member.name!r} of the shard){where}")
+    files = {one.name: one.data or b"" for one in sample.extensions.values() if one is not member}
+    if record.get("id") in (None, ""):
+        record["id"] = sample.key
+    return {**record, KEY: sample.key, MEMBERS: Members(sample.key, files)}
+
+
+def duplicate(sample: Sample) -> BadRecord:
+    names = ", ".join(member.name for member in sample.extensions.values())
+    return BadRecord(
+        "duplicate_key",
+        f"the shard has samples of the key {sample.key!r} before these members ({names[:200]}): "
+        "members of one sample stand side by side, and keys are unique",
+    )
+
+
+def is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
