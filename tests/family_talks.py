@@ -14,7 +14,8 @@ from random_records import MODES, text
 
 from packidx.encode import ProcessorEncoder
 from packidx.format.schema import METHODS
-from packidx.processor.counter import Counter, Counts
+from packidx.processor.counter import Counter
+from packidx.processor.counts import Counts
 from packidx.processor.families import Family
 from packidx.processor.fingerprint import complete_settings
 from packidx.processor.folder import load_processor

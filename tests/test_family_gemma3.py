@@ -13,10 +13,10 @@ import torch
 from transformers import Gemma3ImageProcessor, Gemma3Processor
 
 from packidx.errors import SourceError
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.gemma3 import Gemma3Vision
 from packidx.processor.fingerprint import complete_settings
-from packidx.processor.folder import ProcessorFiles
 from packidx.records.conversation import MediaInfo
 
 FAMILY = FAMILIES["Gemma3Processor"]

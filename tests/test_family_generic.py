@@ -21,7 +21,8 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.generic import GenericVision, load_generic
 from packidx.encode.loading import files_of
 from packidx.errors import OptionError, SourceError
-from packidx.processor.counter import HEURISTIC, Counter
+from packidx.processor.counter import Counter
+from packidx.processor.counts import HEURISTIC
 from packidx.processor.families import FAMILIES
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn

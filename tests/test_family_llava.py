@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from packidx.errors import BadRecord, SourceError
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.families import FAMILIES
 from packidx.processor.families.llava import TiledLlavaVision
 from packidx.processor.fingerprint import complete_settings
-from packidx.processor.folder import ProcessorFiles
 from packidx.records.conversation import MediaInfo
 
 Made = tuple[Any, ProcessorFiles]

@@ -14,8 +14,10 @@ from tokenizers.trainers import BpeTrainer
 
 from packidx.errors import MismatchError
 from packidx.processor import load_processor
+from packidx.processor.text import backends
 from packidx.processor.text import encoder as module
-from packidx.processor.text.encoder import TextEncoder, choose_engine
+from packidx.processor.text.backends import choose_engine
+from packidx.processor.text.encoder import TextEncoder
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
 WORDS += ["  ", "def f(x):\n\t", "1234", "<think>", "ﬁ", "\x00", "K", "ẞ", "<s>"]
@@ -87,7 +89,7 @@ def reference(tokenizer: Tokenizer, text: str, span: tuple[int, int]) -> set[int
 
 
 @pytest.mark.parametrize("name", ["qwen", "spaced", "lower"])
-@pytest.mark.parametrize("engine", module.ENGINES)
+@pytest.mark.parametrize("engine", backends.ENGINES)
 def test_borders_are_those_of_the_offsets(
     tokenizers: dict[str, Tokenizer], name: str, engine: str
 ) -> None:

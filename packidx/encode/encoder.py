@@ -14,9 +14,11 @@ from packidx.encode.patches import check_grids, check_settings, check_tiles, not
 from packidx.encode.video import encode_videos, load_video_processor
 from packidx.encode.video_positions import video_positions
 from packidx.errors import BadRecord, OptionError
-from packidx.processor.counter import Counter, MediaColumns, media_token_in_text
+from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counter import Counter, media_token_in_text
+from packidx.processor.counts import MediaColumns
 from packidx.processor.fingerprint import setting_differences
-from packidx.processor.folder import ProcessorFiles, load_processor
+from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo

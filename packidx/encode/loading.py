@@ -10,15 +10,15 @@ from tokenizers import Tokenizer
 
 from packidx.encode.torchvision_cpu import allow_cuda_torchvision
 from packidx.errors import MissingExtraError, OptionError
-from packidx.processor.families import VisionFamily
-from packidx.processor.folder import (
+from packidx.processor.assemble import (
     ProcessorFiles,
     assemble,
     default_template,
-    load_processor,
     named_tokens,
     plain_tokenizer,
 )
+from packidx.processor.families import VisionFamily
+from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
 INSTALL = 'pip install "packidx[transformers,torch]"'

@@ -9,10 +9,10 @@ import numpy as np
 
 from packidx.encode.loading import transformers_class
 from packidx.errors import MismatchError
-from packidx.processor.counter import KINDS, MediaColumns
+from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counts import KINDS, MediaColumns
 from packidx.processor.families import FAMILIES
 from packidx.processor.fingerprint import complete_settings, setting_differences
-from packidx.processor.folder import ProcessorFiles
 
 
 def check_settings(processor: Any, files: ProcessorFiles, kind: str) -> Any:

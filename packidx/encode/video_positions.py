@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from packidx.encode.loading import transformers_class
-from packidx.processor.folder import ProcessorFiles
+from packidx.processor.assemble import ProcessorFiles
 
 if TYPE_CHECKING:
     import torch

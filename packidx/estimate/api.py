@@ -26,6 +26,7 @@ from packidx.io.output_folder import Place, remove_abandoned, replacing
 from packidx.lengths import existing as place
 from packidx.lengths.parts import Part, SourceSums, take_over, tidy
 from packidx.processor.compared import Compared
+from packidx.processor.text import backends
 from packidx.records.layout import layout_from_options
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.paths import check_folder
@@ -155,7 +156,7 @@ def estimate_lengths(
     progress = progress or silent
     limit = read_limit(max_rejected)
     asked, workers = workers, num_workers(workers)
-    wanted = text_engines.check_engine(text_engine)
+    wanted = backends.check_engine(text_engine)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing = place.check_place(output)

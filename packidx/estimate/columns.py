@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Int64s
 from packidx.format import schema
 from packidx.format.schema import METHODS
-from packidx.processor.counter import KINDS, UNKNOWN, Counts, MediaColumns
+from packidx.processor.counts import KINDS, UNKNOWN, Counts, MediaColumns
 
 
 def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.Array]:

@@ -8,9 +8,11 @@ from typing import Any
 
 from packidx.errors import BadRecord, OptionError
 from packidx.estimate.user_encoder import Encode, ForeignEncoder, Measured, counts_of
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import Compared
-from packidx.processor.counter import Counter, Counts
-from packidx.processor.folder import ProcessorFiles, load_processor
+from packidx.processor.counter import Counter
+from packidx.processor.counts import Counts
+from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse

@@ -18,7 +18,8 @@ from packidx.estimate.columns import count_columns
 from packidx.estimate.counter import Examined, RecordCounter, without_references
 from packidx.format import schema
 from packidx.io import storage
-from packidx.processor.counter import OUT_OF_MEMORY, Counts
+from packidx.processor.counter import OUT_OF_MEMORY
+from packidx.processor.counts import Counts
 from packidx.records import shards
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo

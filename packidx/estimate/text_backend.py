@@ -6,30 +6,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from packidx.errors import BadRecord, LimitError, OptionError
+from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import ShardInfo, examine, raw_records
-from packidx.processor.text.encoder import ENGINES, choose_engine
+from packidx.processor.text.backends import choose_engine
 from packidx.records.shards import Range, ShardScan
 
 NUM_TEXTS = 512
 """Texts that both engines tokenize before the faster one is trusted."""
 
 _NUM_RANGES = 64
-
-
-def check_engine(wanted: str | None) -> str | None:
-    """An engine's name as an option; ``'auto'`` is None.
-
-    Raises:
-        OptionError: there is no such engine.
-    """
-    if wanted is None or wanted == "auto":
-        return None
-    if wanted not in ENGINES:
-        known = ", ".join(("auto", *ENGINES))
-        raise OptionError(f"text-engine is {wanted!r}: choose one of {known}")
-    return wanted
 
 
 def choose(

@@ -11,7 +11,7 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, OptionError, PackidxError
-from packidx.processor.counter import EXACT, KINDS, UNKNOWN, Counts, MediaColumns
+from packidx.processor.counts import EXACT, KINDS, UNKNOWN, Counts, MediaColumns
 from packidx.records.conversation import Conversation
 from packidx.user_code.named import fingerprint_of, load_named, name_of
 

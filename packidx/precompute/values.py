@@ -17,7 +17,7 @@ from packidx.errors import BadRecord, OptionError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.rows import Row, ShardInfo, count_rows
 from packidx.format.schema import METHODS
-from packidx.processor.counter import HEURISTIC, KINDS
+from packidx.processor.counts import HEURISTIC, KINDS
 from packidx.records.conversation import MediaInfo
 
 LISTS, OBJECTS = "lists", "objects"

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packidx.processor.counter import Counter, Counts
-    from packidx.processor.folder import ProcessorFiles, load_processor
+    from packidx.processor.assemble import ProcessorFiles
+    from packidx.processor.counter import Counter
+    from packidx.processor.counts import Counts
+    from packidx.processor.folder import load_processor
 
 __all__ = ["Counter", "Counts", "ProcessorFiles", "load_processor"]
 

@@ -15,72 +15,28 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import TEXT, Compared
-from packidx.processor.families import Expansion, MediaCounts
-from packidx.processor.folder import ProcessorFiles
+from packidx.processor.counts import (
+    EXACT,
+    HEURISTIC,
+    KINDS,
+    PRECOMPUTED,
+    UNKNOWN,
+    Counts,
+    MediaColumns,
+    fill,
+    stated,
+)
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.expand import Expanded, expand
 from packidx.processor.text.sequence import Runs, locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, MediaInfo
 
-EXACT, PRECOMPUTED, HEURISTIC = range(3)
-KINDS = ("image", "video", "audio")
 CHARS_PER_TOKEN = 3
-TOKENS_PER_MEDIUM = 500
-"""Guesses where nothing better is known, as trainers make them."""
-UNKNOWN = -1
 
 
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
-
-
-@dataclass(slots=True)
-class MediaColumns:
-    """m media of n samples, in order of appearance; `UNKNOWN` where a number is not known."""
-
-    offsets: Int64s
-    """``[n + 1]``; sample i's media are ``offsets[i]:offsets[i + 1]``."""
-    kind: Int64s
-    """``[m]`` number in `KINDS`."""
-    tokens: Int64s
-    """``[m]`` from the first to the last token that carries its features."""
-    grid: Int64s
-    """``[m, 3]`` (t, h, w) in patches."""
-    patches: Int64s
-    """``[m]``"""
-    cost: Int64s
-    """``[m]`` sum of patches² per attention span."""
-    at: Int64s
-    """``[m]`` its first token in the sample."""
-    method: Int64s
-    """``[m]`` number in `METHODS`."""
-    expansions: list[Expansion | None]
-    errors: dict[int, BadRecord] = field(default_factory=dict)
-    """By the medium's number."""
-
-    @property
-    def owners(self) -> Int64s:
-        """``[m]`` the sample of each medium."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-
-@dataclass(slots=True)
-class Counts:
-    """n samples' counts, int64 ``[n]`` each; `UNKNOWN` where a number is not known."""
-
-    text_tokens: Int64s
-    image_tokens: Int64s
-    video_tokens: Int64s
-    audio_tokens: Int64s
-    length: Int64s
-    label_tokens: Int64s
-    vision_patches: Int64s
-    vision_cost: Int64s
-    method: Int64s
-    """Number in `METHODS`."""
-    media: MediaColumns
-    errors: dict[int, BadRecord]
-    """Why a sample has no counts, by its number."""
 
 
 @dataclass(slots=True)
@@ -148,7 +104,7 @@ class Counter:
         """The media side of `count`; what cannot be used is in the columns' errors."""
         listed = [medium for c in conversations for medium in c.media]
         known = [info for one in infos for info in one]
-        columns = _stated(conversations, [medium.tokens for medium in listed])
+        columns = stated(conversations, [medium.tokens for medium in listed])
         columns.kind = np.array([KINDS.index(medium.kind) for medium in listed], np.int64)
         vision = self.files.vision if self.files is not None else None
         if self.files is not None and vision is None:
@@ -172,10 +128,10 @@ class Counter:
             method = self._media_method(name)
             if name == "image":
                 sizes = np.array([(info.height, info.width) for info in given], np.int64)
-                _fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
+                fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
                 _refuse_sizes(columns, chosen, sizes)
             else:
-                _fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
+                fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
         if vision.one_kind_per_sample:
             self._refuse_two_kinds(columns, len(conversations))
         return columns
@@ -319,40 +275,6 @@ def _given_labels(conversation: Conversation) -> int:
     if conversation.labels is None:
         return max(len(conversation.input_ids or ()) - 1, 0)
     return sum(label >= 0 for label in conversation.labels[1:])
-
-
-def _stated(conversations: Sequence[Conversation], tokens: list[int | None]) -> MediaColumns:
-    """Columns of all media as far as the records state them."""
-    offsets = np.zeros(len(conversations) + 1, np.int64)
-    np.cumsum([len(c.media) for c in conversations], out=offsets[1:])
-    num = len(tokens)
-    unknown = [np.full(num, UNKNOWN, np.int64) for _ in range(4)]
-    return MediaColumns(
-        offsets=offsets,
-        kind=unknown[0],
-        tokens=np.array([TOKENS_PER_MEDIUM if n is None else n for n in tokens], np.int64),
-        grid=np.full((num, 3), UNKNOWN, np.int64),
-        patches=unknown[1],
-        cost=unknown[2],
-        at=unknown[3],
-        method=np.array([HEURISTIC if n is None else PRECOMPUTED for n in tokens], np.int64),
-        expansions=[None] * num,
-    )
-
-
-def _fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, method: int) -> None:
-    """Put a family's counts where `chosen` says."""
-    columns.tokens[chosen] = counts.tokens
-    columns.method[chosen] = method
-    if counts.grids.any():
-        columns.grid[chosen] = counts.grids
-        columns.patches[chosen] = counts.patches
-        columns.cost[chosen] = counts.cost
-    if counts.expansions is not None:
-        for number, expansion in zip(chosen, counts.expansions, strict=True):
-            columns.expansions[number] = expansion
-    for number, error in counts.errors.items():
-        columns.errors[chosen[number]] = error
 
 
 def _refuse_sizes(columns: MediaColumns, chosen: Sequence[int], sizes: Int64s) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,15 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.digests import digest
-from packidx.errors import PackidxError, SourceError
-from packidx.processor.chat_template.chat_template import ChatTemplate
-from packidx.processor.families import VisionFamily, find_family
-from packidx.processor.fingerprint import complete_settings, processor_fingerprint
+from packidx.errors import SourceError
+from packidx.processor.assemble import (
+    ProcessorFiles,
+    assemble,
+    default_template,
+    named_tokens,
+    plain_tokenizer,
+)
+from packidx.processor.families import VisionFamily
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
 PATTERNS = [
@@ -31,77 +34,7 @@ PATTERNS = [
     *("chat_template.json", "chat_template.jinja"),
 ]
 """What is fetched of a model that is given by name."""
-
-SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-@dataclass
-class ProcessorFiles:
-    """A processor without its code. Any part may be None; picklable."""
-
-    name: str
-    tokenizer: Tokenizer | None
-    """Neither padding nor truncating."""
-    template: ChatTemplate | None
-    vision: VisionFamily | None
-    image_settings: dict[str, Any] | None
-    video_settings: dict[str, Any] | None
-    own_settings: dict[str, Any] = field(default_factory=dict)
-    """Of the processor itself, where they change tokens."""
-    bos_token: str | None = None
-    pad_token: str | None = None
-    policy: LabelPolicy = DEFAULT_POLICY
-    folder: str | None = None
-    """Where the files lie, None for a processor that was given as an object."""
-    family: str | None = None
-    """Name of its `Family`; None where there is no such file."""
-    source_digest: str | None = None
-    """SHA-256 of the folder's files: a fingerprint that is quicker to make, and says less."""
-    unknown: str | None = None
-    """Why its media cannot be counted, where it takes some."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether our tests hold its arithmetic to the real processor's: of a family of ours, or
-        of text alone."""
-        return self.family is not None or self.image_settings is None
-
-    def fingerprint(self) -> str:
-        """What must be equal where lengths are counted and where samples are built, as SHA-256."""
-        return self._fingerprint
-
-    @cached_property
-    def feature_ids(self) -> tuple[int, ...]:
-        """Ids of the tokens that stand for features of media."""
-        if self.vision is None or self.tokenizer is None:
-            return ()
-        ids = {self.tokenizer.token_to_id(token) for token in self.vision.feature_tokens.values()}
-        return tuple(sorted(ident for ident in ids if ident is not None))
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        policy = self.policy.describe()
-        if self.template is not None and self.template.used_tokens:
-            policy["special_tokens"] = self.template.used_tokens
-        return processor_fingerprint(
-            tokenizer_json=None if self.tokenizer is None else self.tokenizer.to_str(),
-            template=None if self.template is None else self.template.source,
-            image_settings=self.image_settings,
-            video_settings=self.video_settings,
-            own_settings=self.own_settings,
-            policy=policy,
-        )
-
-    def adds_special_tokens(self, text: str) -> bool:
-        """Whether the tokenizer adds its special tokens to what the template wrote.
-
-        As transformers 5.23: `ProcessorMixin.apply_chat_template` lets it, except where the
-        template wrote a BOS; a tokenizer alone never does.
-        """
-        if self.image_settings is None:
-            return False
-        return not (self.bos_token and text.startswith(self.bos_token))
 
 
 def load_processor(
@@ -208,105 +141,6 @@ def _load_generic(folder: str) -> VisionFamily:
     return vision
 
 
-def assemble(
-    *,
-    name: str,
-    tokenizer: Tokenizer | None,
-    template: str | None,
-    special_tokens: dict[str, str],
-    processor_class: str | None,
-    image_settings: Mapping[str, Any] | None,
-    video_settings: Mapping[str, Any] | None,
-    own_settings: Mapping[str, Any],
-    policy: LabelPolicy = DEFAULT_POLICY,
-    folder: str | None = None,
-    foreign: Callable[[], VisionFamily],
-) -> ProcessorFiles:
-    """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`.
-
-    Args:
-        foreign: counts the media where no family does; it may raise a PackidxError.
-    """
-    family = None if image_settings is None else find_family(processor_class, image_settings)
-    further = family.settings if family else ()
-    vision, image, video, unknown = None, None, None, None
-    given = {name: own_settings.get(name) for name in further}
-    own = complete_settings(given, family.own_defaults if family else None, further)
-    if video_settings is not None and family is not None and family.video_defaults:
-        video = complete_settings(
-            video_settings, family.video_defaults, further, family.older_names
-        )
-    if image_settings is not None:
-        defaults = family.image_defaults if family else None
-        older_names = family.older_names if family else True
-        image = complete_settings(image_settings, defaults, further, older_names)
-        try:
-            vision = family.build(image, video or {}, own) if family else foreign()
-        except PackidxError as error:
-            if family is not None:
-                raise SourceError(f"processor {name}: {error}") from error
-            unknown = str(error)
-        own |= getattr(vision, "settings", {})
-    chat = None
-    if template is not None:
-        chat = ChatTemplate(
-            template,
-            special_tokens,
-            control_tokens=_control_tokens(tokenizer),
-            media_tokens=vision.placeholders if vision else None,
-            empty_as_list=image_settings is not None,
-            policy=policy,
-        )
-    if vision is not None and tokenizer is not None:
-        _check_placeholders(tokenizer, vision, name)
-    return ProcessorFiles(
-        name=name,
-        tokenizer=tokenizer,
-        template=chat,
-        vision=vision,
-        image_settings=image,
-        video_settings=video,
-        own_settings=own,
-        bos_token=special_tokens.get("bos_token"),
-        pad_token=special_tokens.get("pad_token"),
-        policy=policy,
-        folder=folder,
-        family=family.name if family else None,
-        unknown=unknown,
-    )
-
-
-def _check_placeholders(tokenizer: Tokenizer, vision: VisionFamily, name: str) -> None:
-    """A feature token must be one token, whatever stands beside it: only then may it be repeated
-    after the text is tokenized."""
-    added = {str(token.content): token for token in tokenizer.get_added_tokens_decoder().values()}
-    for placeholder in vision.feature_tokens.values():
-        token = added.get(placeholder)
-        if token is None or token.lstrip or token.rstrip or token.single_word or token.normalized:
-            raise SourceError(
-                f"processor {name}: its tokenizer.json has no plain added token {placeholder}, "
-                "which its image processor's family needs"
-            )
-
-
-def _control_tokens(tokenizer: Tokenizer | None) -> tuple[str, ...]:
-    if tokenizer is None:
-        return ()
-    added = tokenizer.get_added_tokens_decoder()
-    return tuple(str(token.content) for _, token in sorted(added.items()) if token.special)
-
-
-def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """``bos_token``, ``eos_token`` … of a tokenizer's configuration, as templates see them."""
-    named = {}
-    for kind in SPECIAL_TOKENS:
-        value = config.get(f"{kind}_token")
-        value = value.get("content") if isinstance(value, Mapping) else value
-        if value is not None:
-            named[f"{kind}_token"] = str(value)
-    return named
-
-
 def _read_tokenizer(path: Path) -> Tokenizer | None:
     if not path.is_file():
         return None
@@ -315,13 +149,6 @@ def _read_tokenizer(path: Path) -> Tokenizer | None:
     except Exception as error:  # tokenizers raises plain Exception
         raise SourceError(f"{path} is not a tokenizer that can be read: {error}") from error
     return plain_tokenizer(tokenizer)
-
-
-def plain_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """`tokenizer`, from now on without padding and truncation."""
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -349,15 +176,3 @@ def _read_template(
             raise SourceError(f"{raw} is not readable text: {error}") from error
     candidates.append(config.get("chat_template"))
     return next((text for text in map(default_template, candidates) if text is not None), None)
-
-
-def default_template(value: Any) -> str | None:
-    """The template called ``default`` where there are several, by name or as a list."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return default_template(value.get("default"))
-    if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value}
-        return default_template(named.get("default"))
-    return None

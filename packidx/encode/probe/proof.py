@@ -18,9 +18,9 @@ from PIL import Image
 
 from packidx.encode.loading import transformers_class
 from packidx.errors import BadRecord, LimitError, MissingExtraError
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import IMAGE, TEXT, Compared
 from packidx.processor.counter import Counter, media_token_in_text
-from packidx.processor.folder import ProcessorFiles
 from packidx.processor.text.sequence import locate_runs
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 

@@ -40,7 +40,8 @@ from packidx.processor.chat_template.skeleton import DEAD, Dead, Skeleton, Tree,
 from packidx.processor.chat_template.tracing.environment import tracing_environment
 from packidx.processor.chat_template.tracing.trace import Trace
 from packidx.processor.chat_template.turns.fallback import Search
-from packidx.processor.chat_template.turns.find import Lost, Words, find_turns
+from packidx.processor.chat_template.turns.find import find_turns
+from packidx.processor.chat_template.turns.rendering import Lost, Words
 from packidx.processor.chat_template.turns.spans import Span, trained_spans
 from packidx.processor.chat_template.turns.words import learn_words
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy

@@ -17,7 +17,7 @@ from packidx.processor.chat_template.tracing.trace import Trace
 from packidx.processor.chat_template.tracing.traced import Traced
 from packidx.processor.chat_template.tracing.values import Incomplete
 from packidx.processor.chat_template.turns.fallback import REASONING
-from packidx.processor.chat_template.turns.find import Hole
+from packidx.processor.chat_template.turns.rendering import Hole
 from packidx.records.conversation import Conversation, to_messages
 
 AS_HELD, AS_LIST, AS_STRING = "as held", "as list", "as string"

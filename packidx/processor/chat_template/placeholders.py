@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns.find import Layout, Place
+from packidx.processor.chat_template.turns.rendering import Layout, Place
 from packidx.records.conversation import Conversation
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from packidx.processor.chat_template.tracing.trace import Question, Step, Trace, Values
 from packidx.processor.chat_template.tracing.traced import Traced
-from packidx.processor.chat_template.turns.find import Found, Hole, Layout, Place, Stretch
+from packidx.processor.chat_template.turns.rendering import Found, Hole, Layout, Place, Stretch
 from packidx.processor.chat_template.turns.spans import (
     Region,
     Span,

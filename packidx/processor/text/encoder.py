@@ -9,47 +9,30 @@ changed it), and borders are their running sum. Where they do not, `tokenizers` 
 from __future__ import annotations
 
 import contextlib
-import json
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from packidx.arrays import Int64s
 from packidx.errors import MismatchError
+from packidx.processor.text.borders import (
+    Span,
+    TokenBatch,
+    affixed,
+    spelled_bytes,
+    spelling,
+    starts_before,
+    to_bytes,
+    token_at,
+)
 
-Span = tuple[int, int]
-
-ENGINES = ("gigatoken", "tokenizers")
 _CHECK_EVERY = 1024
 """Texts of which one is tokenized by both engines, as long as `gigatoken` is used."""
-_METASPACE = "\u2581"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBatch:
-    """The tokens of n texts, one after the other."""
-
-    ids: Int64s
-    """``[total]``"""
-    offsets: Int64s
-    """``[n + 1]``; text i's tokens are ``ids[offsets[i]:offsets[i + 1]]``."""
-    prefix: Int64s
-    """``[n]`` tokens before the text's own (``<s>``)."""
-    suffix: Int64s
-    """``[n]`` tokens after the text's own (``</s>``)."""
-
-    @property
-    def lengths(self) -> Int64s:
-        """``[n]`` tokens of each text."""
-        return np.diff(self.offsets)
 
 
 class TextEncoder:
@@ -165,7 +148,7 @@ class TextEncoder:
         """How many bytes of text each id spells; None where ids do not say."""
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}
-        kind = _spelling(self._config)
+        kind = spelling(self._config)
         if kind is None:
             return None
         ids = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
@@ -173,7 +156,7 @@ class TextEncoder:
         if kind == "bytes":  # one character per byte
             table[ids] = np.fromiter(map(len, vocabulary), np.int64, len(vocabulary))
         else:
-            table[ids] = [_spelled_bytes(token) for token in vocabulary]
+            table[ids] = [spelled_bytes(token) for token in vocabulary]
         for token in added:
             table[vocabulary[token]] = len(token.encode())
         return table
@@ -200,7 +183,7 @@ class TextEncoder:
         sizes = np.zeros(len(texts), np.int64)
         if table is not None:
             width = table[batch.ids]
-            width[_affixed(batch)] = 0
+            width[affixed(batch)] = 0
             ends = np.cumsum(width)
             starts = ends - width
             total = np.concatenate([[0], ends])
@@ -213,7 +196,7 @@ class TextEncoder:
                 continue
             if table is not None and self._is_spelled(text, int(sizes[number])):
                 base = int(total[batch.offsets[number]])
-                wanted += [(base + a, base + b) for a, b in _to_bytes(text, ranges)]
+                wanted += [(base + a, base + b) for a, b in to_bytes(text, ranges)]
                 owners += [number] * len(ranges)
                 found += [(-1, -1)] * len(ranges)
             else:
@@ -247,116 +230,9 @@ class TextEncoder:
         first = int(batch.offsets[number] + batch.prefix[number])
         found = []
         for start_char, end_char in ranges:
-            end = _token_at(encoding, end_char, len(text))
-            start = _token_at(encoding, start_char, len(text))
-            while start < end and _starts_before(encoding, start, start_char):
+            end = token_at(encoding, end_char, len(text))
+            start = token_at(encoding, start_char, len(text))
+            while start < end and starts_before(encoding, start, start_char):
                 start += 1
             found.append((first + start, first + end))
         return found
-
-
-def _spelled_bytes(token: str) -> int:
-    """Bytes of text that a token of a SentencePiece vocabulary spells."""
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        return 1
-    return len(token.replace(_METASPACE, " ").encode())
-
-
-def _starts_before(encoding: Encoding, token: int, char: int) -> bool:
-    span = encoding.token_to_chars(token)
-    return span is not None and span[0] < char
-
-
-def _token_at(encoding: Encoding, char: int, num_chars: int) -> int:
-    """The first token that reaches beyond character `char`; the number of tokens at the end.
-
-    A character may belong to no token: a normaliser that composes characters (NFC) leaves the
-    combining ones without. Then the next one that has a token decides.
-    """
-    for position in range(char, num_chars):
-        token: int | None = encoding.char_to_token(position)
-        if token is not None:
-            return token
-    return len(encoding)
-
-
-def _affixed(batch: TokenBatch) -> NDArray[np.bool_]:
-    """``[total]`` whether a token is a prefix or suffix and spells nothing."""
-    mask = np.zeros(len(batch.ids), bool)
-    if batch.prefix.any() or batch.suffix.any():
-        for begin, end, head, tail in zip(
-            batch.offsets[:-1], batch.offsets[1:], batch.prefix, batch.suffix, strict=True
-        ):
-            mask[begin : begin + head] = True
-            mask[end - tail : end] = True
-    return mask
-
-
-def _to_bytes(text: str, ranges: Sequence[Span]) -> list[Span]:
-    """Ranges of characters as ranges of the text's UTF-8 bytes."""
-    if text.isascii():
-        return list(ranges)
-    converted = []
-    char = byte = 0
-    for start, end in ranges:
-        byte += len(text[char:start].encode())
-        size = len(text[start:end].encode())
-        converted.append((byte, byte + size))
-        byte, char = byte + size, end
-    return converted
-
-
-def _spelling(config: dict[str, Any]) -> str | None:
-    """How the vocabulary spells text: ``'bytes'`` (GPT-2's byte map), ``'spaces'`` (▁) or None."""
-    steps = config.get("pre_tokenizer") or {}
-    kinds = {step.get("type") for step in steps.get("pretokenizers", [steps])}
-    if "ByteLevel" in kinds:
-        return "bytes"
-    if _METASPACE in json.dumps(config.get("normalizer"), ensure_ascii=False):
-        return "spaces"
-    return None
-
-
-def choose_engine(
-    encoder: TextEncoder, texts: Sequence[str], wanted: str | None = None
-) -> tuple[str, dict[str, Any]]:
-    """The engine for these texts, and the record of why for the manifest.
-
-    `gigatoken` is taken where it is installed, loads the tokenizer and gives the ids of
-    `tokenizers` for every one of `texts`.
-
-    Args:
-        encoder: of the tokenizer.
-        texts: a sample of what is to be encoded.
-        wanted: one of `ENGINES`, or None for the faster one that agrees.
-
-    Raises:
-        MismatchError: ``'gigatoken'`` is wanted and does not serve.
-    """
-    reason = "asked for"
-    if wanted != "tokenizers":
-        reason, name = _try_gigatoken(encoder, texts)
-        if not reason:
-            record = {"name": name, "texts_checked": len(texts)}
-            return "gigatoken", record
-        if wanted == "gigatoken":
-            raise MismatchError(f"gigatoken cannot be used: {reason}; leave --text-engine out")
-    return "tokenizers", {"name": f"tokenizers {version('tokenizers')}", "reason": reason}
-
-
-def _try_gigatoken(encoder: TextEncoder, texts: Sequence[str]) -> tuple[str, str]:
-    """(why it cannot be used or an empty string, its name and version)."""
-    try:
-        loaded = encoder._gigatoken
-    except ImportError:
-        return 'gigatoken is not installed (pip install "packidx[fast]")', ""
-    except Exception as error:  # what it cannot load it refuses with whatever it has
-        return f"gigatoken cannot load the tokenizer: {str(error)[:200]}", ""
-    name = f"gigatoken {version('gigatoken')}"
-    expected, offsets = encoder._reference(list(texts))
-    lists = loaded.encode_batch(list(texts)).layout if texts else None
-    if lists is not None and not (
-        np.array_equal(lists.offsets.data, offsets) and np.array_equal(lists.content.data, expected)
-    ):
-        return "gigatoken gives other ids than tokenizers for the data's text", name
-    return "", name

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
-from packidx.processor.text.encoder import TextEncoder, TokenBatch
+from packidx.processor.text.borders import TokenBatch
+from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.expand import Expanded
 
 

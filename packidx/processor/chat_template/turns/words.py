@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns.find import Words
+from packidx.processor.chat_template.turns.rendering import Words
 from packidx.records.conversation import Conversation, Turn
 
 _SAID, _ASKED = "Answer\ue0b4", "Question\ue0b4"

@@ -1,0 +1,73 @@
+"""What tokenizes: gigatoken or tokenizers, compared on the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from packidx.errors import MismatchError, OptionError
+from packidx.processor.text.encoder import TextEncoder
+
+ENGINES = ("gigatoken", "tokenizers")
+
+
+def choose_engine(
+    encoder: TextEncoder, texts: Sequence[str], wanted: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The engine for these texts, and the record of why for the manifest.
+
+    `gigatoken` is taken where it is installed, loads the tokenizer and gives the ids of
+    `tokenizers` for every one of `texts`.
+
+    Args:
+        encoder: of the tokenizer.
+        texts: a sample of what is to be encoded.
+        wanted: one of `ENGINES`, or None for the faster one that agrees.
+
+    Raises:
+        MismatchError: ``'gigatoken'`` is wanted and does not serve.
+    """
+    reason = "asked for"
+    if wanted != "tokenizers":
+        reason, name = _try_gigatoken(encoder, texts)
+        if not reason:
+            record = {"name": name, "texts_checked": len(texts)}
+            return "gigatoken", record
+        if wanted == "gigatoken":
+            raise MismatchError(f"gigatoken cannot be used: {reason}; leave --text-engine out")
+    return "tokenizers", {"name": f"tokenizers {version('tokenizers')}", "reason": reason}
+
+
+def _try_gigatoken(encoder: TextEncoder, texts: Sequence[str]) -> tuple[str, str]:
+    """(why it cannot be used or an empty string, its name and version)."""
+    try:
+        loaded = encoder._gigatoken
+    except ImportError:
+        return 'gigatoken is not installed (pip install "packidx[fast]")', ""
+    except Exception as error:  # what it cannot load it refuses with whatever it has
+        return f"gigatoken cannot load the tokenizer: {str(error)[:200]}", ""
+    name = f"gigatoken {version('gigatoken')}"
+    expected, offsets = encoder._reference(list(texts))
+    lists = loaded.encode_batch(list(texts)).layout if texts else None
+    if lists is not None and not (
+        np.array_equal(lists.offsets.data, offsets) and np.array_equal(lists.content.data, expected)
+    ):
+        return "gigatoken gives other ids than tokenizers for the data's text", name
+    return "", name
+
+
+def check_engine(wanted: str | None) -> str | None:
+    """An engine's name as an option; ``'auto'`` is None.
+
+    Raises:
+        OptionError: there is no such engine.
+    """
+    if wanted is None or wanted == "auto":
+        return None
+    if wanted not in ENGINES:
+        known = ", ".join(("auto", *ENGINES))
+        raise OptionError(f"text-engine is {wanted!r}: choose one of {known}")
+    return wanted
