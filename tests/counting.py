@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from packidx.errors import BadRecord
-from packidx.estimate.columns import count_columns
+from packidx.estimate.rows import count_columns
 from packidx.processor import Counter
 from packidx.records.conversation import Conversation, MediaInfo
 

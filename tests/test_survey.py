@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packidx.errors import FormatError, OptionError, SourceError
+from packidx.lengths.scan import ENGINES, Engine
 from packidx.lengths.survey import SourceTotals, survey
-from packidx.plan.engines import ENGINES, Engine
 
 KEYS = ("source", "ok", "method", "length")
 SUMS = ("count", "label_tokens", "num_unlabelled", "image_tokens", "video_tokens", "num_with_media")

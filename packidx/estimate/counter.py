@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.estimate.user_encoder import Encode, ForeignEncoder, Measured, counts_of
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import Compared
@@ -192,3 +192,24 @@ def without_references(conversation: Conversation) -> Conversation:
 
 def _without_reference(part: str | Media) -> str | Media:
     return part if isinstance(part, str) else replace(part, ref=None)
+
+
+def checked(
+    counter: RecordCounter,
+    recipe: Recipe,
+    decided: tuple[str, Compared],
+    identity: tuple[str | None, ...],
+) -> RecordCounter:
+    """A worker's counter with what the parent has `decided`.
+
+    Raises:
+        MismatchError: it is another counter than the parent's.
+    """
+    counter.decided = decided
+    if counter.identity() != identity:
+        name = recipe.processor or (counter.encoder.name if counter.encoder else "the transform")
+        raise MismatchError(
+            f"{name} changed while it was loaded: a worker has {counter.identity()}, the parent "
+            f"{identity}; start again"
+        )
+    return counter

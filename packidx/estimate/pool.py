@@ -17,8 +17,8 @@ from multiprocessing import get_context
 from types import TracebackType
 from typing import Any, Protocol
 
-from packidx.errors import MismatchError, OptionError
-from packidx.estimate.counter import Recipe, RecordCounter
+from packidx.errors import OptionError
+from packidx.estimate.counter import Recipe, RecordCounter, checked
 from packidx.processor.compared import Compared
 from packidx.run.local import follow_parent, interrupts_held
 
@@ -216,24 +216,3 @@ def _run_in_worker(
     if _counter is None or _recipe is None:
         raise RuntimeError("the worker was not started by a Pool")
     return call(item, checked(_counter, _recipe, decided, identity))
-
-
-def checked(
-    counter: RecordCounter,
-    recipe: Recipe,
-    decided: tuple[str, Compared],
-    identity: tuple[str | None, ...],
-) -> RecordCounter:
-    """A worker's counter with what the parent has `decided`.
-
-    Raises:
-        MismatchError: it is another counter than the parent's.
-    """
-    counter.decided = decided
-    if counter.identity() != identity:
-        name = recipe.processor or (counter.encoder.name if counter.encoder else "the transform")
-        raise MismatchError(
-            f"{name} changed while it was loaded: a worker has {counter.identity()}, the parent "
-            f"{identity}; start again"
-        )
-    return counter

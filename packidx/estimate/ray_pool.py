@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.pool import Call, Pool, WorkerDied, Workers, checked, prepare_process
+from packidx.estimate.counter import Recipe, RecordCounter, checked
+from packidx.estimate.pool import Call, Pool, WorkerDied, Workers, prepare_process
 from packidx.processor.compared import Compared
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.video import forget_videos

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -22,6 +22,9 @@ SUMS = ("count", "label_tokens", "num_unlabelled", "image_tokens", "video_tokens
 """The aggregates, all int64."""
 
 _HELP = "correct the value or leave the column out"
+
+Engine = Literal["duckdb", "polars"]
+ENGINES: tuple[Engine, ...] = ("duckdb", "polars")
 
 
 def is_text(name: str) -> bool:

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError, SourceError
 from packidx.format.schema import LENGTHS, METHODS
-from packidx.lengths.scan import READ, SUMS, is_text, scan_duckdb, scan_polars
+from packidx.lengths.scan import ENGINES, READ, SUMS, Engine, is_text, scan_duckdb, scan_polars
 from packidx.pack.histogram import Histogram
-from packidx.plan.engines import ENGINES, Engine
 
 
 @dataclass(frozen=True, slots=True)

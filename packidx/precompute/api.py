@@ -22,6 +22,7 @@ from packidx.estimate.rows import ShardInfo
 from packidx.io import files
 from packidx.io.output_folder import replacing
 from packidx.precompute import output as place
+from packidx.precompute.output import _head, shard_heads
 from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.slices import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
@@ -34,7 +35,6 @@ from packidx.records.sources.find_shards import expand_sources, not_read
 from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
-from packidx.software import software
 
 _COPIED = 4 << 20
 
@@ -131,7 +131,7 @@ def precompute(
             tallies = _write(job, names, form, folder, pool, progress)
             check_shards(job)
             _refuse_nothing(tallies)
-            manifest = place.manifest_of(_head(job, form), _shard_heads(job, names), tallies)
+            manifest = place.manifest_of(_head(job, form), shard_heads(job, names), tallies)
             files.write_json(os.path.join(folder, place.MANIFEST), manifest)
             for inner, _, _ in os.walk(folder):
                 files.fsync_path(inner)
@@ -253,34 +253,6 @@ def _put_together(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
     if shard.container == "parquet":
         for path in paths:
             os.unlink(path)
-
-
-def _head(job: Job, form: str) -> dict[str, Any]:
-    return {
-        "encoder": job.encoder,
-        "text_engine": job.engine,
-        "options": {
-            "meta": form,
-            "media_root": job.media_root,
-            "remote_media": list(job.remote_media),
-        },
-        "software": software(),
-    }
-
-
-def _shard_heads(job: Job, names: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "uri": shard.uri,
-            "source": shard.source,
-            "container": shard.container,
-            "bytes": scan.nbytes,
-            "fingerprint": scan.sha256,
-            **({"layout": layout} if (layout := shard.layout.to_json()) else {}),
-        }
-        for shard, scan, name in zip(job.shards, job.scans, names, strict=True)
-    ]
 
 
 def _sources(job: Job, tallies: Sequence[Tally]) -> list[dict[str, Any]]:

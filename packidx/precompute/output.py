@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
+from packidx.estimate.job import Job
 from packidx.io import urls
 from packidx.precompute.slices import Tally
 from packidx.records.shards import Shard, short_names
+from packidx.software import software
 
 MANIFEST = ".packidx.json"
 """Begins with a dot: nobody who looks for data files takes it for one."""
@@ -157,3 +159,31 @@ def manifest_of(
         "num_rejected": sum(tally.num_rejected for tally in tallies),
         "shards": entries,
     }
+
+
+def _head(job: Job, form: str) -> dict[str, Any]:
+    return {
+        "encoder": job.encoder,
+        "text_engine": job.engine,
+        "options": {
+            "meta": form,
+            "media_root": job.media_root,
+            "remote_media": list(job.remote_media),
+        },
+        "software": software(),
+    }
+
+
+def shard_heads(job: Job, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "uri": shard.uri,
+            "source": shard.source,
+            "container": shard.container,
+            "bytes": scan.nbytes,
+            "fingerprint": scan.sha256,
+            **({"layout": layout} if (layout := shard.layout.to_json()) else {}),
+        }
+        for shard, scan, name in zip(job.shards, job.scans, names, strict=True)
+    ]

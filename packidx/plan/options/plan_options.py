@@ -12,7 +12,7 @@ from typing import Any, get_args
 from packidx.errors import OptionError
 from packidx.format.index import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io.sizes import parse_size
-from packidx.plan.engines import ENGINES
+from packidx.lengths.scan import ENGINES
 from packidx.plan.margin import DEFAULT_CHANCE, Margin
 from packidx.plan.select.holdout import parse_share
 from packidx.plan.select.mixture import UNITS
