@@ -14,7 +14,8 @@ from packidx.errors import FormatError, OptionError
 from packidx.hashing import below, hash_ints
 from packidx.lengths.survey import SourceTotals
 from packidx.plan.options.numbers import number_text, read_number
-from packidx.plan.select.mixture import MAX_REPEATS, UNITS, Mixture, copies, sample_ratios
+from packidx.plan.options.plan_options import UNITS
+from packidx.plan.select.mixture import MAX_REPEATS, Mixture, copies, sample_ratios
 
 WEB = SourceTotals(num_samples=100, num_tokens=5000, label_tokens=2500)
 CODE = SourceTotals(num_samples=50, num_tokens=20000, label_tokens=1000)

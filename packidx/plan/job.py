@@ -17,9 +17,10 @@ from packidx.index.writer import SnapshotWriter, writing
 from packidx.lengths.table import Lengths
 from packidx.permutation import permutation
 from packidx.plan.append import may_append
-from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
+from packidx.plan.margin import calibrated_margin, unknown_sources
 from packidx.plan.options.numbers import number_text
 from packidx.plan.options.plan_options import PlanOptions, ResolvedOptions
+from packidx.plan.options.resolved import Margin
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 from packidx.plan.schedule.cost_model import parse as parse_cost
 from packidx.plan.select.eligible import Rules
@@ -27,7 +28,7 @@ from packidx.plan.select.exclusion import read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, taken_windows, windows_of
-from packidx.plan.write.result import Tally
+from packidx.plan.write.result import Tally, _lengths
 from packidx.plan.write.write_window import Progress, write_window
 
 
@@ -222,23 +223,3 @@ def _margin(table: Lengths, asked: PlanOptions, progress: Progress) -> Margin | 
     )
     default = math.floor(asked.ratio(table.weakest_method) * asked.capacity)
     return unknown_sources(calibration, margin, default)
-
-
-def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
-    """What the snapshot says of its lengths."""
-    manifest = table.manifest or {}
-    lengths = {
-        "uri": table.uri,
-        "fingerprint": table.fingerprint(),
-        "digests": manifest.get("digests"),
-        "num_samples": table.num_samples,
-        "encoder": manifest.get("encoder"),
-        "methods": table.methods,
-    }
-    if table.is_pattern:
-        lengths["pattern"] = True
-    if "transform" in manifest:
-        lengths["transform"] = manifest["transform"]
-    if margin is not None:
-        lengths["calibration"] = {"num_samples": margin.num_samples, "source": margin.source}
-    return lengths

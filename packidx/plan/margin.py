@@ -35,9 +35,7 @@ from packidx.arrays import Float64s, Int64s
 from packidx.hashing import derive_key
 from packidx.pack.solve import Problem, solve
 from packidx.permutation import permutation
-
-DEFAULT_CHANCE = 0.001
-"""Chance of an overflow per pack that a plan accepts unless it is told otherwise."""
+from packidx.plan.options.resolved import Margin
 
 _STRATUM = 50  # calibrated samples of a range of lengths, if there are as many
 _ALONE = 15  # calibrated samples of one length that are looked at by themselves
@@ -45,17 +43,6 @@ _MAX_SAMPLES = 1 << 18  # of the plan: its composition shows in so many
 _GRID = 48  # lengths at which psi is computed; between them it is interpolated
 _FIRST, _STEP, _LAST = 4.0, 1.6, 16.0  # l: from _FIRST / capacity to _LAST
 _RESOLUTION = 512  # the planned capacity is found to this share of the capacity
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """How far a calibration lets packs be filled."""
-
-    planned_capacity: int
-    num_samples: int
-    """Samples that were encoded for it."""
-    source: str | None
-    """The source whose errors ask for most of it; None where no estimate was too low."""
 
 
 @dataclass(frozen=True, slots=True)

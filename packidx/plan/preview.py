@@ -22,8 +22,9 @@ from packidx.lengths.table import Lengths, read_lengths
 from packidx.pack.bounds import lower_bound
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
-from packidx.plan.margin import Margin, calibrated_margin, unknown_sources
+from packidx.plan.margin import calibrated_margin, unknown_sources
 from packidx.plan.options.plan_options import PlanOptions, ResolvedOptions
+from packidx.plan.options.resolved import Margin
 
 _MARGIN_SAMPLES = 1 << 16  # of all lengths, evenly taken: enough to see a plan's composition
 

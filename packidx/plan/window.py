@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int32s, Int64s
 from packidx.errors import OptionError
-from packidx.format.parquet import conform
-from packidx.format.schema import DROPPED
 from packidx.hashing import derive_key
 from packidx.lengths.rows import Rows
 from packidx.pack.apart import keep_apart
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, solve
 from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.pack_sums import Packs, sum_up, with_length
 from packidx.plan.schedule.cost_model import CostModel
 from packidx.plan.schedule.pack_order import schedule
+from packidx.plan.select.dropped import dropped_with
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import make_items
-from packidx.plan.write.tables import Packs, sum_up, with_length
 
 _SOURCES = 16  # the largest ones, whose shares the schedule looks at
 _MEDIA_TYPES = ("text", "image", "video", "image+video")
@@ -282,14 +281,3 @@ def _need(rows: Rows, column: str, kind: str) -> None:
             f"group-by {kind} needs the column `{column}`, which {rows.uri} does not have: leave "
             "it out, or estimate the lengths with packidx"
         )
-
-
-def dropped_with(
-    dropped: pa.Table, rows: Rows, numbers: Int64s | Int32s, reason: str, detail: str
-) -> pa.Table:
-    """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
-    columns = {n: rows.take(n, numbers) for n in ("sample_id", "source", "key", "length")}
-    columns["reason"] = pa.array([reason] * len(numbers), pa.string())
-    columns["detail"] = pa.array([detail] * len(numbers), pa.string())
-    more = conform(pa.table(columns), DROPPED)
-    return pa.concat_tables([dropped, more]).sort_by("sample_id")

@@ -12,54 +12,17 @@ of tokens, 1 − Σ over sources of min(share in the pack, share in the whole).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.hashing import derive_key
+from packidx.pack.correlation import LengthPairs, exact_dot
 from packidx.permutation import BijectiveMix, permutation
 
 _ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
 _BIN = 22  # shares are counted in bins of 2^(22 − 32); a share of 1 has a bin of its own
 _NUM_BINS = (_ONE >> _BIN) + 1
 _POOL_ROWS = 1 << 20  # samples that are shuffled to see what random composition gives
-
-
-def exact_dot(a: Int64s, b: Int64s) -> int:
-    """Σ a·b of non-negative integers (int64 [n] each), exact however large."""
-    highest_a, highest_b = int(a.max(initial=0)), int(b.max(initial=0))
-    if highest_a * highest_b * len(a) < 1 << 63:
-        return int(a @ b)
-    if highest_a < highest_b:
-        a, b, highest_a = b, a, highest_b
-    low = (highest_a.bit_length() + 1) // 2
-    return (exact_dot(a >> low, b) << low) + exact_dot(a & ((1 << low) - 1), b)
-
-
-@dataclass(slots=True)
-class LengthPairs:
-    """The sums of the module's formula, in Python's unbounded integers."""
-
-    pairs: int = 0
-    sums: int = 0
-    squares: int = 0
-    products: int = 0
-
-    def add(self, packs: Int64s, num_samples: Int64s, tokens: Int64s, squares: Int64s) -> None:
-        """Count in `packs` packs each that hold `num_samples`, Σ length and Σ length²; [n] each."""
-        others = np.maximum(num_samples - 1, 0)
-        weights = packs * others
-        self.pairs += exact_dot(weights, num_samples)
-        self.sums += exact_dot(weights, tokens)
-        self.squares += exact_dot(weights, squares)
-        self.products += exact_dot(packs, tokens * tokens - squares)
-
-    def correlation(self) -> float | None:
-        """The correlation; None where no pack has two samples, or all of those are equal."""
-        variance = self.pairs * self.squares - self.sums**2
-        covariance = self.pairs * self.products - self.sums**2
-        return covariance / variance if variance else None
 
 
 class Composition:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packidx.inspect.stats.composition import LengthPairs
 from packidx.pack.bounds import volume_bound
+from packidx.pack.correlation import LengthPairs
 from packidx.pack.histogram import Histogram
 from packidx.pack.runs import Records
 from packidx.pack.strategies.best_fit import best_fit_decreasing, fill

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from packidx.errors import OptionError
+
 DECIMALS = 9
 """Of a number that is computed and not stated by the user."""
 
@@ -36,3 +38,17 @@ def number_text(number: Fraction) -> str:
 def rounded(number: Fraction) -> Fraction:
     """The nearest number with `DECIMALS` decimals, half to even."""
     return Fraction(round(number * 10**DECIMALS), 10**DECIMALS)
+
+
+def parse_share(text: str) -> Fraction:
+    """The share that is to be held out, exactly as it is written: ``'0.01'`` is 1/100.
+
+    Raises:
+        OptionError: it is no number, below 0, or leaves nothing to train on.
+    """
+    share = read_number(text)
+    if share is None or not 0 <= share < 1:
+        raise OptionError(
+            f"holdout is {text!r:.40}: give a share of the samples, from 0 to below 1"
+        )
+    return share

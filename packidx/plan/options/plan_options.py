@@ -13,9 +13,8 @@ from packidx.errors import OptionError
 from packidx.format.index import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io.sizes import parse_size
 from packidx.lengths.scan import ENGINES
-from packidx.plan.margin import DEFAULT_CHANCE, Margin
-from packidx.plan.select.holdout import parse_share
-from packidx.plan.select.mixture import UNITS
+from packidx.plan.options.numbers import parse_share
+from packidx.plan.options.resolved import DEFAULT_CHANCE, Margin
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 ON_LONG = get_args(OnLong)
@@ -32,6 +31,9 @@ DEFAULT_MARGINS = {
     "precomputed": Fraction(2, 100),
     "heuristic": Fraction(1, 10),
 }
+
+UNITS = ("repeats", "samples", "tokens", "label_tokens")
+"""What weights may be: repeats of each sample, or shares of the epoch in one of three units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,45 +255,6 @@ class PlanOptions:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         values.update(margin=float(1 - ratio), packing_ratio=float(ratio), overflow_chance=chance)
         return ResolvedOptions(**values, planned_capacity=padded)
-
-
-# What a plan that goes on from another one takes over, unless it is told otherwise.
-_INHERITED = (
-    "capacity",
-    "strategy",
-    "seed",
-    "on_long",
-    "packing_ratio",
-    "shift",
-    "max_images",
-    "max_vision_patches",
-    "max_samples",
-    "group_by",
-    "align",
-    "pad_pack_to",
-    "reserve",
-    "holdout",
-    "side",
-    "schedule",
-    "global_batch",
-    "micro_steps",
-    "window_shards",
-    "window_samples",
-)
-
-
-def inherited(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `PlanOptions` that make the plan of a manifest's `options` once more."""
-    values = {name: options[name] for name in _INHERITED}
-    values["mix"] = tuple(f"{name}={weight}" for name, weight in options["weights"].items())
-    values["cost"] = ",".join(f"{name}={value}" for name, value in options["cost_model"].items())
-    return values
-
-
-def merged(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
-    """Weights of two mixes, ``'source=weight'``; the second one's hold where both have one."""
-    named = {one.rpartition("=")[0]: one for one in (*before, *after)}
-    return tuple(named.values())
 
 
 _COUNTS = (

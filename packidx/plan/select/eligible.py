@@ -13,9 +13,10 @@ import pyarrow as pa
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.hashing import derive_key, hash_ints
 from packidx.lengths.rows import Rows
+from packidx.plan.options.numbers import parse_share
 from packidx.plan.options.plan_options import ResolvedOptions
 from packidx.plan.select.exclusion import Exclusion
-from packidx.plan.select.holdout import holdout, parse_share
+from packidx.plan.select.holdout import holdout
 from packidx.plan.select.mixture import copies as copies_of
 from packidx.plan.select.pairs import SIDES, distinct_pairs, expand_ranges, in_order, pairs_in
 from packidx.plan.select.pieces import Stretches

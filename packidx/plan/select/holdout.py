@@ -13,26 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.errors import OptionError
 from packidx.hashing import below, derive_key, hash_ints, hash_strings, mix64
-from packidx.plan.options.numbers import read_number
 
 _KEYED = derive_key("holdout", "key")
 _NUMBERED = derive_key("holdout", "sample_id")
-
-
-def parse_share(text: str) -> Fraction:
-    """The share that is to be held out, exactly as it is written: ``'0.01'`` is 1/100.
-
-    Raises:
-        OptionError: it is no number, below 0, or leaves nothing to train on.
-    """
-    share = read_number(text)
-    if share is None or not 0 <= share < 1:
-        raise OptionError(
-            f"holdout is {text!r:.40}: give a share of the samples, from 0 to below 1"
-        )
-    return share
 
 
 def holdout(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,11 +10,10 @@ import pyarrow as pa
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError, OptionError
-from packidx.format.parquet import conform
 from packidx.format.reasons import LOST, NOT_ELIGIBLE
-from packidx.format.schema import DROPPED
 from packidx.lengths.rows import Rows
 from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.select.dropped import dropped
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.lost import shortened, trained, uncovered
 from packidx.plan.select.pieces import SUMMED, Pieces, cut
@@ -129,7 +127,7 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
     verdicts.set(unplaced, "too_long")
     items = _within_caps(items, options, verdicts)
     _count_lost(items, verdicts, weight, copies, truncated=options.on_long == "truncate")
-    return items, _dropped(rows, verdicts, weight, options)
+    return items, dropped(rows, verdicts, weight, options)
 
 
 def _check_labels(rows: Rows, usable: Bools) -> None:
@@ -250,63 +248,6 @@ def _complain(rows: Rows, long: Int64s, weight: Int32s, options: ResolvedOptions
         f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
         f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
     )
-
-
-def _dropped(rows: Rows, verdicts: Verdicts, weight: Int32s, options: ResolvedOptions) -> pa.Table:
-    """What is in no pack, in order of sample_id (schema `DROPPED`)."""
-    numbers = verdicts.dropped()
-    if not len(numbers):
-        return DROPPED.empty_table()
-    reasons = verdicts.reasons(numbers)
-    columns = {name: rows.take(name, numbers) for name in ("sample_id", "source", "key", "length")}
-    columns["reason"] = reasons
-    columns["detail"] = pa.array(
-        _details(rows, numbers, reasons.to_pylist(), weight, options), pa.string()
-    )
-    return conform(pa.table(columns), DROPPED)
-
-
-def _details(
-    rows: Rows, numbers: Int64s, reasons: Sequence[str], weight: Int32s, options: ResolvedOptions
-) -> list[str | None]:
-    """What exactly is wrong, where the reason does not say it all."""
-    detail = np.full(len(numbers), None, object)
-    words = np.array(reasons, object)
-    long = np.flatnonzero(words == "too_long")
-    kept = f"{options.longest}"
-    if options.longest != options.capacity:
-        kept += f" (capacity {options.capacity} less margin {options.margin:g})"
-    if options.on_long in ("split", "truncate"):
-        kept += ", and a cut would fall inside media or may, as their place is unknown"
-    detail[long] = [
-        f"{tokens} tokens > {kept}"
-        if tokens > options.longest
-        else "the shift would cut its last medium"
-        for tokens in weight[numbers[long]].tolist()
-    ]
-    empty = np.flatnonzero(words == "empty")
-    detail[empty] = "no token is left to train on" + (" after the shift" if options.shift else "")
-    invalid = np.flatnonzero(words == "invalid_length")
-    if len(invalid):
-        stated, null = rows.ints("length", numbers[invalid])
-        unknown = np.zeros(len(stated), bool) if null is None else null
-        detail[invalid] = [
-            "length is null" if absent else f"length is {value}"
-            for value, absent in zip(stated.tolist(), unknown.tolist(), strict=True)
-        ]
-    bad = np.flatnonzero(words == "rejected")
-    if len(bad):
-        pair = (rows.take(name, numbers[bad]).to_pylist() for name in ("reason", "detail"))
-        detail[bad] = [
-            ": ".join(part for part in both if part) or None for both in zip(*pair, strict=True)
-        ]
-    for name, cap in options.caps.items():
-        capped = np.flatnonzero(words == f"max_{name.removeprefix('num_')}")
-        if len(capped):
-            values, _ = rows.ints(name, numbers[capped])
-            detail[capped] = [f"{value} > {cap} per pack" for value in values.tolist()]
-    found: list[str | None] = detail.tolist()
-    return found
 
 
 __all__ = ["SUMMED", "Items", "make_items"]

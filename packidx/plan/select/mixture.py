@@ -20,12 +20,10 @@ from packidx.arrays import Uint64s
 from packidx.errors import FormatError, OptionError
 from packidx.hashing import below
 from packidx.plan.options.numbers import number_text, read_number, rounded
+from packidx.plan.options.plan_options import UNITS
 
 if TYPE_CHECKING:
     from packidx.lengths.survey import SourceTotals
-
-UNITS = ("repeats", "samples", "tokens", "label_tokens")
-"""What weights may be: repeats of each sample, or shares of the epoch in one of three units."""
 
 MAX_REPEATS = 1 << 16
 

@@ -10,7 +10,9 @@ import polars as pl
 import pyarrow as pa
 
 from packidx.format.reasons import lost_percent
+from packidx.lengths.table import Lengths
 from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.options.resolved import Margin
 from packidx.plan.window import Variant, WindowPlan
 from packidx.plan.windows import Window
 
@@ -195,3 +197,23 @@ def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
     columns = frame.lazy().select("source", labels.alias("sum"), unknown.alias("unknown"))
     grouped = columns.group_by("source").agg(pl.len(), pl.col("sum", "unknown").sum())
     return grouped.collect().rows()
+
+
+def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
+    """What the snapshot says of its lengths."""
+    manifest = table.manifest or {}
+    lengths = {
+        "uri": table.uri,
+        "fingerprint": table.fingerprint(),
+        "digests": manifest.get("digests"),
+        "num_samples": table.num_samples,
+        "encoder": manifest.get("encoder"),
+        "methods": table.methods,
+    }
+    if table.is_pattern:
+        lengths["pattern"] = True
+    if "transform" in manifest:
+        lengths["transform"] = manifest["transform"]
+    if margin is not None:
+        lengths["calibration"] = {"num_samples": margin.num_samples, "source": margin.source}
+    return lengths

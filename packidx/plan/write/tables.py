@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,69 +13,10 @@ from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow, conform
 from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_WITHOUT_MEDIA
-from packidx.pack.slots import Slots
+from packidx.plan.pack_sums import Packs
 from packidx.plan.select.items import Items
-from packidx.plan.select.pieces import SUMMED
 
 _CHUNK = 1 << 18  # rows of the samples table made at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Packs:
-    """Counters of provisional packs, in any order: all arrays ``[n]``.
-
-    Attributes:
-        sizes: int64, items in each.
-        sums: column of the packs table -> (sums, where a part is unknown).
-        group: int32, number in the window's groups.
-    """
-
-    sizes: Int64s
-    sums: dict[str, tuple[Int64s, Bools | None]]
-    group: Int32s
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def select(self, order: Int64s) -> Packs:
-        """These packs in another order, or some of them."""
-        sums = {
-            name: (values[order], None if null is None else null[order])
-            for name, (values, null) in self.sums.items()
-        }
-        return Packs(self.sizes[order], sums, self.group[order])
-
-
-def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
-    """Counters of the packs that `slots` makes of `items`, padded to multiples of `pad_to`."""
-    item = slots.item
-
-    def total(values: NDArray[Any]) -> Int64s:
-        # Sums below 2^53 are exact in the doubles that bincount adds.
-        return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
-
-    if slots.sums is not None and items.padded is items.length:
-        sizes, tokens, squares = slots.sums
-    else:
-        length = items.length[item]
-        sizes = np.bincount(slots.pack, minlength=slots.num_packs).astype(np.int64)
-        tokens, squares = total(length), total(length.astype(np.float64) ** 2)
-    sums: dict[str, tuple[Int64s, Bools | None]] = {
-        "length": (tokens, None),
-        "attention_cost": (squares, None),
-    }
-    padded = tokens if items.padded is items.length else total(items.padded[item])
-    sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
-    for name in SUMMED:
-        found = items.column(name)
-        if found is None:
-            continue
-        values, null = found
-        unknown = None
-        if null is not None and null.any():
-            unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
-        sums[name] = (total(values[item]), unknown)
-    return Packs(sizes, sums, group)
 
 
 def packs_table(
@@ -103,12 +43,6 @@ def packs_table(
             )
         columns[name] = pa.array(values, kind, mask=null)
     return conform(pa.table(columns), PACKS)
-
-
-def with_length(item: Int32s, length: NDArray[np.integer]) -> Int64s:
-    """Items and their lengths as one number each, int64 [n]: what is put at random places is so
-    put once, and the lengths need not be looked up there."""
-    return length.astype(np.int64, copy=False) << 32 | item
 
 
 def samples_chunks(

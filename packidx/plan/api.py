@@ -1,0 +1,160 @@
+"""`plan_packs`: lengths in, an immutable snapshot of a pack index out."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packidx.errors import OptionError
+from packidx.index.reader import Index
+from packidx.io import urls
+from packidx.io.own_files import check_index
+from packidx.lengths.table import read_lengths
+from packidx.plan.job import Job
+from packidx.plan.options.inherited import inherited, merged
+from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.write.write_window import Progress
+from packidx.run.engines import wants_ray
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What a call of `plan_packs` did.
+
+    Attributes:
+        snapshot_id: id of the snapshot, which HEAD now names.
+        path: folder of the index.
+        existed: the same plan was there already; nothing was written but HEAD.
+        moved: ``{old: new}`` paths that the snapshot, planned earlier, has otherwise.
+        manifest: the snapshot's manifest.
+        seconds: wall time.
+    """
+
+    snapshot_id: str
+    path: str
+    existed: bool
+    moved: dict[str, str]
+    manifest: dict[str, Any]
+    seconds: float
+
+
+def plan_packs(
+    lengths: str | Path,
+    output: str | Path,
+    options: PlanOptions | None = None,
+    *,
+    append: Index | None = None,
+    resume: tuple[Index, dict[str, Any]] | None = None,
+    engine: str = "local",
+    progress: Progress = lambda doing: None,
+    **changes: Any,
+) -> PlanSummary:
+    """Assign every sample of `lengths` to a pack and publish the plan as a snapshot of `output`.
+
+    Args:
+        lengths: a lengths table, or any Parquet file, folder or glob with a `length` column.
+        output: folder of the index, or a URL of one; made if it is not there.
+        options: what to plan.
+        append: a snapshot of `output` that was planned, with these options, of the first shards of
+            these lengths: its packs keep their ids, and only what follows is planned.
+        resume: a snapshot, and the state (`PackSampler.state_at`) up to which training has had
+            it: plans what is left of the epoch, under the new options. What its plan left out by
+            choice (`exclude`, `max_packs`) stays out. `output` is its index.
+        engine: ``'local'``, this process, or ``'ray'``: windows as tasks of the session of Ray that
+            there is, of the cluster that RAY_ADDRESS names, or of this machine. The bytes are the
+            same.
+        progress: told what is being done, a few words at a time.
+        changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
+            change some of them. Without `options`, those of the snapshot that `append` or
+            `resume` names hold where nothing else is said.
+
+    Raises:
+        OptionError: an option has no meaning for these lengths.
+        MissingExtraError: Ray is asked for and not installed.
+        SourceError, FormatError, MismatchError: `lengths` is not usable.
+    """
+    begin = time.perf_counter()
+    earlier = resume[0] if resume is not None else append
+    if options is not None:
+        asked = replace(options, **changes)
+    elif earlier is not None:
+        more = {} if append is None else {"epochs": earlier.manifest["options"]["epochs"]}
+        before = inherited(earlier.manifest["options"])
+        if any(changes.get(name) is not None for name in _SHARES):
+            del before["packing_ratio"]
+        if changes.get("mix_by", "repeats") == "repeats":  # weights that are not named stay, too
+            changes["mix"] = merged(before["mix"], changes.get("mix", ()))
+        asked = PlanOptions(**before | more | changes)
+    else:
+        asked = PlanOptions(**changes)
+    output = urls.local_path(str(output))
+    _check_earlier(asked, output, append, resume)
+    if urls.is_url(output):  # before the work is done
+        check_index(output)
+    kind = _kind_of_job(engine)
+    progress("reading lengths")
+    table = read_lengths(str(lengths))
+    job = kind(table, output, asked, append, resume, progress)
+    manifest, existed, body = job.run()
+    return PlanSummary(
+        snapshot_id=manifest["snapshot_id"],
+        path=output,
+        existed=existed,
+        moved=_moved(manifest, body),
+        manifest=manifest,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _kind_of_job(engine: str) -> type[Job]:
+    if wants_ray(engine):
+        from packidx.plan.tasks import RayJob
+
+        return RayJob
+    return Job
+
+
+# Ways to say which share of the capacity is planned: one that is given replaces the earlier plan's.
+_SHARES = ("margin", "packing_ratio", "overflow_chance")
+
+
+def _check_earlier(
+    asked: PlanOptions,
+    output: str | Path,
+    append: Index | None,
+    resume: tuple[Index, dict[str, Any]] | None,
+) -> None:
+    if append is not None and resume is not None:
+        raise OptionError("append plans new shards and continue the rest of an epoch: do one first")
+    if resume is not None and _place(output) != _place(resume[0].path):
+        raise OptionError(
+            f"output is {output}: what continues a plan goes into its index, {resume[0].path}, "
+            "where the next one will look for both"
+        )
+    if append is not None and asked.max_packs is not None:
+        raise OptionError("append keeps all packs there are: leave max-packs out")
+    if resume is not None and asked.epochs > 1:
+        raise OptionError(
+            f"epochs is {asked.epochs}: to continue is to plan the rest of one epoch; plan the "
+            "next ones by themselves"
+        )
+
+
+def _place(path: str | Path) -> str:
+    """One name for each folder, however it is written."""
+    return urls.absolute(str(path)) if urls.is_url(str(path)) else os.path.realpath(path)
+
+
+def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
+    """Paths of the published manifest -> those this plan would have named, where they differ."""
+    pairs = [
+        *((a.get("uri"), b.get("uri")) for a, b in zip(old["shards"], new["shards"], strict=False)),
+        *(
+            (a.get("media_root"), b.get("media_root"))
+            for a, b in zip(old["sources"], new["sources"], strict=False)
+        ),
+    ]
+    return {a: b for a, b in pairs if a is not None and b is not None and a != b}

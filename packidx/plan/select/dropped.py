@@ -1,0 +1,83 @@
+"""What is in no pack, and why, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from packidx.arrays import Int32s, Int64s
+from packidx.format.parquet import conform
+from packidx.format.schema import DROPPED
+from packidx.lengths.rows import Rows
+from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.select.eligible import Verdicts
+
+
+def dropped(rows: Rows, verdicts: Verdicts, weight: Int32s, options: ResolvedOptions) -> pa.Table:
+    """What is in no pack, in order of sample_id (schema `DROPPED`)."""
+    numbers = verdicts.dropped()
+    if not len(numbers):
+        return DROPPED.empty_table()
+    reasons = verdicts.reasons(numbers)
+    columns = {name: rows.take(name, numbers) for name in ("sample_id", "source", "key", "length")}
+    columns["reason"] = reasons
+    columns["detail"] = pa.array(
+        _details(rows, numbers, reasons.to_pylist(), weight, options), pa.string()
+    )
+    return conform(pa.table(columns), DROPPED)
+
+
+def _details(
+    rows: Rows, numbers: Int64s, reasons: Sequence[str], weight: Int32s, options: ResolvedOptions
+) -> list[str | None]:
+    """What exactly is wrong, where the reason does not say it all."""
+    detail = np.full(len(numbers), None, object)
+    words = np.array(reasons, object)
+    long = np.flatnonzero(words == "too_long")
+    kept = f"{options.longest}"
+    if options.longest != options.capacity:
+        kept += f" (capacity {options.capacity} less margin {options.margin:g})"
+    if options.on_long in ("split", "truncate"):
+        kept += ", and a cut would fall inside media or may, as their place is unknown"
+    detail[long] = [
+        f"{tokens} tokens > {kept}"
+        if tokens > options.longest
+        else "the shift would cut its last medium"
+        for tokens in weight[numbers[long]].tolist()
+    ]
+    empty = np.flatnonzero(words == "empty")
+    detail[empty] = "no token is left to train on" + (" after the shift" if options.shift else "")
+    invalid = np.flatnonzero(words == "invalid_length")
+    if len(invalid):
+        stated, null = rows.ints("length", numbers[invalid])
+        unknown = np.zeros(len(stated), bool) if null is None else null
+        detail[invalid] = [
+            "length is null" if absent else f"length is {value}"
+            for value, absent in zip(stated.tolist(), unknown.tolist(), strict=True)
+        ]
+    bad = np.flatnonzero(words == "rejected")
+    if len(bad):
+        pair = (rows.take(name, numbers[bad]).to_pylist() for name in ("reason", "detail"))
+        detail[bad] = [
+            ": ".join(part for part in both if part) or None for both in zip(*pair, strict=True)
+        ]
+    for name, cap in options.caps.items():
+        capped = np.flatnonzero(words == f"max_{name.removeprefix('num_')}")
+        if len(capped):
+            values, _ = rows.ints(name, numbers[capped])
+            detail[capped] = [f"{value} > {cap} per pack" for value in values.tolist()]
+    found: list[str | None] = detail.tolist()
+    return found
+
+
+def dropped_with(
+    dropped: pa.Table, rows: Rows, numbers: Int64s | Int32s, reason: str, detail: str
+) -> pa.Table:
+    """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
+    columns = {n: rows.take(n, numbers) for n in ("sample_id", "source", "key", "length")}
+    columns["reason"] = pa.array([reason] * len(numbers), pa.string())
+    columns["detail"] = pa.array([detail] * len(numbers), pa.string())
+    more = conform(pa.table(columns), DROPPED)
+    return pa.concat_tables([dropped, more]).sort_by("sample_id")
