@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from bench_tools import CAPACITY, Int64s, heading, line, plan, ratio, write_lengths
 from packidx.format.parquet import open_writer
 from packidx.index import open_index
-from packidx.index.writer import ROW_GROUP
+from packidx.index.window_files import ROW_GROUP
 from packidx.io.files import fsync_path
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing

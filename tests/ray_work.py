@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from packidx.index.writer import WindowFiles
+from packidx.index.window_files import WindowFiles
 from packidx.plan import tasks
 
 WRITE = tasks._write

@@ -19,7 +19,7 @@ from torch_packs import bare_index, make_index, record
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder
-from packidx.index.order.epoch_order import consumed_packs
+from packidx.index.order.state import consumed_packs
 from packidx.plan.schedule.pack_order import schedule
 from packidx.torch import PackSampler
 from packidx.torch import sampler as sampler_module

@@ -90,7 +90,7 @@ def _schedule(result: dict[str, Any]) -> str:
 
 def _steps(manifest: dict[str, Any], epochs: int) -> str:
     """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
-    from packidx.index.order.epoch_order import packs_per_step
+    from packidx.index.order.epochs import packs_per_step
 
     size, packs = packs_per_step(manifest), manifest["result"]["num_packs"] // epochs
     if size is None:

@@ -1,9 +1,10 @@
 """The pack index on disk: publishing, opening and verifying snapshots."""
 
 from packidx.format.rows import Pack, Sample
-from packidx.index.opening import open_index, snapshot_ids
+from packidx.index.head import read_head, snapshot_ids
+from packidx.index.opening import open_index
 from packidx.index.reader import Index
-from packidx.index.writer import SnapshotWriter, read_head, writing
+from packidx.index.writer import SnapshotWriter, writing
 
 __all__ = [
     "Index",

@@ -9,10 +9,9 @@ from pathlib import Path
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import is_snapshot_id
 from packidx.format.schema import LENGTHS_FORMAT
+from packidx.index.head import read_head, snapshot_ids
 from packidx.index.reader import Index
-from packidx.index.writer import read_head
 from packidx.io import storage, urls
-from packidx.io.copies import overlapped
 
 
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
@@ -111,17 +110,3 @@ def _split(path: str) -> tuple[str, str | None]:
     else:
         is_one = not at or Path(path).exists()
     return (path, None) if is_one else (folder, ident)
-
-
-def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
-    """Ids of all complete snapshots of an index, or of those that begin so, sorted.
-
-    Raises:
-        OSError: a store cannot be asked.
-    """
-    home = urls.join(str(folder), "snapshots")
-    names = [name for name in storage.names(home) if name.startswith(beginning)]
-    names = [name for name in names if is_snapshot_id(name)]
-    manifests = [urls.join(home, f"{name}/manifest.json") for name in names]
-    there = overlapped(storage.is_file, manifests)
-    return [name for name, is_there in zip(names, there, strict=True) if is_there]

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import MismatchError, SourceError
-from packidx.index.writer import SnapshotWriter, WindowFiles, WrittenWindow
+from packidx.index.window_files import WindowFiles, WrittenWindow
+from packidx.index.writer import SnapshotWriter
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.plan.job import Job, block_of

@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
-from packidx.index.order.epoch_order import Epochs
+from packidx.index.order.epochs import Epochs
 from packidx.index.order.state import SEEDS, State
 from packidx.torch.loss.loss import LossWeights
 

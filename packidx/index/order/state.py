@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packidx.errors import FormatError
+import numpy as np
+
+from packidx.arrays import Int64s
+from packidx.errors import FormatError, MismatchError
+from packidx.index.order.epochs import Epochs
 
 STATE_VERSION = 1
 SEEDS = 1 << 63  # seeds and epochs are below
@@ -77,3 +81,27 @@ class State:
         end = num_packs // self.global_batch * self.global_batch
         if self.position > end:
             raise FormatError(f"sampler state has position {self.position}, outside [0, {end}]")
+
+
+def consumed_packs(index_manifest: Mapping[str, Any], state: Any) -> Int64s:
+    """Pack ids that training has consumed in the state's epoch, int64, in the order of training.
+
+    Args:
+        index_manifest: of the snapshot that was trained on.
+        state: `PackSampler.state_dict()` or `state_at(step)`.
+
+    Raises:
+        FormatError: this is no such state, or its position is behind the epoch's end.
+        MismatchError: it is of another snapshot.
+    """
+    read = State.read(state)
+    mine = index_manifest["snapshot_id"]
+    if read.snapshot_id != mine:
+        raise MismatchError(
+            f"the state has snapshot_id {read.snapshot_id}, this index {mine}: name the snapshot "
+            "that was trained on (INDEX@ID)"
+        )
+    epochs = Epochs.of(index_manifest, f"snapshot {mine}")
+    read.check_position(epochs.num_packs(read.epoch))
+    order = epochs.order(mine, read.seed, read.epoch)
+    return order.packs(np.arange(read.position, dtype=np.int64))

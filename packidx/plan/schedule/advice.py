@@ -6,7 +6,7 @@ import numpy as np
 
 from packidx.hashing import derive_key
 from packidx.index.cost import COLUMNS, pack_cost
-from packidx.index.order.epoch_order import Epochs
+from packidx.index.order.epochs import Epochs
 from packidx.index.reader import Index
 from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
 from packidx.plan.schedule.pack_order import schedule

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Int32s, Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
-from packidx.index.order.epoch_order import consumed_packs
+from packidx.index.order.state import consumed_packs
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.plan.select.eligible import EVERY_TOKEN, Begun, Consumed, Rules

@@ -1,0 +1,181 @@
+"""One window's files, and their digest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packidx.digests import ColumnDigest, canonical_json, digest
+from packidx.format.index import TABLES, file_name
+from packidx.format.parquet import open_writer
+from packidx.index.checksums import file_checksums
+from packidx.io.files import fsync_path
+
+# Rows per row group and row groups per file, part of the format: a reader that looks one pack up
+# parses a file's footer, which grows with its groups, and decodes one group.
+ROW_GROUP = {"packs": 8192, "samples": 16384, "dropped": 16384}
+FILE_GROUPS = 32
+# Columns that no other column and nothing in the manifest determines: hashed into the id.
+_ASSIGNMENT = {
+    "packs": ("epoch", "num_samples"),
+    "samples": ("sample_id", "copy", "piece", "token_start", "length"),
+    "dropped": ("sample_id", "reason"),
+}
+
+
+class WindowDigest:
+    """Digest of one window's assignment, taken in while its rows come."""
+
+    def __init__(self) -> None:
+        self._columns = {
+            (table, name): ColumnDigest(str(TABLES[table].field(name).type))
+            for table, names in _ASSIGNMENT.items()
+            for name in names
+        }
+
+    def update(self, table: str, rows: pa.Table) -> None:
+        """Take the next rows of `table`."""
+        for name in _ASSIGNMENT[table]:
+            for chunk in rows[name].chunks:
+                self._columns[table, name].update(chunk)
+
+    def hexdigest(self) -> str:
+        return digest(canonical_json([one.hexdigest() for one in self._columns.values()]))
+
+
+class WindowFiles:
+    """The files of one window while they are written, and their digest.
+
+    Args:
+        folder: where they lie.
+        window: its number.
+        numbers: of the first file of each table; 0 by default.
+    """
+
+    def __init__(self, folder: Path, window: int, numbers: Mapping[str, int] | None = None) -> None:
+        self._folder, self._window, self._numbers = folder, window, numbers or {}
+        self._open: dict[str, _Part] = {}
+        self._digest = WindowDigest()
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Add rows to one of the tables, in the schema's types."""
+        if table not in self._open:
+            number = self._numbers.get(table, 0)
+            self._open[table] = _Part(self._folder, table, number, self._window)
+        self._open[table].write(rows)
+        self._digest.update(table, rows)
+
+    def close(self, *, every: bool) -> WrittenWindow:
+        """Close the files.
+
+        Args:
+            every: write one of each table at least: the schema is there.
+        """
+        for name in TABLES:
+            if every and name not in self._open:
+                self.write(name, TABLES[name].empty_table())
+        files = [file for name in TABLES if name in self._open for file in self._open[name].close()]
+        self._open = {}
+        return WrittenWindow(files, self._digest.hexdigest())
+
+    def abandon(self) -> None:
+        """Let go of files that will not be finished."""
+        for part in self._open.values():
+            part.abandon()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenWindow:
+    """A window's files, as the manifest has them, and the digest of its assignment."""
+
+    files: list[dict[str, Any]]
+    digest: str
+
+
+class _Part:
+    """The files of one table in one window: full row groups, whatever runs the rows come in."""
+
+    def __init__(self, folder: Path, table: str, first: int, window: int) -> None:
+        self._folder, self._table = folder, table
+        self._number, self._window = first, window
+        self._group = ROW_GROUP[table]
+        self._most = self._group * FILE_GROUPS
+        self._rest: pa.Table | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+        self._done: list[dict[str, Any]] = []
+
+    def write(self, rows: pa.Table) -> None:
+        if self._rest is not None and self._rest.num_rows:
+            rows = pa.concat_tables([self._rest, rows])
+        whole = rows.num_rows // self._group * self._group
+        self._rest = rows.slice(whole)
+        while whole:
+            now = min(whole, self._most - self._rows)
+            self._append(rows.slice(0, now))
+            rows, whole = rows.slice(now), whole - now
+            if self._rows == self._most:
+                self._finish()
+
+    def close(self) -> list[dict[str, Any]]:
+        """Entries of the manifest for these files."""
+        rest = self._rest if self._rest is not None else TABLES[self._table].empty_table()
+        if rest.num_rows or (self._writer is None and not self._done):
+            self._append(rest)
+        if self._writer is not None:
+            self._finish()
+        return self._done
+
+    def abandon(self) -> None:
+        """Let go of a file that will not be finished."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+            self._writer.is_open = False  # or it would try once more, and tell, when it is freed
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / file_name(self._table, self._number)
+
+    def _append(self, rows: pa.Table) -> None:
+        with _naming(self._path):
+            if self._writer is None:
+                self._writer = open_writer(str(self._path), rows.schema)
+            self._writer.write_table(rows, row_group_size=self._group)
+        self._rows += rows.num_rows
+
+    def _finish(self) -> None:
+        assert self._writer is not None
+        with _naming(self._path):
+            self._writer.close()
+        fsync_path(self._path)
+        sha256, crc32 = file_checksums(self._path)
+        entry = {
+            "path": self._path.name,
+            "rows": self._rows,
+            "bytes": self._path.stat().st_size,
+            "sha256": sha256,
+            "crc32": crc32,
+            "window": self._window,
+        }
+        self._done.append(entry)
+        self._writer, self._rows, self._number = None, 0, self._number + 1
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Arrow's errors of input and output, which name no file, with the one they are about."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        words = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(error.errno, words, str(path)) from None

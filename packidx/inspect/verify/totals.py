@@ -1,0 +1,142 @@
+"""Checks of what all windows sum up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from packidx.arrays import Int64s
+from packidx.format.reasons import LOST, lost_percent
+from packidx.index.reader import Index
+from packidx.inspect.verify.check import Check, Looker, Window, ints
+
+
+class Once(Looker):
+    """Every sample is in the packs of each epoch or dropped for a reason."""
+
+    name = "every sample once"
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        self._packed = self._dropped = 0
+        self._last: int | None = None
+
+    def look(self, window: Window) -> None:
+        dropped = np.sort(ints(window.dropped, "sample_id"))
+        self.unless(not (np.diff(dropped) == 0).any(), "a sample is dropped more than once")
+        reasons = window.dropped["reason"].null_count
+        self.unless(not reasons, "a sample is dropped without a reason")
+        epochs = np.repeat(ints(window.packs, "epoch"), ints(window.packs, "num_samples"))
+        if len(epochs) != window.samples.num_rows:
+            self.wrong.append("packs and samples disagree about the number of samples")
+            return
+        names = ("sample_id", "copy", "piece")
+        rows = np.stack([ints(window.samples, name) for name in names], axis=1)
+        first = None
+        for epoch in range(int(self.options.get("epochs") or 1)):
+            mine = rows[epochs == epoch]
+            mine = mine[np.lexsort(mine.T[::-1])]
+            twice = (mine[1:] == mine[:-1]).all(axis=1).any() if len(mine) else False
+            self.unless(not twice, "a sample's piece stands in more than one place")
+            first = mine if first is None else first
+            same = np.array_equal(mine, first)
+            self.unless(same, f"epoch {epoch} has other samples than epoch 0")
+        placed = np.unique(rows[:, 0])
+        both = np.intersect1d(placed, dropped)
+        if len(both):
+            self.wrong.append(f"sample {both[0]} is both packed and dropped ({len(both)} samples)")
+        self._count(window, placed, dropped)
+
+    def _count(self, window: Window, placed: Int64s, dropped: Int64s) -> None:
+        self._packed += len(placed)
+        self._dropped += len(dropped)
+        ids = np.concatenate([placed, dropped])
+        if len(ids) != window.stated["num_rows"]:
+            self.wrong.append(
+                f"{len(placed)} packed + {len(dropped)} dropped != {window.stated['num_rows']} "
+                f"samples of window {window.number}"
+            )
+        if len(ids):
+            self.unless(
+                self._last is None or ids.min() > self._last,
+                f"window {window.number} has samples of the one before",
+            )
+            self._last = int(ids.max())
+
+    def done(self) -> str:
+        total = self._packed + self._dropped
+        return f"{self._packed} packed + {self._dropped} dropped = {total} samples, each once"
+
+
+class Result(Looker):
+    """The manifest's result is what the tables hold."""
+
+    name = "result"
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        keys = ["num_packs", "num_tokens", "num_dropped", "num_samples", "num_pieces"]
+        keys.append("num_tokens_dropped")
+        self._lost = 0
+        self._found: Counter[str] = Counter(dict.fromkeys(keys, 0))
+        self._epochs: list[list[list[int]]] = [[] for _ in range(self.options.get("epochs") or 1)]
+        self._reasons: Counter[str] = Counter()
+
+    def look(self, window: Window) -> None:
+        first, epochs = window.stated["first_pack"], ints(window.packs, "epoch")
+        for epoch, ranges in enumerate(self._epochs):
+            at = np.flatnonzero(epochs == epoch)
+            if len(at):
+                ranges.append([first + int(at[0]), len(at)])
+        self._reasons.update(window.dropped["reason"].to_pylist())
+        self._found["num_packs"] += window.packs.num_rows
+        self._found["num_tokens"] += int(ints(window.packs, "length").sum())
+        self._found["num_dropped"] += window.dropped.num_rows
+        length = ints(window.dropped, "length").clip(0)
+        self._found["num_tokens_dropped"] += int(length.sum())
+        lost = pc.is_in(window.dropped["reason"], pa.array(LOST)).to_numpy()
+        self._lost += int((length[lost] - bool(self.options["shift"])).sum())
+        self._found["num_pieces"] += window.samples.num_rows
+        self._found["num_samples"] += len(np.unique(ints(window.samples, "sample_id")))
+
+    def verdict(self) -> Check:
+        for name, value in self._found.items():
+            said = f"{name} is {value}, the manifest says {self.result[name]}"
+            self.unless(value == self.result[name], said)
+        bound, packs = self.result["lower_bound"], self._found["num_packs"]
+        self.unless(bound <= packs, f"lower bound {bound} is above {packs} packs")
+        self._derived()
+        rows = sum(one["num_rows"] for one in self.result["windows"])
+        total = self.index.manifest["lengths"]["num_samples"]
+        self.unless(rows == total, f"windows have {rows} samples, the lengths {total}")
+        return super().verdict()
+
+    def _derived(self) -> None:
+        """What the manifest makes of the numbers."""
+        packs, bound = self._found["num_packs"], self.result["lower_bound"]
+        tokens = packs * self.options["capacity"]
+        wanted = {
+            "gap": packs - bound,
+            "gap_percent": 100 * (packs - bound) / max(bound, 1),
+            "fill": self._found["num_tokens"] / tokens if tokens else 0,
+            "dropped": dict(self._reasons),
+            "lost_percent": lost_percent(self.result),
+        }
+        if not self.options["continues"] and self.options["on_long"] != "truncate":
+            wanted["num_tokens_lost"] = self._lost
+        if "epochs" in self.result:
+            wanted["epochs"] = self._epochs
+        for name, value in wanted.items():
+            said = self.result.get(name)
+            self.unless(said == value, f"{name} is {value}, the manifest says {said}")
+        block, asked = self.result["schedule_block"], self.options["global_batch"]
+        self.unless(
+            asked is None or self.options["schedule"] == "random" or block == asked,
+            f"schedule_block is {block}, planned for was a global batch of {asked}",
+        )
+
+    def done(self) -> str:
+        return "the manifest's result is what the tables hold"
