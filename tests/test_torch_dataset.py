@@ -19,7 +19,8 @@ from torch_packs import IMAGE, SyntheticEncode, bare_index, length_of, make_inde
 from packidx.errors import MismatchError, PackidxError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
-from packidx.torch.sample.encoded import cut, normalise
+from packidx.torch.sample.cut import cut
+from packidx.torch.sample.encoded import normalise
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]

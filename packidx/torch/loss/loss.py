@@ -16,14 +16,13 @@ Where less was trained than planned (a sample that could not be read became a ho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -34,9 +33,6 @@ from packidx.torch.sample.encoded import IGNORE
 WEIGHTS = ("token", "sample", "square")
 
 Batch = Mapping[str, Any]
-
-# Sums of square roots rounded in another order differ by 1e-15, one token of 2^31 by 5e-10.
-_SAME = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ def packed_loss(
         OptionError: `denominator` is None or below 0, that is to say no denominator.
         MismatchError: `logits` are not of this batch, or not of these positions.
     """
-    _check_denominator(denominator)
+    check_denominator(denominator)
     targets, per_token = loss_targets(batch, weights)
     chosen = targets != IGNORE
     rows = chosen_rows(logits, chosen, kept)
@@ -181,7 +177,7 @@ def _segments(batch: Batch) -> Tensor:
     return numbers.view_as(labels)
 
 
-def _check_denominator(denominator: float | None) -> None:
+def check_denominator(denominator: float | None) -> None:
     if denominator is None:
         raise OptionError(
             "the loss has no denominator: the plan does not know this step's label tokens, so take"
@@ -196,65 +192,3 @@ def batch_weight(batch: Batch, weights: LossWeights) -> float:
     trained = batch["labels"] != IGNORE
     segments = _segments(batch)[trained]
     return weights.total(torch.bincount(segments).cpu().numpy())
-
-
-def seen_denominator(
-    batches: Iterable[Batch], weights: LossWeights, group: dist.ProcessGroup | None = None
-) -> float:
-    """The step's denominator out of this rank's batches of the step, summed over the ranks.
-
-    All data-parallel ranks (`group`, all processes if None) must call it. For plans that do not
-    know label counts: those of bare lengths, or with samples that were cut.
-    """
-    return _summed_over_ranks([batch_weight(batch, weights) for batch in batches], group)
-
-
-def correct_gradients(
-    parameters: Iterable[Tensor],
-    planned: float,
-    seen: float | Sequence[float],
-    group: dist.ProcessGroup | None = None,
-) -> float:
-    """Make of gradients over the planned denominator those over the one that was seen.
-
-    To be called by all data-parallel ranks once per step, after the last backward pass, before
-    gradients are clipped. It costs one all-reduce of a number; only after holes does it touch them.
-
-    Args:
-        parameters: of the model, their gradients summed over ranks already.
-        planned: `PackSampler.denominator` of the step.
-        seen: `batch_weight` of this rank's batches of the step, or their sum.
-        group: the data-parallel ranks; all processes if None.
-
-    Returns:
-        the factor, 1.0 where everything planned was there.
-
-    Raises:
-        MismatchError: more was seen than planned, which a hole cannot do.
-    """
-    _check_denominator(planned)
-    each = [seen] if isinstance(seen, (int, float)) else seen
-    total = _summed_over_ranks(each, group)
-    if abs(total - planned) <= _SAME * planned or total == 0:
-        return 1.0
-    if total > planned:
-        raise MismatchError(
-            f"the step's samples weigh {total:g} in the loss but were planned as {planned:g}: pass"
-            " the denominator of this step and of this loss weight"
-        )
-    factor = planned / total
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad.mul_(factor)
-    return factor
-
-
-def _summed_over_ranks(parts: Sequence[float], group: dist.ProcessGroup | None) -> float:
-    total = math.fsum(parts)
-    if not (dist.is_available() and dist.is_initialized()):
-        return total
-    on_cpu = dist.get_backend(group) in ("gloo", "mpi")
-    device = None if on_cpu else torch.accelerator.current_accelerator()
-    value = torch.tensor(total, dtype=torch.float64, device=device)
-    dist.all_reduce(value, group=group)
-    return float(value)

@@ -18,7 +18,8 @@ from packidx.errors import MismatchError
 from packidx.index import Index, Sample
 from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, TYPES, Encoded, normalise
 from packidx.torch.sample.made_up import made_up
-from packidx.torch.sample.media import Planned, grid_of, join_media
+from packidx.torch.sample.media import join_media
+from packidx.torch.sample.media_rows import Planned, grid_of
 from packidx.torch.sample.shapes import Shape, learn_shape
 
 _SEARCHED = 64  # packs that are looked through for samples of the same kind

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +12,7 @@ from torch import Tensor
 
 from packidx.errors import MismatchError
 from packidx.torch.sample.encoded import ADVICE, TYPES, Encoded, PlanMismatch
-
-Planned = Sequence[Mapping[str, Any]]
-"""`Sample.media`: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``, the first token."""
-
-Grid = tuple[int, int, int]
-"""Patches of one medium: time or tiles, rows, columns."""
+from packidx.torch.sample.media_rows import Planned, grid_of
 
 _MAPPED_ANEW = 32 << 20  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 
@@ -104,12 +98,6 @@ def check_media(sample: Encoded, planned: Planned | None) -> None:
                 f"encoded to {kind}s of {_words(found)} patches (t x h x w) but planned as"
                 f" {_words(wanted)}; {ADVICE}"
             )
-
-
-def grid_of(medium: Mapping[str, Any]) -> Grid | None:
-    """The planned (t, h, w), None where it is unknown."""
-    sides = (medium["t"] or 0, medium["h"] or 0, medium["w"] or 0)
-    return sides if all(side > 0 for side in sides) else None
 
 
 def _words(grids: Sequence[tuple[int, ...] | None]) -> str:

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 from packidx.errors import BadRecord, ChangedSource, MismatchError, SourceError
 from packidx.index import Index, Sample
 from packidx.records.fetch import Fetcher
-from packidx.torch.sample.encoded import (
-    ADVICE,
-    IGNORE,
-    Encoded,
-    PlanMismatch,
-    cut,
-    normalise,
-    shift,
-)
+from packidx.torch.sample.cut import cut, shift
+from packidx.torch.sample.encoded import ADVICE, IGNORE, Encoded, PlanMismatch, normalise
 from packidx.torch.sample.events import event
 from packidx.torch.sample.holes import Holes, NoHole
 from packidx.torch.sample.media import check_media

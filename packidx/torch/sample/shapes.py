@@ -8,35 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from packidx.torch.sample.encoded import TYPES, Encoded, PlanMismatch
-from packidx.torch.sample.media import Grid, Planned, grid_of
-
-
-@dataclass(frozen=True, slots=True)
-class MediaTensor:
-    """One of the tensors that come with media.
-
-    Attributes:
-        counts: what its rows are: ``'media'``, ``'tiles'`` (or frames: Σ t) or ``'patches'``.
-        dtype: of its values.
-        rest: its dimensions after the first.
-        grids: whether its values are the grids (t, h, w) themselves.
-    """
-
-    counts: str
-    dtype: torch.dtype
-    rest: tuple[int, ...]
-    grids: bool
-
-    def blank(self, grids: list[Grid]) -> Tensor:
-        """Zeros in the shape of media of these grids; the grids themselves where it holds them."""
-        if not self.grids:
-            return torch.zeros(_rows(grids)[self.counts], *self.rest, dtype=self.dtype)
-        if self.counts == "tiles":
-            grids = [(1, h, w) for t, h, w in grids for _ in range(t)]
-        return torch.tensor(grids, dtype=self.dtype)
+from packidx.torch.sample.media_rows import MediaTensor, Planned, grid_of, media_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +70,7 @@ def learn_shape(part: Encoded, planned: Planned, token: int | None) -> Shape:
         problem = f"the plan does not say how large and where each {kind} is"
     else:
         for key, value in part.media.items():
-            tensor = _media_tensor(key, value, known)
+            tensor = media_tensor(key, value, known)
             if tensor is None:
                 problem = f"what {key} of shape {list(value.shape)} is for other {kind}s is unknown"
             else:
@@ -108,25 +82,3 @@ def learn_shape(part: Encoded, planned: Planned, token: int | None) -> Shape:
         problem = f"which tokens are those of a {kind} is unknown"
     share = found, max(patches, 1)
     return Shape(part.rows is not None, sequence, media, token, share, problem)
-
-
-def _media_tensor(key: str, value: Tensor, grids: list[Grid]) -> MediaTensor | None:
-    """What `value`'s rows count, or None where that, or its values, cannot be told."""
-    is_grid = key.endswith("_grid_thw")
-    rows = _rows(grids)
-    # In this order: images have t = 1, and then tiles and media are the same number.
-    order = ("media", "tiles") if is_grid or value.ndim == 1 else ("patches", "tiles", "media")
-    counts = next((name for name in order if rows[name] == value.shape[0]), None)
-    if counts is None or not (is_grid or value.is_floating_point()):
-        return None
-    if value.ndim > 4:  # [media, tiles, channels, height, width]: tiles are not in the rows
-        return None
-    return MediaTensor(counts, value.dtype, tuple(value.shape[1:]), is_grid)
-
-
-def _rows(grids: list[Grid]) -> dict[str, int]:
-    return {
-        "media": len(grids),
-        "tiles": sum(t for t, _, _ in grids),
-        "patches": sum(map(math.prod, grids)),
-    }
