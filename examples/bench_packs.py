@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from bench_tools import heading, line, ratio
 from packidx import open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
+from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, Sample
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse

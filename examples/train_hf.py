@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
+from packidx.encode.imports import allow_cuda_torchvision
 from packidx.torch import PackedDataset, PackSampler, check_ranks, collate, prepare_model
 from packidx.torch.loss import (
     LossWeights,

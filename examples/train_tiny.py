@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
+from packidx.encode.imports import allow_cuda_torchvision
 from packidx.index import Index, open_index
 from packidx.torch import PackedDataset, PackSampler, collate, prepare_model
 

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
+from packidx.encode.imports import allow_cuda_torchvision
 from packidx.torch import PackedDataset, PackSampler, collate
 from vqa_questions import KINDS, deal_questions, guessed, kind_of
 

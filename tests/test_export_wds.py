@@ -347,10 +347,10 @@ def test_what_energon_reads_is_where_the_tars_have_it(export: Path, index: Index
 
 
 def test_the_bytes_depend_on_the_plan_alone(export: Path, index: Index, tmp_path: Path) -> None:
-    from packidx.export.wds import pool
+    from packidx.export.wds import api
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "_PACKS_PER_PROCESS", 1)
+        patch.setattr(api, "_PACKS_PER_PROCESS", 1)
         export_wds(index, tmp_path / "again", max_count=3, workers=2)
     assert contents(tmp_path / "again") == contents(export)
 

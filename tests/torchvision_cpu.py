@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
+from packidx.encode.imports import allow_cuda_torchvision
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torchvision about its own missing image library

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packidx.encode.loading import files_of, import_torch, load_image_processor
+from packidx.encode.imports import import_torch
+from packidx.encode.loading import files_of, load_image_processor
 from packidx.encode.mrope import MropeMedium, mrope_positions
 from packidx.encode.patches import check_grids, check_settings, check_tiles, not_built
 from packidx.encode.video import encode_videos, load_video_processor

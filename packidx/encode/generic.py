@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.digests import digest
-from packidx.encode.loading import transformers_class
+from packidx.encode.imports import transformers_class
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.records.conversation import MediaInfo

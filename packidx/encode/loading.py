@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
+from packidx.encode.imports import INSTALL, transformers_class
 from packidx.errors import MissingExtraError, OptionError
 from packidx.processor.assemble import (
     ProcessorFiles,
@@ -20,8 +20,6 @@ from packidx.processor.assemble import (
 from packidx.processor.families import VisionFamily
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-
-INSTALL = 'pip install "packidx[transformers,torch]"'
 
 
 def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
@@ -114,34 +112,3 @@ def load_part(loader: Any, folder: str, part: str) -> Any:
             f"transformers {release} cannot load the {part} of {folder} ({reason} …): use the "
             "release that saved it, or a newer one"
         ) from error
-
-
-def transformers_class(name: str) -> Any:
-    """A class of transformers.
-
-    Raises:
-        MissingExtraError: transformers or what the class needs is missing or cannot be used.
-    """
-    try:
-        allow_cuda_torchvision()
-        return getattr(import_module("transformers"), name)
-    except (ImportError, RuntimeError) as error:
-        cause = error.__cause__ or error
-        raise MissingExtraError(
-            f"transformers' {name} cannot be imported ({cause}): run {INSTALL}"
-        ) from error
-
-
-def import_torch() -> Any:
-    """torch.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError(
-            f"building tensors needs torch, which cannot be imported ({error}): run {INSTALL}"
-        ) from error
-    return torch

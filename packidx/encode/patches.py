@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from packidx.encode.loading import transformers_class
+from packidx.encode.imports import transformers_class
 from packidx.errors import MismatchError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import KINDS, MediaColumns

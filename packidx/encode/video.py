@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from packidx.encode.loading import import_torch, load_part, transformers_class
-from packidx.encode.torchvision_cpu import allow_cuda_torchvision
+from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
+from packidx.encode.loading import load_part
 from packidx.errors import BadRecord
 from packidx.processor.families import VisionFamily
 from packidx.records.conversation import MediaInfo

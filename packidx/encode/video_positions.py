@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from packidx.encode.loading import transformers_class
+from packidx.encode.imports import transformers_class
 from packidx.processor.assemble import ProcessorFiles
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from packidx.encode.loading import transformers_class
+from packidx.encode.imports import transformers_class
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import IMAGE, TEXT, Compared

@@ -12,33 +12,24 @@ metadataset/metadataset_v2.py, `CrudeJsonlDatasetFactory` in flavors/jsonl).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import yaml
-
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
+from packidx.export.energon.files import FORMAT, VERSION, finish, own_files
 from packidx.export.energon.parts import Part, PartWriter, write_parts
 from packidx.export.energon.sources import Sources, as_energon_names
 from packidx.export.outputs import check_output, check_shards
 from packidx.index import Index, open_index
-from packidx.io import files, urls
-from packidx.io.output_folder import Place, replacing
+from packidx.io import urls
+from packidx.io.output_folder import replacing
 from packidx.run.workers import num_workers
 
-FORMAT = "packidx-energon"
 WHAT = "folder of packs for Energon"
-VERSION = 1
-MANIFEST, PACKS, IDX, YAML = ".packidx.json", "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
-SUBFLAVORS = {"sample_type": "packidx"}
-"""By which a task encoder knows these packs among other data."""
 
 _PART_PACKS = 256  # thousands of samples: what a killed export does again at most
 
@@ -100,7 +91,7 @@ def export_energon(
     begun = time.monotonic()
     output = os.fspath(output)
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
-    check_output(output, opened, WHAT, _own_files)
+    check_output(output, opened, WHAT, own_files)
     check_shards(opened)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
@@ -118,7 +109,7 @@ def export_energon(
         ]
         resumed = len([part for part in spans if writer.is_done(part)])
         num_media = write_parts(writer, spans, num_workers(workers), progress)
-        manifest = _finish(place, writer, spans, opened, aux, num_media)
+        manifest = finish(place, writer, spans, opened, aux, num_media)
     return EnergonSummary(
         path=output,
         snapshot_id=opened.id,
@@ -214,87 +205,3 @@ def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
             raise OptionError(
                 f"--energon-root {old}=…: no folder of tars begins so, there is {folders[0]}"
             )
-
-
-def _finish(
-    place: Place,
-    writer: PartWriter,
-    parts: list[Part],
-    index: Index,
-    aux: Mapping[str, str],
-    num_media: int,
-) -> dict[str, Any]:
-    """Put the parts together, describe them, and force all to disk."""
-    files.remove_tree(place.table)  # a killed run may have left half a file
-    os.makedirs(place.table)
-    described = _join(place.table, writer, parts)
-    _write(place.table, YAML, _metadataset(aux))
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "snapshot_id": index.id,
-        "capacity": index.capacity,
-        "num_packs": index.num_packs,
-        "num_samples": index.manifest["result"]["num_pieces"],
-        "num_media": num_media,
-        "encoder": index.manifest["lengths"].get("encoder"),
-        "transform": index.manifest["lengths"].get("transform"),
-        "sources": dict(aux),
-        "files": described,
-    }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
-    _write(place.table, MANIFEST, text.encode() + b"\n")
-    return manifest
-
-
-def _join(folder: str, writer: PartWriter, parts: list[Part]) -> list[dict[str, Any]]:
-    """`packs.jsonl` and its index of the parts' lines."""
-    at, hashers, sizes = 0, [hashlib.sha256(), hashlib.sha256()], [0, 0]
-    with (
-        open(os.path.join(folder, PACKS), "wb") as lines,
-        open(os.path.join(folder, IDX), "wb") as starts,
-    ):
-
-        def put(number: int, data: bytes) -> None:
-            (lines, starts)[number].write(data)
-            hashers[number].update(data)
-            sizes[number] += len(data)
-
-        put(1, bytes(8))
-        for part in parts:
-            data = writer.read(part)
-            put(0, data)
-            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1 + at
-            put(1, ends.astype("<u8").tobytes())
-            at += len(data)
-        for file in (lines, starts):
-            file.flush()
-            os.fsync(file.fileno())
-    return [
-        {"path": name, "bytes": size, "sha256": hasher.hexdigest()}
-        for name, size, hasher in zip((PACKS, IDX), sizes, hashers, strict=True)
-    ]
-
-
-def _metadataset(aux: Mapping[str, str]) -> bytes:
-    description = {
-        "__module__": "megatron.energon",
-        "__class__": "MetadatasetV2",
-        "splits": {"train": {"path": PACKS, "subflavors": SUBFLAVORS, "aux": dict(aux)}},
-    }
-    text = yaml.safe_dump(description, sort_keys=False, allow_unicode=True, width=1 << 20)
-    return str(text).encode()
-
-
-def _write(folder: str, name: str, data: bytes) -> None:
-    files.write_atomic(os.path.join(folder, name), data)
-
-
-def _own_files(folder: str) -> set[str]:
-    """Names of an earlier export's files; none where it is none."""
-    try:
-        with open(os.path.join(folder, MANIFEST), "rb") as file:
-            is_export = json.load(file)["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        is_export = False
-    return {MANIFEST, PACKS, IDX, YAML} if is_export else set()

@@ -11,21 +11,27 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from packidx import digests
-from packidx.errors import OptionError
+from packidx.errors import OptionError, SourceError
 from packidx.export.outputs import check_output, check_shards
 from packidx.export.wds import nv_meta
-from packidx.export.wds.pool import read_packs
+from packidx.export.wds.pack import PackMembers, pack_members
 from packidx.export.wds.shards import Shard, ShardWriter, rows_of
 from packidx.index import Index, open_index
 from packidx.io import files
 from packidx.io.output_folder import Place, replacing
 from packidx.io.sizes import parse_size
+from packidx.records.fetch import Fetcher
+from packidx.run.local import follow_parent, interrupts_held
 from packidx.run.workers import num_workers
 from packidx.software import software
 
@@ -38,6 +44,16 @@ MAX_SIZE = "1GB"
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done (``'packs'`` written, ``'files'`` uploaded), how many, of how many."""
+
+_PACKS_PER_PROCESS = 16
+"""Fewer are read before another process has started."""
+_AHEAD = 2
+"""Packs per process that are read or wait: they are whole in memory."""
+
+Named = tuple[int, str]
+"""A pack's number and key."""
+
+_fetcher: Fetcher | None = None
 
 
 @dataclass(frozen=True)
@@ -214,3 +230,54 @@ def _own_files(output: str) -> set[str]:
         return set()
     meta = [os.path.join(nv_meta.FOLDER, name) for name in nv_meta.NAMES]
     return {MANIFEST, *tars, *(f"{tar}.idx" for tar in tars), *meta}
+
+
+def read_packs(
+    index: Index, packs: Sequence[Named], workers: int
+) -> Generator[PackMembers, None, None]:
+    """The packs in order; the same for any number of workers. Close it to end the processes.
+
+    Raises:
+        SourceError: a sample cannot be read, or a process died.
+        FormatError: the index is damaged.
+    """
+    workers = min(workers, len(packs) // _PACKS_PER_PROCESS)
+    if workers <= 1:
+        fetcher = Fetcher(index)
+        for number, key in packs:
+            yield pack_members(fetcher, number, key)
+        return
+    executor = ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_start_worker, initargs=(index,)
+    )
+    with interrupts_held():
+        executor.submit(os.getpid)  # which starts all processes
+    try:
+        waiting: deque[Future[PackMembers]] = deque()
+        upcoming = iter(packs)
+        for one in upcoming:
+            waiting.append(executor.submit(_read, one))
+            if len(waiting) >= workers * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise SourceError(
+            "a worker process died while it read packs: most often memory ran out, so use fewer "
+            "workers; what is written is kept (in a script of your own, call this under `if "
+            "__name__ == '__main__':`)"
+        ) from None
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(index: Index) -> None:
+    global _fetcher
+    follow_parent()
+    _fetcher = Fetcher(index)
+
+
+def _read(one: Named) -> PackMembers:
+    if _fetcher is None:
+        raise RuntimeError("the worker was not started by read_packs")
+    return pack_members(_fetcher, *one)

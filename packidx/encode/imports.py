@@ -1,9 +1,4 @@
-"""Lets transformers work beside a torchvision that was built for another torch.
-
-The torchvision wheels on PyPI are CUDA builds. Beside a CPU build of torch their library cannot be
-loaded, and importing them, and with them transformers' processors, fails for want of two operators
-that no image processor calls. Declaring those is enough.
-"""
+"""torch and transformers, imported when they are needed."""
 
 from __future__ import annotations
 
@@ -11,11 +6,46 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from packidx.errors import MissingExtraError
+
+INSTALL = 'pip install "packidx[transformers,torch]"'
+
 _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 _declared: list[Any] = []  # a torch.library.Library that is collected takes its operators along
+
+
+def transformers_class(name: str) -> Any:
+    """A class of transformers.
+
+    Raises:
+        MissingExtraError: transformers or what the class needs is missing or cannot be used.
+    """
+    try:
+        allow_cuda_torchvision()
+        return getattr(import_module("transformers"), name)
+    except (ImportError, RuntimeError) as error:
+        cause = error.__cause__ or error
+        raise MissingExtraError(
+            f"transformers' {name} cannot be imported ({cause}): run {INSTALL}"
+        ) from error
+
+
+def import_torch() -> Any:
+    """torch.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError(
+            f"building tensors needs torch, which cannot be imported ({error}): run {INSTALL}"
+        ) from error
+    return torch
 
 
 def allow_cuda_torchvision() -> bool:
