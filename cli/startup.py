@@ -7,9 +7,13 @@ import resource
 import signal
 import sys
 import warnings
+from typing import Any
 
 _FINISHED = "PACKIDX_FINISHED"  # number of the pipe by which a process says that it has spoken
 _NEAR = 1 << 30  # bytes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as <malloc.h> of glibc numbers them
+_SIZE = 1 << 30  # bytes
 
 
 def prepare() -> int | None:
@@ -122,3 +126,36 @@ def no_memory() -> str:
         f"out of address space, which is limited to {limit / 1e6:,.0f} MB here (ulimit -v): raise "
         "the limit, or lift it with `ulimit -v unlimited`"
     )
+
+
+class _NoPandas:
+    """A finder that finds everything but pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"{name} is left out", name=name)
+
+
+def spare_pandas() -> None:
+    """Let Arrow find, and remember, that there is no pandas in this process."""
+    if "pandas" in sys.modules or "pyarrow" in sys.modules:
+        return
+    finder: Any = _NoPandas
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow as pa
+
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse what is freed; another C library goes on as it does."""
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _SIZE)
+        mallopt(_TRIM_THRESHOLD, _SIZE)
