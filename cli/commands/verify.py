@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..index_options import index_options, refuse_two_encoders
+from ..options.index import index_options, refuse_two_encoders
 
 if TYPE_CHECKING:
     from packidx.index import Index
