@@ -236,8 +236,9 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_help_loads_nothing_heavy() -> None:
-    loaded = loaded_by("from packidx_cli.main import main; main(['--help'])")
+@pytest.mark.parametrize("words", [["--help"], ["plan", "--help"]], ids=" ".join)
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    loaded = loaded_by(f"from packidx_cli.main import main; main({words})")
     assert "click" in loaded
     heavy = {"torch", "transformers", "polars", "duckdb", "ray", "numpy", "pyarrow", "rich"}
     assert loaded & heavy == set()

@@ -23,6 +23,7 @@ from packidx.index import Index
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
+from packidx.plan.options.resolved import resolve
 from packidx.plan.select.consumed import continued_rules
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import make_items
@@ -286,7 +287,7 @@ def test_going_on_takes_time_in_proportion_to_what_was_begun(tmp_path: Path) -> 
     for n in (3_000, 30_000):
         path, index, state = begun(tmp_path / str(n), n)
         table = read_lengths(str(path))
-        options = PlanOptions(15, on_long="split", schedule="random").resolve("exact")
+        options = resolve(PlanOptions(15, on_long="split", schedule="random"), "exact")
         options = replace(options, weights={"b": "2"})
         each = []
         for _ in range(3):

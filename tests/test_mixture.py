@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from packidx.errors import FormatError, OptionError
 from packidx.hashing import below, hash_ints
 from packidx.lengths.survey import SourceTotals
-from packidx.plan.options.numbers import number_text, read_number
-from packidx.plan.options.plan_options import UNITS
+from packidx.plan.options.numbers import UNITS, number_text, read_number
 from packidx.plan.select.mixture import MAX_REPEATS, Mixture, copies, sample_ratios
 
 WEB = SourceTotals(num_samples=100, num_tokens=5000, label_tokens=2500)

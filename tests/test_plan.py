@@ -26,6 +26,7 @@ from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOU
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.io.files import write_json
 from packidx.plan import PlanOptions
+from packidx.plan.options.resolved import resolve
 
 ARBITRARY = settings(
     deadline=None,
@@ -276,8 +277,8 @@ def test_margin_follows_the_weakest_method(tmp_path: Path, method: str, planned:
 
 
 def test_ratio_is_exact_decimal_arithmetic() -> None:
-    assert PlanOptions(100, packing_ratio=0.29).resolve("exact").planned_capacity == 29
-    assert PlanOptions(100, margin=0.71).resolve("exact").planned_capacity == 29
+    assert resolve(PlanOptions(100, packing_ratio=0.29), "exact").planned_capacity == 29
+    assert resolve(PlanOptions(100, margin=0.71), "exact").planned_capacity == 29
     assert int(0.29 * 100) == 28  # what binary floating point makes of it
 
 

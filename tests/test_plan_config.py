@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from packidx_cli.commands.plan import plan
 from packidx_cli.main import main
 
 from packidx.errors import OptionError
+from packidx.format.index import Options
 from packidx.plan import PlanOptions
 from packidx.plan.options.config import read_config
 from packidx.plan.options.nemo import TRANSLATIONS
+from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
+from packidx.plan.options.resolved import DEFAULT_CHANCE, DEFAULT_MARGINS, resolve
 from packidx.plan.options.values import TYPES
+from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 
 RECIPE = """\
 recipe: FinetuneRecipeForVLM
@@ -132,7 +137,6 @@ packidx:
   cost: llm_linear=1,vit_linear=2
   window-samples: 50
   memory-limit: 2GB
-  aggregate: polars
 """
 
 
@@ -163,17 +167,35 @@ def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
         cost="llm_linear=1,vit_linear=2",
         window_samples=50,
         memory_limit="2GB",
-        aggregate="polars",
     )
     dashed = read_config(write(tmp_path, OURS))
     assert PlanOptions(**dashed.options) == asked and not dashed.notes
     lines = OURS.splitlines()
     underlined = [f"{k.replace('-', '_')}:{v}" for k, v in (one.split(":", 1) for one in lines)]
     assert read_config(write(tmp_path, "\n".join(underlined))).options == dashed.options
-    flags = {one.name for one in plan.params if one.name} & {
-        one.name for one in fields(PlanOptions)
-    }
-    assert flags == TYPES.keys()  # what the command line has, the section has
+    flags = [parameter.name for parameter in plan.params if parameter.name in TYPES]
+    assert flags == list(TYPES)  # what the command line has, the section has
+
+
+def test_defaults_that_the_help_puts_into_words_are_those_of_a_plan() -> None:
+    said = {name: each.shown_default or "" for name, each in OPTIONS.items()}
+    shares = [f"{float(share):g}" for share in DEFAULT_MARGINS.values()]
+    assert said["margin"].startswith("{}; {} or {} for inexact lengths".format(*shares))
+    assert said["overflow_chance"] == f"{DEFAULT_CHANCE:g}" and said["cost"] == DEFAULT_PRESET
+    in_words = {name for name, text in said.items() if text}
+    assert {DEFAULTS[name] for name in in_words} == {None}  # others say themselves
+
+
+def test_the_format_has_every_option_of_a_manifest() -> None:
+    text = (Path(__file__).parent.parent / "FORMAT.md").read_text()
+    table = text.split("| `options`, all resolved |")[1].split("\n\n")[0].splitlines()[2:]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.split(" | ")] for row in table]
+    values = {name: words for names, words in rows for name in names}
+    stored = resolve(PlanOptions(8), "exact").to_json().keys()
+    assert values.keys() == stored == {each.name for each in fields(Options)} - {"more"}
+    for name in stored & OPTIONS.keys():
+        assert not OPTIONS[name].choices or values[name] == list(OPTIONS[name].choices)
+    assert values["strategy"] == list(STRATEGIES)
 
 
 def test_weights_may_be_mappings_and_numbers_text(tmp_path: Path) -> None:

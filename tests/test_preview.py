@@ -58,12 +58,9 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)
-@pytest.mark.parametrize("aggregate", ["duckdb", "polars"])
-def test_a_preview_is_the_plan(
-    write: Write, tmp_path: Path, changes: dict[str, Any], aggregate: str
-) -> None:
+def test_a_preview_is_the_plan(write: Write, tmp_path: Path, changes: dict[str, Any]) -> None:
     uri = write(length=[*some_lengths(), 0, 1, None, -3])
-    options = PlanOptions(1 << 20, strategy="bfd", aggregate=aggregate, **changes)
+    options = PlanOptions(1 << 20, strategy="bfd", **changes)
     rows = preview(uri, [300, 131], options)
     assert [row.capacity for row in rows] == [300, 131]
     for row in rows:
@@ -210,9 +207,9 @@ def test_impossible_previews_are_refused(write: Write) -> None:
 
 
 def test_options_that_a_preview_does_not_see_are_named() -> None:
-    assert unseen(PlanOptions(10, seed=4, margin=0.1, align=2, on_long="split")) == []
+    assert unseen(PlanOptions(10, seed=4, margin=0.1, align=2, reserve=2, on_long="split")) == []
     given = PlanOptions(10, mix=("a=2",), max_images=3, holdout="0.1", window_shards=2)
-    assert unseen(given) == ["--max-images", "--mix", "--holdout", "--window-shards"]
+    assert unseen(given) == ["--max-images", "--holdout", "--window-shards", "--mix"]
 
 
 @settings(max_examples=40, deadline=None)

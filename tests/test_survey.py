@@ -1,10 +1,7 @@
-"""A lengths table as counts: the same from both engines, whatever its files are like."""
+"""A lengths table as counts, whatever its files are like."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from packidx.errors import FormatError, OptionError, SourceError
-from packidx.lengths.scan import ENGINES, Engine
 from packidx.lengths.survey import SourceTotals, survey
 
 KEYS = ("source", "ok", "method", "length")
@@ -94,32 +90,18 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_survey_counts_every_row(parts: list[Path], engine: Engine) -> None:
-    found = survey(parts, engine)
+def test_a_survey_counts_every_row(parts: list[Path]) -> None:
+    found = survey(parts)
     assert found.table.to_pylist() == counted(some_rows())
     assert found.table.column_names == [*KEYS, *SUMS]
     assert found.num_samples == 3000 and found.present == ("source",)
 
 
-def test_engines_threads_and_order_of_parts_give_the_same(parts: list[Path]) -> None:
-    wanted = survey(parts, "duckdb", threads=1)
+def test_threads_and_order_of_parts_change_nothing(parts: list[Path]) -> None:
+    wanted = survey(parts, threads=1)
     for files in (parts, parts[::-1], [parts[1], parts[2], parts[0]]):
-        for engine in ENGINES:
-            for threads in (1, 2):
-                assert survey(files, engine, threads=threads).table.equals(wanted.table)
-
-
-def test_polars_gives_the_same_on_one_thread(parts: list[Path]) -> None:
-    program = (
-        "import sys, polars; from packidx.lengths.survey import survey\n"
-        "assert polars.thread_pool_size() == 1\n"
-        "print(survey(sys.argv[1:], 'polars').table.to_pylist())"
-    )
-    command = [sys.executable, "-c", program, *map(str, parts)]
-    environment = os.environ | {"POLARS_MAX_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(survey(parts, "polars").table.to_pylist())
+        for threads in (1, 2):
+            assert survey(files, threads=threads).table.equals(wanted.table)
 
 
 def by_hand(longest: int, shift: int) -> dict[str | None, SourceTotals]:
@@ -136,13 +118,12 @@ def by_hand(longest: int, shift: int) -> dict[str | None, SourceTotals]:
     return {name: SourceTotals(**sums) for name, sums in found.items()}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_totals_add_up_what_a_plan_may_use(parts: list[Path], engine: Engine) -> None:
-    found = survey(parts, engine)
+def test_totals_add_up_what_a_plan_may_use(parts: list[Path]) -> None:
+    found = survey(parts)
     assert found.totals() == by_hand(1 << 31, 0)
     assert found.totals(shift=True, longest=499) == by_hand(499, 1)
     assert found.totals(longest=1)["web"].num_tokens == found.totals(longest=1)["web"].num_samples
-    nothing = survey(parts, engine, by=()).usable(longest=0)
+    nothing = survey(parts, by=()).usable(longest=0)
     assert nothing.num_rows == 0
 
 
@@ -150,24 +131,23 @@ def test_totals_add_up_what_a_plan_may_use(parts: list[Path], engine: Engine) ->
 def test_the_histogram_is_of_usable_samples(parts: list[Path], shift: bool) -> None:
     lengths = [row["length"] or 0 for row in some_rows() if row["status"] == "ok"]
     want = Counter(length - shift for length in lengths if length > shift)
-    found = survey(parts, "duckdb").histogram(shift)
+    found = survey(parts).histogram(shift)
     assert found.lengths.tolist() == sorted(want, reverse=True)
     assert found.counts.tolist() == [want[length] for length in sorted(want, reverse=True)]
 
 
 def test_methods_are_counted_among_rows_that_are_not_rejected(parts: list[Path]) -> None:
     want = Counter(row["method"] for row in some_rows() if row["status"] == "ok" and row["method"])
-    found = survey(parts, "polars")
+    found = survey(parts)
     assert found.methods == dict(want) and list(found.methods) == ["exact", "heuristic"]
     assert found.weakest_method == "heuristic"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_length_alone_is_a_table(tmp_path: Path, engine: Engine) -> None:
+def test_length_alone_is_a_table(tmp_path: Path) -> None:
     path = tmp_path / "source=x" / "bare.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"length": pa.array([5, 3, 5, None], pa.uint16())}), path)
-    found = survey([path], engine)
+    found = survey([path])
     assert [(row["length"], row["count"]) for row in found.table.to_pylist()] == [
         (None, 1),
         (3, 1),
@@ -177,8 +157,7 @@ def test_length_alone_is_a_table(tmp_path: Path, engine: Engine) -> None:
     assert found.totals() == {None: SourceTotals(3, 13, 0, 3, 0, 0)}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_columns_may_be_in_some_parts_only(tmp_path: Path, engine: Engine) -> None:
+def test_columns_may_be_in_some_parts_only(tmp_path: Path) -> None:
     tables = [
         pa.table({"length": [4], "source": ["a"], "label_tokens": pa.nulls(1)}),
         pa.table({"label_tokens": [3], "other": [b"x"], "length": [9]}),
@@ -187,17 +166,16 @@ def test_columns_may_be_in_some_parts_only(tmp_path: Path, engine: Engine) -> No
     paths = [tmp_path / f"{number}.parquet" for number in range(3)]
     for path, table in zip(paths, tables, strict=True):
         pq.write_table(table, path)
-    found = survey(paths, engine)
+    found = survey(paths)
     assert found.totals() == {None: SourceTotals(1, 9, 3, 0), "a": SourceTotals(1, 4, 0, 1)}
     assert found.methods == {"exact": 2} and found.num_samples == 4
-    assert survey(paths[2:], engine).histogram().num_samples == 0
+    assert survey(paths[2:]).histogram().num_samples == 0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_rows_are_told_apart_by_other_columns(tmp_path: Path, engine: Engine) -> None:
+def test_rows_are_told_apart_by_other_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"length": [1, 1, 1], "shard": [2, 0, 2], "source": ["a"] * 3}), path)
-    found = survey([path], engine, by=("shard", "source"))
+    found = survey([path], by=("shard", "source"))
     assert [(row["shard"], row["count"]) for row in found.table.to_pylist()] == [(0, 1), (2, 2)]
     with pytest.raises(ValueError, match="totals are by one column"):
         found.totals()
@@ -212,15 +190,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("columns", "kind", "words"), BAD)
 def test_bad_tables_are_refused(
-    tmp_path: Path, engine: Engine, columns: dict[str, Any], kind: type[Exception], words: str
+    tmp_path: Path, columns: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
     path = tmp_path / "bad.parquet"
     pq.write_table(pa.table(columns), path)
     with pytest.raises(kind, match=words) as error:
-        survey([path], engine)
+        survey([path])
     assert "bad.parquet" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -229,8 +206,6 @@ def test_bad_questions_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 no")
     with pytest.raises(SourceError, match=r"a\.parquet cannot be read as Parquet"):
         survey([path])
-    with pytest.raises(OptionError, match="engine is 'spark': choose one of duckdb, polars"):
-        survey([path], "spark")  # type: ignore[arg-type]
     for name in ("colour", "media", "length"):
         with pytest.raises(OptionError, match=f"a survey by '{name}' is not possible"):
             survey([path], by=(name,))

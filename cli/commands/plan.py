@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.plan import with_options
+from ..options.plan import with_option, with_options
 from ..show.console import say
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("lengths", required=False)
 @click.option("-o", "--output", metavar="DIR", help="Folder of the index.")
-@click.option(
-    "--capacity", metavar="N", help="Tokens a pack may hold; several with --dry-run: 4096,8192."
-)
+@with_option("capacity", str)  # a dry run takes several
 @click.option(
     "--config",
     metavar="FILE",
@@ -30,13 +28,6 @@ if TYPE_CHECKING:
     "here. What is given here wins.",
 )
 @with_options
-@click.option(
-    "--shift",
-    is_flag=True,
-    default=None,
-    help="Count length - 1: labels are shifted before packing.",
-)
-@click.option("--mix", multiple=True, metavar="SOURCE=WEIGHT", help="Weight of a source.")
 @click.option(
     "--append",
     is_flag=True,
@@ -85,7 +76,7 @@ def plan(
     keep_freed_memory()
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if "mix" in given:
-        given["mix"] = tuple(one for each in given["mix"] for one in each.split(","))
+        given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
     if config is not None:
         given, capacity = _configured(config, given, capacity)
     if dry_run:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
+from packidx.plan.options.option import dashed
+from packidx.plan.options.plan_options import DEFAULTS
+
 from .console import count, number_of
 
 _REJECTED = "rejected"
@@ -161,17 +164,6 @@ def _why_placed(options: dict[str, Any]) -> str:
 # Options that say themselves in other lines.
 _SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin", "packing_ratio"}
 _SAID |= {"overflow_chance", "cost_model", "continues", "appends_to", "global_batch", "excluded"}
-_USUAL = {
-    "seed": 0,
-    "schedule": "stratified",
-    "on_long": "drop",
-    "align": 1,
-    "pad_pack_to": 1,
-    "reserve": 0,
-    "side": "train",
-    "epochs": 1,
-    "micro_steps": 8,
-}
 
 
 def origin(options: dict[str, Any]) -> str:
@@ -196,9 +188,9 @@ def asked_for(options: dict[str, Any], said: Set[str] = _SAID) -> str:
     """
     words = [f"--mix {name}={weight}" for name, weight in options["weights"].items()]
     for name, value in options.items():
-        if name in said or name == "weights" or value in (None, False, _USUAL.get(name)):
+        if name in said or name == "weights" or value in (None, False, DEFAULTS.get(name)):
             continue
-        option = f"--{name.replace('_', '-')}"
+        option = f"--{dashed(name)}"
         words.append(option if value is True else f"{option} {value}")
     if options["excluded"]:
         words.append("--exclude …")

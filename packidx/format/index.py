@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from packidx.digests import canonical_json, digest
 from packidx.format.decode import Form, Range, Unfit
@@ -29,14 +29,10 @@ from packidx.format.manifest import (
     unique,
 )
 from packidx.format.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES
+from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io import urls
 
 TABLE_NAMES = ("packs", "samples", "dropped")
-OnLong = Literal["drop", "split", "truncate", "error"]
-GroupBy = Literal["media_type", "source"]
-Schedule = Literal["stratified", "cost", "random"]
-Side = Literal["train", "holdout"]
-MAX_CAPACITY = 1 << 30
 
 _Tokens = Annotated[int, Range(1, MAX_CAPACITY)]
 _Weight = Annotated[float, Range(0)]

@@ -1,10 +1,9 @@
 """A lengths table as counts, straight from its Parquet files: one scan, whatever its size.
 
 What a dry run, a mixture and a certificate ask of the lengths is how many samples have each length
-in each source. An engine counts that as it reads, in memory that grows with the number of different
+in each source. DuckDB counts that as it reads, in memory that grows with the number of different
 lengths and not with the number of samples. Only integers are added, and the rows are sorted by
-a key that is unique, so both engines give one result for any number of threads and any order of
-files.
+a key that is unique, so the result is one for any number of threads and any order of files.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from packidx.errors import FormatError, OptionError, SourceError
 from packidx.format.schema import LENGTHS, METHODS
-from packidx.lengths.scan import ENGINES, READ, SUMS, Engine, is_text, scan_duckdb, scan_polars
+from packidx.lengths.scan import READ, SUMS, is_text, scan
 from packidx.pack.histogram import Histogram
 
 
@@ -139,7 +138,6 @@ def histogram_of(rows: pa.Table, shift: bool = False) -> Histogram:
 
 def survey(
     files: Sequence[Path],
-    engine: Engine = "duckdb",
     *,
     by: Sequence[str] = ("source",),
     threads: int | None = None,
@@ -149,27 +147,22 @@ def survey(
 
     Args:
         files: Parquet files; a column that one lacks is null there.
-        engine: which of the two scans them; the result is the same.
         by: columns of the lengths table, text or integers, by which rows are told apart.
-        threads: of DuckDB, None for one per core. Polars has one pool for a whole process, as
-            large as POLARS_MAX_THREADS says.
+        threads: of DuckDB, None for one per core.
         memory_limit: of DuckDB, such as ``'2GB'``.
 
     Raises:
         SourceError: a file cannot be read.
         FormatError: no file has `length`, or a value is not what the schema says.
-        OptionError: `engine` or a column of `by` is not known.
+        OptionError: a column of `by` is not known.
     """
     by = tuple(by)
-    _check(engine, by)
+    _check(by)
     parts, present = [_empty(by)], set()
     columns = (*by, *(name for name in READ if name not in by))
-    for found, group in _by_columns(files, columns).items():
-        present |= set(found)
-        if engine == "duckdb":
-            part = scan_duckdb(group, by, found, threads, memory_limit)
-        else:
-            part = scan_polars(group, by, found)
+    for names, group in _by_columns(files, columns).items():
+        present |= set(names)
+        part = scan(group, by, names, threads, memory_limit)
         parts.append(part.select(parts[0].column_names).cast(parts[0].schema))
     if "length" not in present:
         raise FormatError(f"{files[0] if files else 'no file'}: there is no column `length`")
@@ -188,9 +181,7 @@ def _nulls_first(table: pa.Table, keys: list[str]) -> tuple[pa.Table, list[tuple
     return pa.table(columns), [(name, "ascending") for name in columns]
 
 
-def _check(engine: str, by: tuple[str, ...]) -> None:
-    if engine not in ENGINES:
-        raise OptionError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}")
+def _check(by: tuple[str, ...]) -> None:
     for name in by:
         known = name in LENGTHS.names and not pa.types.is_nested(LENGTHS.field(name).type)
         if not known or name in READ:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packidx.errors import OptionError
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.windows import Window, taken_windows
 
 

@@ -19,8 +19,14 @@ from packidx.permutation import permutation
 from packidx.plan.append import may_append
 from packidx.plan.margin import calibrated_margin, unknown_sources
 from packidx.plan.options.numbers import number_text
-from packidx.plan.options.plan_options import PlanOptions, ResolvedOptions
-from packidx.plan.options.resolved import Margin
+from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options.resolved import (
+    Margin,
+    ResolvedOptions,
+    overflow_chance,
+    planned_share,
+    resolve,
+)
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 from packidx.plan.schedule.cost_model import parse as parse_cost
 from packidx.plan.select.eligible import Rules
@@ -46,7 +52,7 @@ class Job:
     ) -> None:
         self.table, self.output, self.progress, self.append = table, output, progress, append
         self.margin = _margin(table, asked, progress)
-        self.options = asked.resolve(table.weakest_method, self.margin)
+        self.options = resolve(asked, table.weakest_method, self.margin)
         self.rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
         continues: tuple[dict[str, Any], ...] = ()
         excluded: str | None = None
@@ -196,9 +202,9 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
     from packidx.lengths.survey import survey  # Arrow's functions take 0.1 s to load
 
     with table.local_files() as paths:
-        found = survey(paths, "duckdb" if asked.aggregate == "duckdb" else "polars")
+        counted = survey(paths)
     longest = None if options.on_long in ("split", "truncate") else options.longest
-    resolved = mixture.resolve(found.totals(asked.shift, longest), ratios)
+    resolved = mixture.resolve(counted.totals(asked.shift, longest), ratios)
     return {
         name: number_text(weight)
         for name, weight in sorted(resolved.items(), key=lambda one: one[0] or "")
@@ -210,7 +216,7 @@ def _margin(table: Lengths, asked: PlanOptions, progress: Progress) -> Margin | 
     """The margin that the lengths' calibration asks for; None where another one holds."""
     calibration = table.calibration
     known = calibration is not None and calibration["num_samples"] > 0
-    chance = asked.chance(table.weakest_method, known)
+    chance = overflow_chance(asked, table.weakest_method, known)
     if chance is None or calibration is None:
         return None
     progress("computing the margin")
@@ -221,5 +227,5 @@ def _margin(table: Lengths, asked: PlanOptions, progress: Progress) -> Margin | 
     margin = calibrated_margin(
         calibration, lengths, sources, asked.capacity, chance, asked.shift, asked.strategy
     )
-    default = math.floor(asked.ratio(table.weakest_method) * asked.capacity)
+    default = math.floor(planned_share(asked, table.weakest_method) * asked.capacity)
     return unknown_sources(calibration, margin, default)

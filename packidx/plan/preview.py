@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,29 +23,17 @@ from packidx.pack.bounds import lower_bound
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.plan.margin import calibrated_margin, unknown_sources
-from packidx.plan.options.plan_options import PlanOptions, ResolvedOptions
-from packidx.plan.options.resolved import Margin
+from packidx.plan.options.option import dashed
+from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
+from packidx.plan.options.resolved import (
+    Margin,
+    ResolvedOptions,
+    overflow_chance,
+    planned_share,
+    resolve,
+)
 
 _MARGIN_SAMPLES = 1 << 16  # of all lengths, evenly taken: enough to see a plan's composition
-
-_SEEN = (
-    "capacity",
-    "strategy",
-    "seed",
-    "on_long",
-    "margin",
-    "packing_ratio",
-    "shift",
-    "overflow_chance",
-    "align",
-    "pad_pack_to",
-    "schedule",
-    "global_batch",
-    "micro_steps",
-    "cost",
-    "memory_limit",
-    "aggregate",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +110,7 @@ def preview(
     asked = [replace(options, capacity=capacity) for capacity in capacities]
     table = read_lengths(lengths)
     with table.local_files() as paths:
-        counted = survey(paths, "duckdb" if options.aggregate == "duckdb" else "polars")
+        counted = survey(paths)
     if not counted.usable(options.shift).num_rows:
         raise SourceError(
             f"{lengths} holds no usable sample ({counted.num_samples} rows): nothing to pack"
@@ -130,16 +118,16 @@ def preview(
     rows = []
     for one in asked:
         margin = _margin(table, counted, one)
-        rows.append(_row(counted, one.resolve(counted.weakest_method, margin)))
+        rows.append(_row(counted, resolve(one, counted.weakest_method, margin)))
     return rows
 
 
 def unseen(options: PlanOptions) -> list[str]:
     """The options, as the command line has them, that change the plan and not its preview."""
     return [
-        "--" + one.name.replace("_", "-")
-        for one in fields(PlanOptions)
-        if one.name not in _SEEN and getattr(options, one.name) != one.default
+        "--" + dashed(name)
+        for name, said in OPTIONS.items()
+        if not said.is_previewed and getattr(options, name) != DEFAULTS[name]
     ]
 
 
@@ -252,7 +240,7 @@ def _margin(table: Lengths, counted: Survey, asked: PlanOptions) -> Margin | Non
     """The margin that the lengths' calibration asks for, on lengths taken evenly from the table."""
     calibration = table.calibration
     known = calibration is not None and calibration["num_samples"] > 0
-    chance = asked.chance(counted.weakest_method, known)
+    chance = overflow_chance(asked, counted.weakest_method, known)
     if chance is None or calibration is None:
         return None
     rows = counted.usable(asked.shift)
@@ -260,7 +248,7 @@ def _margin(table: Lengths, counted: Survey, asked: PlanOptions) -> Margin | Non
     margin = calibrated_margin(
         calibration, lengths, sources, asked.capacity, chance, asked.shift, asked.strategy
     )
-    default = math.floor(asked.ratio(counted.weakest_method) * asked.capacity)
+    default = math.floor(planned_share(asked, counted.weakest_method) * asked.capacity)
     return unknown_sources(calibration, margin, default)
 
 

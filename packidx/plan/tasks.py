@@ -22,7 +22,7 @@ from packidx.index.writer import SnapshotWriter
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
 from packidx.plan.job import Job, block_of
-from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Rules
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window

@@ -16,7 +16,7 @@ from packidx.lengths.rows import Rows
 from packidx.pack.apart import keep_apart
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, solve
-from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.pack_sums import Packs, sum_up, with_length
 from packidx.plan.schedule.cost_model import CostModel
 from packidx.plan.schedule.pack_order import schedule

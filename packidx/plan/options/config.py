@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.format.index import MAX_CAPACITY
+from packidx.format.terms import MAX_CAPACITY
 from packidx.io.unique_keys import load_yaml
 from packidx.plan.options.nemo import RECIPE_SECTIONS, TRANSLATIONS, translate
-from packidx.plan.options.plan_options import PlanOptions
-from packidx.plan.options.values import TYPES, typed
+from packidx.plan.options.plan_options import OPTIONS, PlanOptions
+from packidx.plan.options.values import typed
 
 SECTIONS = ("packed_sequence", "packidx")
 _MAX_BYTES = 1 << 20
@@ -107,7 +107,7 @@ def _check_sections(path: str, recipe: Mapping[Any, Any]) -> None:
             continue
         if name in TRANSLATIONS:
             raise OptionError(f"{path}: {name} stands alone: it belongs under packed_sequence:")
-        if str(name).replace("-", "_") in TYPES:
+        if str(name).replace("-", "_") in OPTIONS:
             raise OptionError(f"{path}: {name} stands alone: it belongs under packidx:")
         raise OptionError(
             f"{path}: unknown section {name!r}: known are {', '.join(SECTIONS)}, and a "
@@ -133,9 +133,9 @@ def _own(path: str, section: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for key, value in section.items():
         name = str(key).replace("-", "_")
-        if name not in TYPES:
+        if name not in OPTIONS:
             raise OptionError(
-                f"{path}: unknown key packidx.{key}: known are {', '.join(TYPES)}; data and "
+                f"{path}: unknown key packidx.{key}: known are {', '.join(OPTIONS)}; data and "
                 "output are arguments of the command"
             )
         if name in options:

@@ -7,6 +7,9 @@ from fractions import Fraction
 
 from packidx.errors import OptionError
 
+UNITS = ("repeats", "samples", "tokens", "label_tokens")
+"""What weights may be: repeats of each sample, or shares of the epoch in one of three units."""
+
 DECIMALS = 9
 """Of a number that is computed and not stated by the user."""
 

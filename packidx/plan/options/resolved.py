@@ -1,11 +1,27 @@
-"""Options with their defaults filled in."""
+"""Options with their defaults filled in, as the manifest has them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
+from typing import Any
+
+from packidx.errors import OptionError
+from packidx.plan.options.plan_options import OPTIONS, PlanOptions
 
 DEFAULT_CHANCE = 0.001
 """Chance of an overflow per pack that a plan accepts unless it is told otherwise."""
+
+# Kept free per pack when lengths are not exact and the user named no margin. Guesses of
+# chars // 3 and 500 per image missed by 9-27 % of samples; counts precomputed elsewhere miss little
+# but template tokens.
+DEFAULT_MARGINS = {
+    "exact": Fraction(0),
+    "precomputed": Fraction(2, 100),
+    "heuristic": Fraction(1, 10),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +33,126 @@ class Margin:
     """Samples that were encoded for it."""
     source: str | None
     """The source whose errors ask for most of it; None where no estimate was too low."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedOptions(PlanOptions):
+    """Options as the manifest has them.
+
+    Attributes:
+        planned_capacity: floor(packing_ratio * capacity) - reserve, down to a multiple of
+            `pad_pack_to`: no pack holds more.
+        weights: times that a sample of each source is seen per epoch, as exact decimals or
+            fractions; only sources with another weight than 1.
+        cost_model: the weights of the cost model.
+        excluded: fingerprint of the samples that `exclude` names.
+        continues: what `plan --continue` goes on from: snapshots, states, oldest first.
+        appends_to: id of the snapshot whose windows were taken over.
+    """
+
+    planned_capacity: int = 0
+    weights: Mapping[str, str] = field(default_factory=dict)
+    cost_model: Mapping[str, Any] = field(default_factory=dict)
+    excluded: str | None = None
+    continues: tuple[Mapping[str, Any], ...] = ()
+    appends_to: str | None = None
+
+    def __post_init__(self) -> None:
+        """What was asked has been checked."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As the manifest has them, without what changes no plan and the paths of what did."""
+        options = asdict(self)
+        for name, said in OPTIONS.items():
+            if not said.is_stored:
+                del options[name]
+        options["holdout"] = None if self.holdout is None else str(self.holdout)
+        options["continues"] = [dict(state) for state in self.continues]
+        return options
+
+    def padded(self, lengths: Any) -> Any:
+        """Tokens that pieces of `lengths` (integers, an array or one) take in a pack."""
+        if self.align == 1:
+            return lengths
+        return -(-lengths // self.align) * self.align
+
+    @property
+    def longest(self) -> int:
+        """Tokens that one piece may have."""
+        return self.planned_capacity // self.align * self.align
+
+    @property
+    def caps(self) -> dict[str, int]:
+        """Column of the packs table -> the most that a pack may have of it, where it is capped."""
+        asked = {
+            "num_images": self.max_images,
+            "vision_patches": self.max_vision_patches,
+            "num_samples": self.max_samples,
+        }
+        return {name: cap for name, cap in asked.items() if cap is not None}
+
+
+def planned_share(asked: PlanOptions, weakest_method: str) -> Fraction:
+    """The share of the capacity that is planned, given the weakest counting method used."""
+    # str() first: 0.95 means 95/100, not the nearest binary fraction below or above it.
+    if asked.packing_ratio is not None:
+        return Fraction(str(asked.packing_ratio))
+    if asked.margin is not None:
+        return 1 - Fraction(str(asked.margin))
+    return 1 - DEFAULT_MARGINS[weakest_method]
+
+
+def overflow_chance(asked: PlanOptions, weakest_method: str, is_calibrated: bool) -> float | None:
+    """The chance of an overflow that the margin is computed for; None where none is computed.
+
+    Args:
+        asked: what the user asked for.
+        weakest_method: the least exact way by which a usable row was counted.
+        is_calibrated: whether the lengths say how far they are off.
+
+    Raises:
+        OptionError: a chance is asked for and there is nothing to compute a margin from.
+    """
+    stated = asked.margin is not None or asked.packing_ratio is not None
+    if stated or weakest_method == "exact":
+        return None
+    if not is_calibrated:
+        if asked.overflow_chance is None:
+            return None
+        raise OptionError(
+            f"overflow-chance is {asked.overflow_chance}, but nobody knows how far these "
+            "lengths are off: estimate with --calibrate N, or give a margin"
+        )
+    return DEFAULT_CHANCE if asked.overflow_chance is None else asked.overflow_chance
+
+
+def resolve(
+    asked: PlanOptions, weakest_method: str, margin: Margin | None = None
+) -> ResolvedOptions:
+    """`asked` with every default filled in that the lengths' methods decide.
+
+    Args:
+        asked: what the user asked for.
+        weakest_method: the least exact way by which a usable row was counted.
+        margin: the one that was computed for `overflow_chance`, if one was.
+    """
+    share, chance = planned_share(asked, weakest_method), None
+    if margin is not None:
+        share = Fraction(margin.planned_capacity, asked.capacity)
+        chance = overflow_chance(asked, weakest_method, True)
+    planned = math.floor(share * asked.capacity) - asked.reserve
+    if planned < 1:
+        raise OptionError(
+            f"capacity {asked.capacity} at packing ratio {float(share)} leaves no token"
+            + (f" beside the {asked.reserve} in reserve" if asked.reserve else "")
+            + f": lower the {'reserve' if asked.reserve >= share * asked.capacity else 'margin'}"
+        )
+    padded = planned // asked.pad_pack_to * asked.pad_pack_to
+    if padded < max(asked.align, asked.pad_pack_to):
+        raise OptionError(
+            f"{padded} tokens are planned per pack, too few for align {asked.align} and "
+            f"pad-pack-to {asked.pad_pack_to}: lower these or the margin"
+        )
+    values = {each.name: getattr(asked, each.name) for each in fields(PlanOptions)}
+    values.update(margin=float(1 - share), packing_ratio=float(share), overflow_chance=chance)
+    return ResolvedOptions(**values, planned_capacity=padded)

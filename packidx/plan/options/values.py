@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from packidx.errors import OptionError
 from packidx.plan.options.plan_options import PlanOptions
@@ -14,23 +14,18 @@ TYPES: dict[str, Any] = get_type_hints(PlanOptions)
 def typed(where: str, name: str, value: Any) -> Any:
     """`value` as the field `name` of `PlanOptions` has it."""
     kind = TYPES[name]
-    if name == "mix":
+    if get_origin(kind) is tuple:
         return _pairs(where, value)
     if name == "cost" and isinstance(value, dict):
         return ",".join(_pairs(where, value))
-    if name == "holdout":
-        return _number(where, value) if not isinstance(value, str) else value
-    if bool in _members(kind):
+    kinds = get_args(kind) or (kind,)
+    if bool in kinds:
         return of_type(where, value, bool, "true or false")
-    if int in _members(kind):
+    if int in kinds:
         return of_type(where, value, int, "a whole number")
-    if float in _members(kind):
+    if float in kinds and not (str in kinds and isinstance(value, str)):
         return _number(where, value)
     return of_type(where, value, str, "a word")
-
-
-def _members(kind: Any) -> tuple[Any, ...]:
-    return getattr(kind, "__args__", (kind,))
 
 
 def of_type(where: str, value: Any, kind: type, words: str) -> Any:

@@ -17,16 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
 from packidx.errors import OptionError
+from packidx.format.terms import Schedule
 from packidx.hashing import derive_key
 from packidx.permutation import permutation, permute
 
-SCHEDULES = ("stratified", "cost", "random")
-
+SCHEDULES = get_args(Schedule)
 
 # Packs per block of a random order: what an epoch reads together from few row groups.
 RANDOM_BLOCK = 1024

@@ -11,7 +11,7 @@ from packidx.arrays import Int32s, Int64s
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
 from packidx.lengths.rows import Rows
-from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Verdicts
 
 

@@ -14,7 +14,7 @@ from packidx.arrays import Bools, Int32s, Int64s
 from packidx.hashing import derive_key, hash_ints
 from packidx.lengths.rows import Rows
 from packidx.plan.options.numbers import parse_share
-from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.exclusion import Exclusion
 from packidx.plan.select.holdout import holdout
 from packidx.plan.select.mixture import copies as copies_of

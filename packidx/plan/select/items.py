@@ -12,7 +12,7 @@ from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError, OptionError
 from packidx.format.reasons import LOST, NOT_ELIGIBLE
 from packidx.lengths.rows import Rows
-from packidx.plan.options.plan_options import ResolvedOptions
+from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.dropped import dropped
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.lost import shortened, trained, uncovered

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Uint64s
 from packidx.errors import FormatError, OptionError
 from packidx.hashing import below
-from packidx.plan.options.numbers import number_text, read_number, rounded
-from packidx.plan.options.plan_options import UNITS
+from packidx.plan.options.numbers import UNITS, number_text, read_number, rounded
 
 if TYPE_CHECKING:
     from packidx.lengths.survey import SourceTotals

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from packidx.format.reasons import lost_percent
 from packidx.lengths.table import Lengths
-from packidx.plan.options.plan_options import ResolvedOptions
-from packidx.plan.options.resolved import Margin
+from packidx.plan.options.resolved import Margin, ResolvedOptions
 from packidx.plan.window import Variant, WindowPlan
 from packidx.plan.windows import Window
 
