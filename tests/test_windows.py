@@ -25,6 +25,7 @@ from packidx.plan import PlanOptions
 from packidx.plan.job import Job
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, windows_of
+from packidx.torch import PackSampler
 
 
 def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
@@ -157,6 +158,18 @@ def test_appended_shards_leave_earlier_packs_as_they_are(tmp_path: Path) -> None
     assert first.stat().st_ino == (old.folder / first.name).stat().st_ino  # nothing was copied
     again = plan_packs(tmp_path / "lengths-17", tmp_path / "i", append=old)
     assert again.existed and again.snapshot_id == after.snapshot_id
+
+
+def test_going_on_may_say_windows_in_another_way(tmp_path: Path) -> None:
+    lengths = lengths_of(tmp_path, 10)
+    plan_packs(lengths, tmp_path / "i", capacity=256, window_shards=4, margin=0.25)
+    index = open_index(tmp_path / "i")
+    state = PackSampler(index, global_batch=4).state_at(2)
+    options = plan_packs(
+        lengths, tmp_path / "i", resume=(index, state), window_samples=90, margin=0.5
+    ).manifest["options"]
+    assert (options["window_shards"], options["window_samples"]) == (None, 90)
+    assert options["planned_capacity"] == 128
 
 
 def test_whole_windows_are_the_same_whether_appended_or_planned_at_once(tmp_path: Path) -> None:

@@ -72,13 +72,13 @@ class Survey:
         """Rows that are not rejected by the method that counted them, strongest first."""
         named = pc.and_(self.table["ok"], self.table["method"].is_valid())
         grouped = self.table.filter(named).group_by("method").aggregate([("count", "sum")])
-        found = dict(
+        counts = dict(
             zip(*(grouped[name].to_pylist() for name in grouped.column_names), strict=True)
         )
-        unknown = sorted(found.keys() - set(METHODS))
+        unknown = sorted(counts.keys() - set(METHODS))
         if unknown:
             raise FormatError(f"lengths: method is {unknown[0]!r}, not one of {METHODS}")
-        return {name: found[name] for name in METHODS if name in found}
+        return {name: counts[name] for name in METHODS if name in counts}
 
     @property
     def weakest_method(self) -> str:
@@ -205,11 +205,11 @@ def _by_columns(
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise SourceError(f"{path} cannot be read as Parquet ({reason})") from None
-        found = [name for name in columns if name in schema.names]
-        nulls = {name for name in found if _is_null(path, schema.field(name))}
+        names = [name for name in columns if name in schema.names]
+        nulls = {name for name in names if _is_null(path, schema.field(name))}
         # A column of nulls alone is as good as none, if it is not the one that has to be there.
-        found = [name for name in found if name == "length" or name not in nulls]
-        groups.setdefault(tuple(found), []).append(path)
+        names = [name for name in names if name == "length" or name not in nulls]
+        groups.setdefault(tuple(names), []).append(path)
     return groups
 
 

@@ -14,7 +14,7 @@ from packidx.io import urls
 from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import Job
-from packidx.plan.options.inherited import inherited, merged
+from packidx.plan.options.inherited import changed, inherited, merged
 from packidx.plan.options.plan_options import PlanOptions
 from packidx.plan.write.write_window import Progress
 from packidx.run.engines import wants_ray
@@ -83,11 +83,9 @@ def plan_packs(
     elif earlier is not None:
         more = {} if append is None else {"epochs": earlier.manifest["options"]["epochs"]}
         before = inherited(earlier.manifest["options"])
-        if any(changes.get(name) is not None for name in _SHARES):
-            del before["packing_ratio"]
         if changes.get("mix_by", "repeats") == "repeats":  # weights that are not named stay, too
             changes["mix"] = merged(before["mix"], changes.get("mix", ()))
-        asked = PlanOptions(**before | more | changes)
+        asked = PlanOptions(**changed(before | more, changes))
     else:
         asked = PlanOptions(**changes)
     output = urls.local_path(str(output))
@@ -115,10 +113,6 @@ def _kind_of_job(engine: str) -> type[Job]:
 
         return RayJob
     return Job
-
-
-# Ways to say which share of the capacity is planned: one that is given replaces the earlier plan's.
-_SHARES = ("margin", "packing_ratio", "overflow_chance")
 
 
 def _check_earlier(

@@ -21,18 +21,13 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY
 from packidx.io.unique_keys import load_yaml
+from packidx.plan.options.inherited import changed
 from packidx.plan.options.nemo import RECIPE_SECTIONS, TRANSLATIONS, translate
 from packidx.plan.options.plan_options import OPTIONS, PlanOptions
 from packidx.plan.options.values import typed
 
 SECTIONS = ("packed_sequence", "packidx")
 _MAX_BYTES = 1 << 20
-
-# Options of which a plan takes one: given on the command line, it replaces the others of the file.
-_RIVALS = (
-    {"margin", "packing_ratio", "overflow_chance"},
-    {"window_shards", "window_samples"},
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +46,7 @@ class PlanConfig:
 
     def with_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """`options` under `changes` (what was said elsewhere), which win."""
-        ousted = {name for rivals in _RIVALS if rivals & changes.keys() for name in rivals}
-        kept = {name: value for name, value in self.options.items() if name not in ousted}
-        return {**kept, **changes}
+        return changed(self.options, changes)
 
 
 def read_config(path: str) -> PlanConfig:

@@ -1,4 +1,4 @@
-"""Options that an earlier plan leaves to what is appended to it or continues it."""
+"""Options that hold unless others are said: those of an earlier plan, or of a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.plan.options.plan_options import OPTIONS
+
+# Options of which a plan takes one.
+_RIVALS = (
+    {"margin", "packing_ratio", "overflow_chance"},
+    {"window_shards", "window_samples"},
+)
 
 
 def inherited(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -15,6 +21,13 @@ def inherited(options: Mapping[str, Any]) -> dict[str, Any]:
     values["mix"] = tuple(f"{name}={weight}" for name, weight in options["weights"].items())
     values["cost"] = ",".join(f"{name}={value}" for name, value in options["cost_model"].items())
     return values
+
+
+def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` under `changes`, which win, also over other ways to say the same."""
+    said = {name for name, value in changes.items() if value is not None}
+    ousted = {name for rivals in _RIVALS if rivals & said for name in rivals}
+    return {name: value for name, value in options.items() if name not in ousted} | dict(changes)
 
 
 def merged(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:

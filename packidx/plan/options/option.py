@@ -11,7 +11,8 @@ class Option:
     """An option in words, and how it is treated.
 
     Attributes:
-        help: for the command line, in a sentence; it takes `metavar` for the value's name.
+        help: for the command line, in a sentence.
+        metavar: what the help calls the value.
         choices: the words that a value may be; empty where others are possible.
         minimum: of a number of things, which is never above `MAX_CAPACITY`.
         shown_default: where the default itself does not say it; empty where it needs no telling.

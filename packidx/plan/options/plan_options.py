@@ -18,7 +18,7 @@ STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """Options of one plan; the help of each says what it is."""
+    """Options of one plan. The help of each says what it is, and the text under it what is more."""
 
     capacity: int = field(
         kw_only=False,
@@ -90,10 +90,7 @@ class PlanOptions:
         shown_default="",
     )
     reserve: int = option(
-        0,
-        "Keep N tokens of every pack free for what the reader adds.",
-        minimum=0,
-        shown_default="",
+        0, "Keep N tokens of every pack free for what the reader adds.", minimum=0, shown_default=""
     )
     """A dummy image in packs without any; a multiple of `align` and `pad_pack_to`."""
     max_packs: int | None = option(
