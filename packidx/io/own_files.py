@@ -83,7 +83,7 @@ def check_free(url: str, what: str) -> tuple[list[str], set[str]]:
 def _listed(url: str) -> tuple[str, set[str]]:
     """The kind of thing that the list of a folder is of, and the names in it, its own included;
     no name where it is no list of ours."""
-    found = _json(urls.join(url, LIST))
+    found = read_json_object(urls.join(url, LIST))
     if found.get("format") != FORMAT or not isinstance(found.get("files"), list):
         return "folder of something else", set()
     names = {LIST, *(name for name in found["files"] if isinstance(name, str))}
@@ -92,7 +92,7 @@ def _listed(url: str) -> tuple[str, set[str]]:
 
 def _of_manifest(url: str, expected: str) -> set[str]:
     """What a manifest of this format names, and itself: a folder that was copied into the store."""
-    found = _json(url)
+    found = read_json_object(url)
     if found.get("format") != expected:
         return set()
     parts = found.get("files")
@@ -100,7 +100,8 @@ def _of_manifest(url: str, expected: str) -> set[str]:
     return {"manifest.json", *(path for path in paths if isinstance(path, str))}
 
 
-def _json(url: str) -> dict[str, Any]:
+def read_json_object(url: str) -> dict[str, Any]:
+    """The JSON object in a file of a store; empty where it holds none."""
     try:
         found = json.loads(storage.read(url))
     except (ValueError, RecursionError):

@@ -21,7 +21,7 @@ from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import cache, storage, urls
 from packidx.io.copies import overlapped
-from packidx.io.own_files import FORMAT, LIST, _json, check_free
+from packidx.io.own_files import FORMAT, LIST, check_free, read_json_object
 
 _MD5 = re.compile("[0-9a-f]{32}")
 _LOOK = 1.0  # seconds between two looks at whose folder it is
@@ -171,7 +171,7 @@ class _Listing:
             OptionError: it is not.
         """
         if now or time.monotonic() - self._looked > _LOOK:
-            if _json(urls.join(self._url, LIST)).get("writer") != self._token:
+            if read_json_object(urls.join(self._url, LIST)).get("writer") != self._token:
                 raise self.lost()
             self._looked = time.monotonic()
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from packidx.errors import SourceError
 from packidx.io import urls
-from packidx.io.stores import BehindEnd, T, _call, _version, opened, retried
+from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
 from packidx.io.urls import absolute, is_url
 
 _PART = 8 << 20  # bytes of a request of a download, of which so many are under way
@@ -98,10 +98,10 @@ def stat(path: str) -> Stat:
     if not is_url(path):
         found = os.stat(path)
         return Stat(found.st_size, str(found.st_mtime_ns))
-    info = _call(path, "info")
+    info = call_store(path, "info")
     if info.get("type") == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    return Stat(int(info["size"]), _version(info))
+    return Stat(int(info["size"]), file_version(info))
 
 
 def exists(path: str) -> bool:
@@ -130,7 +130,7 @@ def is_folder(path: str) -> bool:
     Raises:
         OSError: the store cannot be asked.
     """
-    return bool(_call(path, "isdir")) if is_url(path) else os.path.isdir(path)
+    return bool(call_store(path, "isdir")) if is_url(path) else os.path.isdir(path)
 
 
 def names(folder: str) -> list[str]:
@@ -142,7 +142,7 @@ def names(folder: str) -> list[str]:
     try:
         if not is_url(folder):
             return sorted(os.listdir(folder))
-        found = _call(folder, "ls", detail=False)
+        found = call_store(folder, "ls", detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted({one.rstrip("/").rpartition("/")[2] for one in found} - {""})
@@ -155,7 +155,7 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
         return
     root = folder.rstrip("/")
     try:  # what fsspec's own walk cannot list, it passes over
-        found = _call(root, "ls", detail=True)
+        found = call_store(root, "ls", detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return
     own = opened(root)[1].rstrip("/")
@@ -183,7 +183,7 @@ def glob(pattern: str) -> list[str]:
         found = local_glob.glob(local_glob.escape(folder) + rest, recursive=True)
         return sorted(name for name in found if not os.path.isdir(name))
     scheme = pattern.partition("://")[0]
-    matches: dict[str, Any] = _call(pattern, "glob", detail=True)
+    matches: dict[str, Any] = call_store(pattern, "glob", detail=True)
     return sorted(
         f"{scheme}://{name}"
         for name, info in matches.items()
@@ -244,7 +244,7 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
 
 def _range(url: str, start: int, end: int | None) -> bytes:
     try:
-        return bytes(_call(url, "cat_file", start=start, end=end))
+        return bytes(call_store(url, "cat_file", start=start, end=end))
     except BehindEnd:
         return b""
 
@@ -255,7 +255,7 @@ def write(path: str, data: bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    _call(path, "pipe_file", data)
+    call_store(path, "pipe_file", data)
 
 
 def upload(source: str, path: str) -> None:
@@ -310,7 +310,7 @@ def remove(path: str) -> None:
         OSError: it cannot be deleted.
     """
     with contextlib.suppress(FileNotFoundError):
-        _call(path, "rm_file")
+        call_store(path, "rm_file")
 
 
 def unreadable(path: str, error: Exception) -> SourceError:

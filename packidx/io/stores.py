@@ -32,14 +32,20 @@ class BehindEnd(OSError):
 T = TypeVar("T")
 
 
-def _version(info: dict[str, Any]) -> str:
+def file_version(info: dict[str, Any]) -> str:
+    """What a store's entry of a file says of its content: another text when that changes."""
     for name in ("ETag", "etag", "md5", "version_id", "LastModified", "mtime", "created"):
         if info.get(name) is not None:
             return str(info[name]).strip('"')
     return str(info["size"])
 
 
-def _call(path: str, method: str, *args: Any, **options: Any) -> Any:
+def call_store(path: str, method: str, *args: Any, **options: Any) -> Any:
+    """What a method of the URL's file system returns, called again after a passing error.
+
+    Raises:
+        OSError: the store refuses, or does not answer.
+    """
     system, place = opened(path)
     return retried(path, functools.partial(getattr(system, method), place, *args, **options))
 

@@ -34,7 +34,7 @@ from packidx.plan.select.exclusion import read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, taken_windows, windows_of
-from packidx.plan.write.result import Tally, _lengths
+from packidx.plan.write.result import Tally, lengths_entry
 from packidx.plan.write.write_window import Progress, write_window
 
 
@@ -90,7 +90,7 @@ class Job:
             self._write_all(writer, tally)
             self.progress("publishing")
             body = {
-                "lengths": _lengths(self.table, self.margin),
+                "lengths": lengths_entry(self.table, self.margin),
                 "options": self.options.to_json(),
                 "result": tally.result(writer.windows),
                 "sources": tally.sources((self.table.manifest or {}).get("sources", [])),

@@ -22,7 +22,7 @@ from packidx.estimate.rows import ShardInfo
 from packidx.io import files
 from packidx.io.output_folder import replacing
 from packidx.precompute import output as place
-from packidx.precompute.output import _head, shard_heads
+from packidx.precompute.output import manifest_head, shard_heads
 from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.slices import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
@@ -131,7 +131,7 @@ def precompute(
             tallies = _write(job, names, form, folder, pool, progress)
             check_shards(job)
             _refuse_nothing(tallies)
-            manifest = place.manifest_of(_head(job, form), shard_heads(job, names), tallies)
+            manifest = place.manifest_of(manifest_head(job, form), shard_heads(job, names), tallies)
             files.write_json(os.path.join(folder, place.MANIFEST), manifest)
             for inner, _, _ in os.walk(folder):
                 files.fsync_path(inner)

@@ -161,7 +161,8 @@ def manifest_of(
     }
 
 
-def _head(job: Job, form: str) -> dict[str, Any]:
+def manifest_head(job: Job, form: str) -> dict[str, Any]:
+    """What the manifest says of the job that made the data set."""
     return {
         "encoder": job.encoder,
         "text_engine": job.engine,
@@ -175,6 +176,7 @@ def _head(job: Job, form: str) -> dict[str, Any]:
 
 
 def shard_heads(job: Job, names: Sequence[str]) -> list[dict[str, Any]]:
+    """What the manifest says of each shard before it is counted."""
     return [
         {
             "name": name,

@@ -198,7 +198,7 @@ def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
     return grouped.collect().rows()
 
 
-def _lengths(table: Lengths, margin: Margin | None) -> dict[str, Any]:
+def lengths_entry(table: Lengths, margin: Margin | None) -> dict[str, Any]:
     """What the snapshot says of its lengths."""
     manifest = table.manifest or {}
     lengths = {

@@ -24,7 +24,6 @@ from packidx.records.media.images import (
     open_image,
     read_image,
 )
-from packidx.records.media.images import open_file as _open
 from packidx.records.media.inside import InRoot, real_folder
 from packidx.records.media.lmdb_store import (
     SEPARATOR,
@@ -42,8 +41,15 @@ from packidx.records.media.references import (
 )
 from packidx.records.media.video import Video
 
-__all__ = ["check_place", "forget_sizes", "image_size", "media_size", "open_image", "open_media"]
-__all__ += ["_open", "resolve"]
+__all__ = [
+    "check_place",
+    "forget_sizes",
+    "image_size",
+    "media_size",
+    "open_image",
+    "open_media",
+    "resolve",
+]
 
 Moved = Callable[[str], str]
 

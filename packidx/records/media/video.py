@@ -23,12 +23,12 @@ from packidx.records.media.inside import InRoot
 from packidx.records.media.paths import MediaRoot, resolve, shortened
 from packidx.records.media.references import is_opened
 from packidx.records.media.video_headers import (
-    _label,
     frames_info,
     local,
     opened,
     quarter_turns,
     video_info,
+    video_label,
 )
 
 Frames = tuple[Any, ...]
@@ -46,7 +46,7 @@ class Video:
     def __init__(self, source: Source | Sequence[Any], label: str | None = None) -> None:
         self.source: Source | Frames
         if isinstance(source, str | InRoot | bytes | Extent):
-            self.source, name = source, _label(source)
+            self.source, name = source, video_label(source)
         else:
             self.source, name = tuple(source), "a video"
         self.label = label or name

@@ -37,7 +37,7 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
         MissingExtraError: PyAV is not installed, or too old a release.
     """
-    label = label or _label(source)
+    label = label or video_label(source)
     with opened(source, label) as (container, stream):
         height, width = int(stream.height), int(stream.width)
         if height * width > MAX_PIXELS:
@@ -178,6 +178,7 @@ def _frame_size(frame: Any) -> tuple[int, int]:
     return image.height, image.width
 
 
-def _label(source: Source) -> str:
+def video_label(source: Source) -> str:
+    """How errors name a video."""
     path = source.path if isinstance(source, InRoot) else source
     return repr(shortened(path)) if isinstance(path, str) else "a video in the record"

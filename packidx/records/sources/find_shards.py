@@ -16,8 +16,13 @@ from packidx.records.containers import container, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
 from packidx.records.sources import energon, mixes, unread
-from packidx.records.sources.folders import _prepared, in_folder, refuse_compressed_in, source_name
-from packidx.records.sources.kinds import KNOWN, _kind, _mix, is_small
+from packidx.records.sources.folders import (
+    in_folder,
+    prepared_shards,
+    refuse_compressed_in,
+    source_name,
+)
+from packidx.records.sources.kinds import KNOWN, is_small, mix_in_file, required_kind
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
@@ -122,7 +127,7 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
     if hash_ and energon.is_prepared(file):
         splits = [name.strip() for name in names.split(",")]
         folder = arg[: len(arg) - len(names) - 1]
-        return [shard for split in splits for shard in _prepared(folder, file, layout, split)]
+        return [shard for split in splits for shard in prepared_shards(folder, file, layout, split)]
     if hash_ and storage.is_file(file) and (mix := mixes.load_mix(file)) is not None:
         return _in_mix(file, mix, layout, tuple(name.strip() for name in names.split(",")))
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
@@ -133,12 +138,12 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
 def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
     """The shard that a file is, or the shards of the mix that it is."""
     if path.endswith((".json", *mixes.SUFFIXES)) and storage.is_file(path):
-        mix = _mix(path) if path.endswith(mixes.SUFFIXES) or is_small(path) else None
+        mix = mix_in_file(path) if path.endswith(mixes.SUFFIXES) or is_small(path) else None
         if mix is not None:
             return _in_mix(path, mix, layout)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
-    return [Shard(uri, path, name, _kind(uri, path, data_type), layout)]
+    return [Shard(uri, path, name, required_kind(uri, path, data_type), layout)]
 
 
 def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:

@@ -13,14 +13,14 @@ from packidx.records.containers.tar.container import TAR, refuse_compressed
 from packidx.records.layout import Layout
 from packidx.records.shards import Shard
 from packidx.records.sources import energon, hf_datasets, unread
-from packidx.records.sources.kinds import JSON, _kind, _kind_of, _mix, is_small
+from packidx.records.sources.kinds import JSON, is_small, known_kind, mix_in_file, required_kind
 
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
 
 
 def in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
     if energon.is_prepared(path):
-        return _prepared(arg, path, layout)
+        return prepared_shards(arg, path, layout)
     top = os.path.basename(urls.absolute(path)) or "data"
     shards: list[Shard] = []
     beside: list[str] = []
@@ -28,17 +28,17 @@ def in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
         inner = os.path.join(path, name)
         uri = os.path.join(arg, name)
         if inner.endswith(JSON):
-            mix = inner.endswith(".json") and is_small(inner) and _mix(inner) is not None
-            if mix or _kind_of(inner) is None:
+            mix = inner.endswith(".json") and is_small(inner) and mix_in_file(inner) is not None
+            if mix or known_kind(inner) is None:
                 continue  # a mix or a configuration beside the data
-        kind = _kind(uri, inner)
+        kind = required_kind(uri, inner)
         shards.append(Shard(uri, inner, source, kind, layout, prepared or None))
     if shards and beside:
         shards[0] = dataclasses.replace(shards[0], folder=arg, beside=tuple(sorted(beside)))
     return shards
 
 
-def _prepared(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
+def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
     """The tars of a split of a folder that Energon has prepared: one source, in its order."""
     name = os.path.basename(urls.absolute(path)) or "data"
     source = name if split in (None, energon.TRAIN) else f"{name}/{split}"

@@ -22,18 +22,23 @@ def is_small(path: str) -> bool:
     return storage.stat(path).nbytes <= 16 << 20
 
 
-def _mix(path: str) -> Any:
-    """The mix in a file, None where a ``.json`` file is none; that file is read again for its
+def mix_in_file(path: str) -> Any:
+    """The mix in a file; None where a ``.json`` file is none; that file is read again for its
     records, so a copy of it is kept."""
     with local_shard(path) as copy:
         return mixes.load_mix(copy)
 
 
-def _kind(uri: str, path: str, data_type: str | None = None) -> str:
+def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
+    """The container of a file of records, `data_type` where the file does not say.
+
+    Raises:
+        SourceError: the file is of no known kind.
+    """
     if not urls.is_url(path) and not os.path.isfile(path):  # `_check` says what it is
         return JSONL
     refuse_compressed(uri)
-    kind = _kind_of(path)
+    kind = known_kind(path)
     if kind is not None or (kind := data_type) is not None:
         return kind
     if path.endswith(JSON):
@@ -44,7 +49,8 @@ def _kind(uri: str, path: str, data_type: str | None = None) -> str:
     raise SourceError(f"{uri} is of an unknown kind: known endings are {KNOWN}, and .yaml, .yml")
 
 
-def _kind_of(path: str) -> str | None:
+def known_kind(path: str) -> str | None:
+    """The container that a file's name and first bytes say; None where they say none."""
     if not path.endswith(JSON):
         return kind_of(path)
     with local_shard(path) as copy:

@@ -58,8 +58,8 @@ class Outcome:
 
 
 @functools.cache
-def _versions() -> tuple[tuple[str, str], ...]:
-    """Of what decides the output's bytes."""
+def deciding_versions() -> tuple[tuple[str, str], ...]:
+    """Names and versions of the software that decides the output's bytes."""
     return tuple((name, found) for name, found in software().items() if name != "python")
 
 
@@ -81,7 +81,7 @@ def run_task(context: Context, work: bytes, shared: Shared | None) -> Outcome:
 
 
 def _check_versions(context: Context) -> None:
-    for (name, ours), (_, theirs) in zip(_versions(), context.versions, strict=True):
+    for (name, ours), (_, theirs) in zip(deciding_versions(), context.versions, strict=True):
         if ours != theirs:
             raise MismatchError(
                 f"a Ray node has {name} {ours}, the driver {theirs}: install the same one, as the "

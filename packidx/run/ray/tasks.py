@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.run.ray.process import Context, Outcome, Shared, _versions, run_task
+from packidx.run.ray.process import Context, Outcome, Shared, deciding_versions, run_task
 from packidx.run.ray.session import RETRIES, connect, quiet, sigterm
 
 _LOOK = 5.0  # seconds between two looks at the size of the cluster
@@ -79,7 +79,7 @@ class RayTasks:
         self._ray = ray
         self._task = ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)
         here = ray.get_runtime_context().get_node_id()
-        self._context = Context(os.getcwd(), tuple(sys.path), _versions(), here)
+        self._context = Context(os.getcwd(), tuple(sys.path), deciding_versions(), here)
 
     def share(self, value: Any) -> Shared:
         """Send a value to where the tasks are.
@@ -181,9 +181,9 @@ class RayTasks:
             outcome: Outcome = self._ray.get(ref)
         except RayTaskError as error:  # it did not come as far as `run_task`, or back
             reason = (str(error).strip().splitlines() or [""])[-1][:300]
+            ours = deciding_versions()[0][1]
             raise SourceError(
-                f"a Ray node cannot run packidx ({reason}): install packidx {_versions()[0][1]} "
-                "there, too"
+                f"a Ray node cannot run packidx ({reason}): install packidx {ours} there, too"
             ) from None
         except RayError as error:
             raise RayWorkerDied(pending.values(), type(error).__name__) from None
