@@ -19,7 +19,8 @@ from packidx_cli.commands.doctor import make_dataset, make_encoder
 from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.inspect.doctor.index import Given, IndexFacts, Makers, examine_index
+from packidx.inspect.doctor.given import Given, Makers
+from packidx.inspect.doctor.index import IndexFacts, examine_index
 from packidx.inspect.doctor.machine import Environment, examine_environment
 from packidx.io import storage
 

@@ -17,7 +17,8 @@ from packidx_cli.commands.doctor import make_dataset, make_encoder
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.inspect.doctor.encoder import choose
-from packidx.inspect.doctor.index import Given, Makers, examine_index
+from packidx.inspect.doctor.given import Given, Makers
+from packidx.inspect.doctor.index import examine_index
 from packidx.inspect.doctor.machine import Environment, examine_environment
 from packidx.inspect.doctor.report import examine
 

@@ -35,7 +35,7 @@ def doctor(
     of environment variables and your home folder's name are left out.
     """
     from packidx.errors import OptionError, PackidxError
-    from packidx.inspect.doctor.index import Given, Makers
+    from packidx.inspect.doctor.given import Given, Makers
     from packidx.inspect.doctor.report import examine
 
     from ..options.roots import parse_roots

@@ -117,7 +117,7 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
 
 def _more(index: Index, one: dict[str, Any]) -> str:
     """What more micro-steps would bring."""
-    from packidx.plan.schedule.advice import MICRO_STEPS, useful_with_micro_steps
+    from packidx.inspect.stats.advice import MICRO_STEPS, useful_with_micro_steps
 
     useful = useful_with_micro_steps(index, one["ranks"])
     if useful is None:

@@ -20,6 +20,7 @@ from packidx.estimate.pool import Workers
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.user_encoder import Encode
+from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import files, storage, urls
 from packidx.io.copies import overlapped
 from packidx.io.output_folder import Place, remove_abandoned, replacing
@@ -200,7 +201,7 @@ def estimate_lengths(
 
 def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress) -> LengthsSummary:
     told = functools.partial(progress, "upload")
-    with replacing(output, job_digest(job), "lengths table", told) as staging:
+    with replacing(output, job_digest(job), "lengths table", told, LENGTHS_FORMAT) as staging:
         parts, resumed = _run(job, staging.place, pool, progress)
         calibration = None
         if job.calibrate:

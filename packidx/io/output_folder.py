@@ -54,7 +54,13 @@ class Staging:
 
 
 @contextlib.contextmanager
-def replacing(path: str, job: str, what: str, told: Told | None = None) -> Iterator[Staging]:
+def replacing(
+    path: str,
+    job: str,
+    what: str,
+    told: Told | None = None,
+    manifest_format: str | None = None,
+) -> Iterator[Staging]:
     """A new folder beside `path` that takes its place, whole, when the block ends well.
 
     When it does not, or the process is killed, finished parts stay: the next run of the same job
@@ -65,6 +71,7 @@ def replacing(path: str, job: str, what: str, told: Told | None = None) -> Itera
         job: digest of everything that decides the table.
         what: what it is, for the error.
         told: called with how many files of how many are uploaded.
+        manifest_format: of its ``manifest.json``, by which a copy in a store is known as well.
 
     Raises:
         OptionError: the folder cannot be made or put in place, or another run is making it.
@@ -86,7 +93,7 @@ def replacing(path: str, job: str, what: str, told: Told | None = None) -> Itera
                 if urls.is_url(path):
                     from packidx.io.publish import publish
 
-                    publish(place.table, path, what, told)
+                    publish(place.table, path, what, told, manifest_format)
                 else:
                     files.fsync_path(place.table)
                     _swap(place.table, real)

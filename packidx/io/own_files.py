@@ -6,14 +6,12 @@ import json
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage, urls
 
 LIST = ".packidx-files.json"
 """Names the files that packidx has put into a folder of a store."""
 
 FORMAT = "packidx-files"
-_MANIFESTS = {"lengths table": LENGTHS_FORMAT}  # by what they describe
 _BUCKETS = ("s3", "s3a", "gs", "gcs")  # stores whose URLs begin with a bucket that must be there
 
 
@@ -52,12 +50,16 @@ def names_below(url: str) -> list[str]:
     return sorted(found)
 
 
-def check_free(url: str, what: str) -> tuple[list[str], set[str]]:
+def check_free(
+    url: str, what: str, manifest_format: str | None = None
+) -> tuple[list[str], set[str]]:
     """What is below `url`, and which names packidx has put there.
 
     Args:
         url: a folder of a store.
         what: what is to be written there; only the same kind of thing is ever replaced.
+        manifest_format: the `format` of a ``manifest.json`` that names files of this kind, where
+            there is one: a folder that was copied into the store is known by it.
 
     Raises:
         OptionError: something else is there.
@@ -69,8 +71,9 @@ def check_free(url: str, what: str) -> tuple[list[str], set[str]]:
         raise OptionError(
             f"{url} holds a {kind}, and a {what} is to be written: name another place"
         )
-    if what in _MANIFESTS and not known.issuperset(there) and "manifest.json" in there:
-        known |= _of_manifest(urls.join(url, "manifest.json"), _MANIFESTS[what])
+    copied = manifest_format is not None and "manifest.json" in there
+    if copied and not known.issuperset(there):
+        known |= _of_manifest(urls.join(url, "manifest.json"), manifest_format)
     foreign = [name for name in there if name not in known]
     if foreign:
         raise OptionError(
@@ -90,7 +93,7 @@ def _listed(url: str) -> tuple[str, set[str]]:
     return str(found.get("kind", "folder of something else")), names
 
 
-def _of_manifest(url: str, expected: str) -> set[str]:
+def _of_manifest(url: str, expected: str | None) -> set[str]:
     """What a manifest of this format names, and itself: a folder that was copied into the store."""
     found = read_json_object(url)
     if found.get("format") != expected:

@@ -40,19 +40,32 @@ def home(url: str) -> str:
     return os.path.join(cache.folder(), "staging", digest(urls.absolute(url).encode())[:32])
 
 
-def publish(folder: str, url: str, what: str, told: Told | None = None) -> None:
+def publish(
+    folder: str,
+    url: str,
+    what: str,
+    told: Told | None = None,
+    manifest_format: str | None = None,
+) -> None:
     """Replace what packidx has at `url` by the files of `folder`.
 
     A store has no locks. Whoever begins puts a token of its own into the list of files; a writer
     that finds another's there, or files that are not what it has uploaded, stops before anything
     is there that a reader would begin with.
 
+    Args:
+        folder: what is finished.
+        url: where it goes.
+        what: the kind of thing that it is (`own_files.check_free`).
+        told: called with how far the upload is.
+        manifest_format: of its ``manifest.json``, where such a folder may have been copied there.
+
     Raises:
         OptionError: something else is at `url`, or another run is writing there.
         OSError: the store cannot be written; the next run begins anew.
     """
     names = _files_of(folder)
-    there, known = check_free(url, what)
+    there, known = check_free(url, what, manifest_format)
     listing = _Listing(url, what, secrets.token_hex(8))
     listing.write(sorted({*names, *known} - {LIST}))
     for name in reversed(_in_order(there)):

@@ -57,7 +57,7 @@ def _check_stored(url: str) -> dict[str, Any] | None:
 
     if storage.is_file(url):
         raise _is_file(url)
-    names, _ = check_free(url, "lengths table")
+    names, _ = check_free(url, "lengths table", schema.LENGTHS_FORMAT)
     if not names:
         check_bucket(url)
     foreign = [name for name in names if not _OWN_FILES.fullmatch(name)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from packidx.errors import (
     ChangedSource,
@@ -14,7 +14,7 @@ from packidx.errors import (
     PackidxError,
     SourceError,
 )
-from packidx.index import Index, Sample
+from packidx.format.rows import Sample
 from packidx.io import cache, storage, urls
 from packidx.records.keys import check_key, key_of
 
@@ -41,6 +41,18 @@ class Located(NamedTuple):
     """Where its media may lie."""
 
 
+class Snapshot(Protocol):
+    """What a `packidx.index.Index` says of where its records lie."""
+
+    path: str
+    id: str
+    roots: dict[str, str]
+    manifest: dict[str, Any]
+
+    def resolve(self, uri: str) -> str:
+        """Where `uri` is now."""
+
+
 class Fetcher:
     """Reads the records that an index locates; holds no file open, pickles small.
 
@@ -48,7 +60,7 @@ class Fetcher:
     per source `name`, `media_root`, and `remote_media` and `layout` where they were stated.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Snapshot) -> None:
         self.index = index
         sources = index.manifest["sources"]
         self._layouts = {one["name"]: _layout(index, one) for one in sources}
@@ -225,7 +237,7 @@ def _size(path: str) -> int:
     return cache.remembered_stat(path).nbytes
 
 
-def _layout(index: Index, source: dict[str, Any]) -> Layout:
+def _layout(index: Snapshot, source: dict[str, Any]) -> Layout:
     from packidx.records.layout import Layout
 
     try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import ChangedSource
-from packidx.index import Sample
+from packidx.format.rows import Sample
 
 _NAMES = ("id", "key", "__key__", "uid")
 
@@ -27,7 +27,6 @@ def key_of(record: Mapping[str, Any], kind: str) -> str | None:
     """What a record is called in its shard, a container of `kind`; None where it has no name."""
     from packidx.records.containers.tar.container import TAR
     from packidx.records.containers.tar.samples import KEY
-    from packidx.records.keys import record_key
 
     if kind != TAR:
         return record_key(record)

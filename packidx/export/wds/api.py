@@ -53,7 +53,7 @@ _AHEAD = 2
 Named = tuple[int, str]
 """A pack's number and key."""
 
-_fetcher: Fetcher | None = None
+_reading: tuple[Index, Fetcher] | None = None
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def read_packs(
     if workers <= 1:
         fetcher = Fetcher(index)
         for number, key in packs:
-            yield pack_members(fetcher, number, key)
+            yield pack_members(index.pack(number), fetcher, key)
         return
     executor = ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=_start_worker, initargs=(index,)
@@ -272,12 +272,14 @@ def read_packs(
 
 
 def _start_worker(index: Index) -> None:
-    global _fetcher
+    global _reading
     follow_parent()
-    _fetcher = Fetcher(index)
+    _reading = index, Fetcher(index)
 
 
-def _read(one: Named) -> PackMembers:
-    if _fetcher is None:
+def _read(named: Named) -> PackMembers:
+    if _reading is None:
         raise RuntimeError("the worker was not started by read_packs")
-    return pack_members(_fetcher, *one)
+    index, fetcher = _reading
+    number, key = named
+    return pack_members(index.pack(number), fetcher, key)

@@ -50,19 +50,17 @@ class _Written:
     files: Files
 
 
-def pack_members(fetcher: Fetcher, number: int, key: str) -> PackMembers:
-    """Pack `number`, its records and media read.
+def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
+    """A pack, its records and media read.
 
     Args:
-        fetcher: of the index.
-        number: the pack's.
+        pack: of the index.
+        fetcher: of the index's records.
         key: of its sample, without a dot.
 
     Raises:
         SourceError: a sample cannot be read or written; the text names shard and key.
-        FormatError: the index is damaged.
     """
-    pack = fetcher.index.pack(number)
     written = _read_all(fetcher, pack.samples)
     text = _json(pack, written, fetcher)
     files = [("json", text), *(file for one in written for file in one.files)]

@@ -10,7 +10,7 @@ from typing import Any
 from packidx.errors import PackidxError
 from packidx.index import Index, Sample
 from packidx.inspect.doctor.finding import Finding, State
-from packidx.inspect.doctor.index import PATIENCE
+from packidx.inspect.doctor.given import PATIENCE
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
 from packidx.io import storage, urls

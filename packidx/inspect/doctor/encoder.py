@@ -12,7 +12,7 @@ from typing import Any
 
 from packidx.index import Index
 from packidx.inspect.doctor.finding import Finding, State
-from packidx.inspect.doctor.index import Given
+from packidx.inspect.doctor.given import Given
 from packidx.inspect.doctor.machine import Environment
 
 _SHOWN = 12  # digits of a fingerprint

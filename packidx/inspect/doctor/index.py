@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import MissingExtraError, PackidxError
 from packidx.inspect.doctor.finding import Finding, words_of
+from packidx.inspect.doctor.given import PATIENCE, Given, Makers
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.packages import ENCODING
 
@@ -18,30 +19,6 @@ if TYPE_CHECKING:
 
 _OPENS_WITH = ("numpy", "pyarrow", "orjson")
 _READ_FROM = ("files", "data", "extras")
-
-PATIENCE = 20.0
-"""Seconds that a store has for its first answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the user named."""
-
-    index: str
-    roots: Mapping[str, str]
-    processor: str | None = None
-    encode: str | None = None
-    transform: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Makers:
-    """What loads torch, which this module does not."""
-
-    encoder: Callable[[str, str | None], Any]
-    """A processor's folder or name, and the label policy in words."""
-    dataset: Callable[[Index, Any, str | None], Any]
-    """An index, an encoder and a transform's name, as a `PackedDataset`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from packidx.inspect.doctor.finding import Finding
-from packidx.inspect.doctor.index import Given, IndexFacts, Makers, examine_index
+from packidx.inspect.doctor.given import Given, Makers
+from packidx.inspect.doctor.index import IndexFacts, examine_index
 from packidx.inspect.doctor.machine import (
     Environment,
     environment_problems,

@@ -1,0 +1,138 @@
+"""How the code is laid out: no circles, no crowd, nothing long; the layers are pyproject.toml's."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from importlib.util import resolve_name
+from pathlib import Path
+
+REPO = Path(__file__).parent.parent
+ROOTS = {"packidx": "packidx", "cli": "packidx_cli"}
+MAX_LINES = 300
+MAX_FILES = 14
+MANY_ALIKE = {"packidx/processor/families"}
+"""Folders with a file for each of many things of one kind."""
+TOO_LONG = {
+    "packidx/encode/encoder.py",
+    "packidx/estimate/api.py",
+    "packidx/estimate/rows.py",
+    "packidx/format/index.py",
+    "packidx/io/storage.py",
+    "packidx/lengths/table.py",
+    "packidx/plan/options/plan_options.py",
+    "packidx/processor/chat_template/chat_template.py",
+    "packidx/processor/chat_template/limits.py",
+    "packidx/processor/counter.py",
+    "packidx/records/containers/base.py",
+    "packidx/records/containers/lines.py",
+    "packidx/records/containers/tar/stream.py",
+    "packidx/records/media/images.py",
+    "packidx/records/sources/mixes.py",
+}
+"""Files that wait to be split."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """All modules by their dotted names."""
+    found = {}
+    for folder, package in ROOTS.items():
+        for path in sorted((REPO / folder).rglob("*.py")):
+            parts = [package, *path.relative_to(REPO / folder).with_suffix("").parts]
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below `node` but those for type checkers, bodies of functions included."""
+    for child in ast.iter_child_nodes(node):
+        if not is_type_checking(child):
+            yield child
+            yield from executed(child)
+
+
+def source_of(node: ast.ImportFrom, name: str) -> str:
+    """What a module imports from, in full."""
+    package = name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
+    return resolve_name("." * node.level + (node.module or ""), package)
+
+
+def imported(name: str) -> set[str]:
+    """Our modules that a module imports, at once or late, with the packages that they are in."""
+    known = modules()
+    found = set()
+    for node in executed(ast.parse(known[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names} & known.keys()
+        elif isinstance(node, ast.ImportFrom):
+            source = source_of(node, name)
+            for one in node.names:
+                inner = f"{source}.{one.name}"
+                found |= {inner if inner in known else source} & known.keys()
+    for one in list(found):  # Python runs the packages above a module first
+        parts = one.split(".")
+        above = {".".join(parts[:n]) for n in range(1, len(parts))}
+        found |= {package for package in above if not f"{name}.".startswith(f"{package}.")}
+    return found - {name}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in turn; empty where there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    graph = {name: imported(name) for name in modules()}
+    assert len(graph) > 300 and sum(map(len, graph.values())) > 1000
+    assert not circle(graph)
+
+
+def test_late_imports_count_and_those_for_type_checkers_do_not() -> None:
+    late = "def f():\n    import packidx.errors"
+    checked = "if TYPE_CHECKING:\n    import packidx.errors"
+    for text, number in ((late, 1), (checked, 0)):
+        nodes = executed(ast.parse(text))
+        assert sum(isinstance(node, ast.Import) for node in nodes) == number
+
+
+def test_no_module_imports_what_another_keeps_to_itself() -> None:
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and source_of(node, name) in modules():
+                private = [one.name for one in node.names if re.match("_[^_]", one.name)]
+                assert not private, f"{name} imports {private[0]} of {source_of(node, name)}"
+
+
+def test_no_folder_has_more_files_than_one_sees_at_a_glance() -> None:
+    counts = Counter(str(path.parent.relative_to(REPO)) for path in modules().values())
+    crowded = {folder for folder, number in counts.items() if number > MAX_FILES}
+    assert crowded <= MANY_ALIKE, crowded - MANY_ALIKE
+
+
+def test_no_file_is_long() -> None:
+    paths = {str(path.relative_to(REPO)): path for path in modules().values()}
+    long = {name for name, path in paths.items() if path.read_text().count("\n") > MAX_LINES}
+    assert long == TOO_LONG, f"too long: {long - TOO_LONG}, no longer: {TOO_LONG - long}"
+
+
+def test_every_part_of_the_code_has_its_layer() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one["type"] == "layers")
+    named = [part.strip() for layer in layers for part in layer.split("|")]
+    parts = {".".join(name.split(".")[:2]) for name in modules() if name.startswith("packidx.")}
+    assert sorted(named) == sorted({*parts, "packidx_cli"})
