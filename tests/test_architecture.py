@@ -18,23 +18,7 @@ MAX_LINES = 300
 MAX_FILES = 14
 MANY_ALIKE = {"packidx/processor/families"}
 """Folders with a file for each of many things of one kind."""
-TOO_LONG = {
-    "packidx/encode/encoder.py",
-    "packidx/estimate/api.py",
-    "packidx/estimate/rows.py",
-    "packidx/format/index.py",
-    "packidx/io/storage.py",
-    "packidx/lengths/table.py",
-    "packidx/plan/options/plan_options.py",
-    "packidx/processor/chat_template/chat_template.py",
-    "packidx/processor/chat_template/limits.py",
-    "packidx/processor/counter.py",
-    "packidx/records/containers/base.py",
-    "packidx/records/containers/lines.py",
-    "packidx/records/containers/tar/stream.py",
-    "packidx/records/media/images.py",
-    "packidx/records/sources/mixes.py",
-}
+TOO_LONG = {"packidx/plan/options/plan_options.py"}
 """Files that wait to be split."""
 
 

@@ -15,7 +15,7 @@ from packidx_cli.commands.plan import plan
 from packidx_cli.main import main
 
 from packidx.errors import OptionError
-from packidx.format.index import Options
+from packidx.format.plan import Options
 from packidx.plan import PlanOptions
 from packidx.plan.options.config import read_config
 from packidx.plan.options.nemo import TRANSLATIONS

@@ -26,7 +26,7 @@ from record_files import WRITERS, chats, zstd
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
 from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.rows import ShardInfo
+from packidx.estimate.examine import ShardInfo
 from packidx.precompute import precompute
 from packidx.precompute.csv_cells import cell_spans
 from packidx.precompute.slices import make_pieces

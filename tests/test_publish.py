@@ -12,6 +12,7 @@ import s3fs
 from object_store import URL, Store, object_store
 
 from packidx.errors import OptionError
+from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage
 from packidx.io.own_files import LIST, check_bucket
 from packidx.io.publish import publish
@@ -145,5 +146,5 @@ def test_a_table_that_was_copied_into_the_bucket_is_no_export(tmp_path: Path) ->
     with pytest.raises(OptionError, match=r"holds 0\.txt, which packidx did not write"):
         publish(one, url, "folder of packs")
     assert contents(url)["0.txt"] == "rows"
-    publish(one, url, "lengths table")
+    publish(one, url, "lengths table", manifest_format=LENGTHS_FORMAT)
     assert contents(url)["0.txt"] == "one 0"

@@ -22,7 +22,8 @@ from record_files import WRITERS, chats, tar_digest, write, zstd
 
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.records import shards
-from packidx.records.containers import KINDS, array, base, compressed, container, kind_of
+from packidx.records.containers import KINDS, array, compressed, container, kind_of
+from packidx.records.containers import blocks as blocks_module
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.text import TextContainer
@@ -68,7 +69,7 @@ def test_a_kind_gives_the_same_conversations(
     path = write(tmp_path, kind, RECORDS)
     assert kind_of(path) == kind
     monkeypatch.setattr(shards, "TASK_BYTES", 9_000)
-    monkeypatch.setattr(base, "BLOCK", 1_000)
+    monkeypatch.setattr(blocks_module, "BLOCK", 1_000)
     result = scan(path, None, kind)
     data = Path(path).read_bytes()
     digest = tar_digest(path) if kind == "tar" else hashlib.sha256(data).hexdigest()
@@ -456,10 +457,10 @@ def test_memory_does_not_grow_with_the_file(
 ) -> None:
     """Peaks of Python's and Arrow's memory for a file and one eight times as long."""
     monkeypatch.setattr(shards, "TASK_BYTES", 60_000)
-    monkeypatch.setattr(base, "BLOCK", 20_000)
+    monkeypatch.setattr(blocks_module, "BLOCK", 20_000)
     monkeypatch.setattr(compressed, "BLOCK", 20_000)
     monkeypatch.setattr(compressed, "_INPUT", 20_000)
-    monkeypatch.setattr(base.file_blocks, "__defaults__", (0, None, 20_000))
+    monkeypatch.setattr(blocks_module.file_blocks, "__defaults__", (0, None, 20_000))
     monkeypatch.setattr("packidx.records.containers.lines.SCAN_BLOCK", 20_000)
     monkeypatch.setattr("packidx.records.containers.parquet._MAX_BATCH", 20)
     monkeypatch.setattr("packidx.io.ranges._KEPT", 100_000)

@@ -10,11 +10,12 @@ import numpy as np
 
 from packidx.encode.imports import import_torch
 from packidx.encode.loading import files_of, load_image_processor
+from packidx.encode.media import decoded_image, info_of, refuse_unsupported, video_of
 from packidx.encode.mrope import MropeMedium, mrope_positions
 from packidx.encode.patches import check_grids, check_settings, check_tiles, not_built
 from packidx.encode.video import encode_videos, load_video_processor
 from packidx.encode.video_positions import video_positions
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import OptionError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import Counter, media_token_in_text
 from packidx.processor.counts import MediaColumns
@@ -24,9 +25,7 @@ from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import locate_runs, trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
-from packidx.records.media.images import open_image
-from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video, media_info
+from packidx.records.media.video import Video
 
 if TYPE_CHECKING:
     import torch
@@ -137,8 +136,8 @@ class ProcessorEncoder:
             BadRecord: `record` cannot become a sample.
         """
         conversation = parse(record)
-        _refuse_unsupported(conversation, self.files)
-        infos = [_info(medium) for medium in conversation.media]
+        refuse_unsupported(conversation, self.files)
+        infos = [info_of(medium) for medium in conversation.media]
         counts = self._counter.count([conversation], [infos])
         for error in counts.errors.values():
             raise error
@@ -162,8 +161,8 @@ class ProcessorEncoder:
         """
         torch = import_torch()
         conversation = parse(record)
-        _refuse_unsupported(conversation, self.files)
-        infos = [_info(medium) for medium in conversation.media]
+        refuse_unsupported(conversation, self.files)
+        infos = [info_of(medium) for medium in conversation.media]
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
@@ -191,7 +190,7 @@ class ProcessorEncoder:
             return {}
         images = [medium for medium in media if medium.kind == "image"]
         given = zip(media, infos, strict=True)
-        videos = [(_video(medium), info) for medium, info in given if medium.kind == "video"]
+        videos = [(video_of(medium), info) for medium, info in given if medium.kind == "video"]
         if not vision.pixels_in_order:
             return self._encode_images(images) | self._encode_videos(videos)
         left = iter(videos)
@@ -210,7 +209,7 @@ class ProcessorEncoder:
         if self._image_processor is None:
             loaded = load_image_processor(str(self.files.folder))
             self._image_processor = check_settings(loaded, self.files, "image")
-        opened = [_decoded(medium) for medium in images]
+        opened = [decoded_image(medium) for medium in images]
         try:
             # One list of one sample's images, as the whole processor passes them on.
             features = self._image_processor(
@@ -282,37 +281,3 @@ def _given(conversation: Conversation) -> dict[str, np.ndarray]:
     )
     labels[:1] = IGNORED
     return {"input_ids": input_ids, "labels": labels, "position_ids": np.arange(len(input_ids))}
-
-
-def _info(medium: Media) -> MediaInfo:
-    if medium.kind == "video":
-        return media_info(medium, MediaRoot("."))
-    width, height = _open(medium).size
-    return MediaInfo(height, width)
-
-
-def _video(medium: Media) -> Video:
-    return medium.ref if isinstance(medium.ref, Video) else Video(medium.ref)
-
-
-def _open(medium: Media) -> Any:
-    if hasattr(medium.ref, "size") and hasattr(medium.ref, "convert"):  # a PIL image
-        return medium.ref
-    if isinstance(medium.ref, str | bytes):
-        return open_image(medium.ref)
-    raise BadRecord("missing_media", f"an image is given as {type(medium.ref).__name__}: open it")
-
-
-def _decoded(medium: Media) -> Any:
-    image = _open(medium)
-    try:
-        image.load()
-    except (OSError, SyntaxError, ValueError) as cause:  # PIL, on decoding a broken file
-        raise BadRecord("broken_media", f"an image cannot be decoded: {cause}") from cause
-    return image
-
-
-def _refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> None:
-    for medium in conversation.media:
-        if files.vision is None or medium.kind not in files.vision.feature_tokens:
-            raise BadRecord("unsupported_media", f"{files.name} cannot encode {medium.kind}")

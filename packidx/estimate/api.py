@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from packidx.errors import OptionError, SourceError
+from packidx.errors import OptionError
 from packidx.estimate import tasks as work
 from packidx.estimate import text_backend as text_engines
 from packidx.estimate.calibrate import calibrate as calibration_of
+from packidx.estimate.calibrate import check_calibrate
 from packidx.estimate.comparison import compare
-from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.job import Job, is_same, job_digest, make_manifest, shard_infos
+from packidx.estimate.counter import Recipe, check_renders
+from packidx.estimate.job import Job, check_shards, is_same, job_digest, make_manifest, shard_infos
 from packidx.estimate.pool import Workers
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.user_encoder import Encode
 from packidx.format.schema import LENGTHS_FORMAT
-from packidx.io import files, storage, urls
-from packidx.io.copies import overlapped
+from packidx.io import files, urls
 from packidx.io.output_folder import Place, remove_abandoned, replacing
 from packidx.lengths import existing as place
 from packidx.lengths.parts import Part, SourceSums, take_over, tidy
@@ -30,9 +30,8 @@ from packidx.processor.compared import Compared
 from packidx.processor.text import backends
 from packidx.records.layout import layout_from_options
 from packidx.records.media.opener import forget_sizes
-from packidx.records.media.paths import check_folder
+from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
-from packidx.records.shard_marks import check_unchanged
 from packidx.records.sources.find_shards import expand_sources, not_read
 from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.progress import Progress, silent
@@ -170,7 +169,7 @@ def estimate_lengths(
 
     name = None if processor is None else os.fspath(processor)
     _check_method(method, calibrate)
-    _check_calibrate(calibrate, name is not None or encode is not None)
+    check_calibrate(calibrate, name is not None or encode is not None)
     recipe = Recipe(
         name,
         labels,
@@ -186,7 +185,7 @@ def estimate_lengths(
             pool.start()
         counter = recipe.build()
         if method is None:
-            _check_renders(counter)
+            check_renders(counter)
         scans = scan_shards(shards, workers, progress)
         job = Job(shards, scans, recipe, counter, root, remote, calibrate, wanted, method=method)
         if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
@@ -202,7 +201,7 @@ def estimate_lengths(
 def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress) -> LengthsSummary:
     told = functools.partial(progress, "upload")
     with replacing(output, job_digest(job), "lengths table", told, LENGTHS_FORMAT) as staging:
-        parts, resumed = _run(job, staging.place, pool, progress)
+        parts, resumed = _make_parts(job, staging.place, pool, progress)
         calibration = None
         if job.calibrate:
             told = functools.partial(progress, "calibrate")
@@ -223,7 +222,9 @@ def decided(job: Job) -> Job:
     return replace(job, engine=record, compared=compared)
 
 
-def _run(job: Job, where: Place, pool: Workers, progress: Progress) -> tuple[list[Part], int]:
+def _make_parts(
+    job: Job, where: Place, pool: Workers, progress: Progress
+) -> tuple[list[Part], int]:
     """All parts in order, and how many of them were there already."""
     tasks = work.make_tasks(shard_infos(job), job.scans)
     total = sum(task.num_records for task in tasks)
@@ -248,18 +249,6 @@ def _run(job: Job, where: Place, pool: Workers, progress: Progress) -> tuple[lis
             parts.append(part)
             advance(part.rows)
     return sorted(parts, key=lambda part: part.number), resumed
-
-
-def check_shards(job: Job) -> None:
-    """Raise unless all shards are what they were when they were scanned.
-
-    Raises:
-        SourceError: one changed meanwhile.
-    """
-    seen = [
-        (one.path, scan.nbytes, scan.marks) for one, scan in zip(job.shards, job.scans, strict=True)
-    ]
-    overlapped(lambda shard: check_unchanged(*shard), seen)
 
 
 _OF_SOURCES = ("name", *SourceSums().to_json())
@@ -298,39 +287,3 @@ def _check_method(method: str | None, calibrate: int) -> None:
         raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")
     if method is not None and calibrate:
         raise OptionError("calibrate encodes samples for real: leave the method heuristic out")
-
-
-def _check_renders(counter: RecordCounter) -> None:
-    """Text is never guessed where a processor was given, unless that is asked for.
-
-    Raises:
-        SourceError: the processor lacks a file that text is counted with.
-    """
-    processor = counter.files
-    if processor is None or (processor.tokenizer and processor.template):
-        return
-    lacking = "tokenizer.json" if processor.tokenizer is None else "chat_template.jinja"
-    raise SourceError(
-        f"there is no {lacking} in {processor.folder}, so text cannot be counted: add the model's, "
-        "or guess all text with --method heuristic"
-    )
-
-
-def _check_calibrate(samples: int, can_encode: bool) -> None:
-    if samples < 0:
-        raise OptionError(f"calibrate is {samples}: give the number of samples to encode")
-    if samples and not can_encode:
-        raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")
-
-
-def check_remote(places: Sequence[str]) -> tuple[str, ...]:
-    """`remote_media`, checked.
-
-    Raises:
-        SourceError: one is no URL that can be read.
-        MissingExtraError: the package for it is not installed.
-    """
-    found = (places,) if isinstance(places, str) else tuple(map(os.fspath, places))
-    for url in found:
-        storage.check_url(url)
-    return found

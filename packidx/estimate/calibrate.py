@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.counter import RecordCounter
+from packidx.estimate.examine import Row, ShardInfo, count_rows, examine
 from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.pool import WorkerDied, Workers
-from packidx.estimate.rows import Row, ShardInfo, count_rows, examine
 from packidx.hashing import derive_key
 from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part
@@ -249,3 +249,10 @@ def _errors(pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
 def _quantiles(values: NDArray[Any]) -> dict[str, float]:
     found = np.quantile(values, QUANTILES, method="inverted_cdf")
     return {f"{q:g}": round(float(value), 6) for q, value in zip(QUANTILES, found, strict=True)}
+
+
+def check_calibrate(samples: int, can_encode: bool) -> None:
+    if samples < 0:
+        raise OptionError(f"calibrate is {samples}: give the number of samples to encode")
+    if samples and not can_encode:
+        raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")

@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from packidx import digests
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.rows import ShardInfo, raw_records
+from packidx.estimate.examine import ShardInfo, raw_records
 from packidx.io import cache, files, urls
 from packidx.io.storage import unreadable
 from packidx.processor.compared import Compared

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
 from packidx.estimate.user_encoder import Encode, ForeignEncoder, Measured, counts_of
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import Compared
@@ -213,3 +213,19 @@ def checked(
             f"{identity}; start again"
         )
     return counter
+
+
+def check_renders(counter: RecordCounter) -> None:
+    """Text is never guessed where a processor was given, unless that is asked for.
+
+    Raises:
+        SourceError: the processor lacks a file that text is counted with.
+    """
+    processor = counter.files
+    if processor is None or (processor.tokenizer and processor.template):
+        return
+    lacking = "tokenizer.json" if processor.tokenizer is None else "chat_template.jinja"
+    raise SourceError(
+        f"there is no {lacking} in {processor.folder}, so text cannot be counted: add the model's, "
+        "or guess all text with --method heuristic"
+    )

@@ -12,14 +12,15 @@ import packidx
 from packidx import digests as digests_module
 from packidx.estimate.comparison import compared_with
 from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.rows import BATCH, ShardInfo, media_root
+from packidx.estimate.examine import BATCH, ShardInfo, media_root
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
 from packidx.io import urls
+from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.compared import Compared
-from packidx.records.shard_marks import MARKS
+from packidx.records.shard_marks import MARKS, check_unchanged
 from packidx.records.shards import TASK_BYTES, Shard, ShardScan, short_names
 from packidx.software import software
 
@@ -260,3 +261,15 @@ def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     for count in counts:
         total.update(count)
     return dict(sorted(total.items()))
+
+
+def check_shards(job: Job) -> None:
+    """Raise unless all shards are what they were when they were scanned.
+
+    Raises:
+        SourceError: one changed meanwhile.
+    """
+    seen = [
+        (one.path, scan.nbytes, scan.marks) for one, scan in zip(job.shards, job.scans, strict=True)
+    ]
+    overlapped(lambda shard: check_unchanged(*shard), seen)

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from packidx.errors import LimitError, SourceError
 from packidx.estimate.counter import RecordCounter
+from packidx.estimate.examine import ShardInfo
 from packidx.estimate.pool import WorkerDied, Workers
-from packidx.estimate.rows import ShardInfo, shard_rows
+from packidx.estimate.rows import shard_rows
 from packidx.format import schema
 from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part, begin_part, is_begun, write_part

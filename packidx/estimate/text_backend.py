@@ -8,7 +8,7 @@ from typing import Any
 
 from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.rows import ShardInfo, examine, raw_records
+from packidx.estimate.examine import ShardInfo, examine, raw_records
 from packidx.processor.text.backends import choose_engine
 from packidx.records.shards import Range, ShardScan
 

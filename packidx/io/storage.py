@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from packidx.errors import SourceError
 from packidx.io import urls
 from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
-from packidx.io.urls import absolute, is_url
+from packidx.io.urls import is_url
 
 _PART = 8 << 20  # bytes of a request of a download, of which so many are under way
 _DOWNLOADS = 4
@@ -42,40 +42,6 @@ class Stat(NamedTuple):
     nbytes: int
     version: str
     """Another one whenever the content is: an ETag where there is one."""
-
-
-def check_url(url: str) -> None:
-    """
-    Raises:
-        SourceError: it is no URL of a store that can be read, or has a password in it.
-        MissingExtraError: the package for it is not installed.
-    """
-    if not is_url(url) or not absolute(url).partition("://")[2]:
-        raise SourceError(f"{url} is no URL of a place in an object store: write s3://BUCKET/…")
-    opened(url)
-
-
-def await_answer(url: str, seconds: float) -> None:
-    """See that the store of `url` answers; what it answers does not matter.
-
-    A store that takes connections and never answers is asked again and again by `s3fs` and by
-    `retried`, for some minutes: right for training, and long for whoever only looks.
-
-    Raises:
-        TimeoutError: it did not answer within `seconds`.
-    """
-    system, place = opened(url)
-    if not getattr(system, "async_impl", False):  # nobody can stop waiting for others
-        return
-    from fsspec.exceptions import FSTimeoutError
-
-    try:
-        system.exists(place, timeout=seconds)
-    except FSTimeoutError:
-        text = f"the store did not answer within {seconds:g} seconds: check its endpoint"
-        raise TimeoutError(errno.ETIMEDOUT, text, url) from None
-    except Exception:  # which the next request raises, too
-        return
 
 
 def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREADS) -> list[T]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from packidx.errors import MissingExtraError, SourceError
-from packidx.io.urls import refuse_password
+from packidx.io.urls import absolute, is_url, refuse_password
 
 _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server refuses, too
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
@@ -118,3 +118,37 @@ def retried(path: str, call: Callable[[], T]) -> T:
 def _words(error: BaseException) -> str:
     named = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(named.split()) or type(error).__name__
+
+
+def check_url(url: str) -> None:
+    """
+    Raises:
+        SourceError: it is no URL of a store that can be read, or has a password in it.
+        MissingExtraError: the package for it is not installed.
+    """
+    if not is_url(url) or not absolute(url).partition("://")[2]:
+        raise SourceError(f"{url} is no URL of a place in an object store: write s3://BUCKET/…")
+    opened(url)
+
+
+def await_answer(url: str, seconds: float) -> None:
+    """See that the store of `url` answers; what it answers does not matter.
+
+    A store that takes connections and never answers is asked again and again by `s3fs` and by
+    `retried`, for some minutes: right for training, and long for whoever only looks.
+
+    Raises:
+        TimeoutError: it did not answer within `seconds`.
+    """
+    system, place = opened(url)
+    if not getattr(system, "async_impl", False):  # nobody can stop waiting for others
+        return
+    from fsspec.exceptions import FSTimeoutError
+
+    try:
+        system.exists(place, timeout=seconds)
+    except FSTimeoutError:
+        text = f"the store did not answer within {seconds:g} seconds: check its endpoint"
+        raise TimeoutError(errno.ETIMEDOUT, text, url) from None
+    except Exception:  # which the next request raises, too
+        return

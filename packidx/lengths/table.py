@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -22,22 +20,11 @@ from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.format.schema import LENGTHS, METHODS
-from packidx.io import ranges as ranges_module
 from packidx.io import urls
-from packidx.io.copies import Part, local_copies, local_copy, overlapped, unsound_file
-from packidx.lengths.open import HELP as _HELP
-from packidx.lengths.open import find_table
+from packidx.io.copies import Part, local_copies, overlapped, unsound_file
+from packidx.lengths.footers import RowGroup, groups_in_order, known_names, read_footer, readable
+from packidx.lengths.open import HELP, find_table
 from packidx.lengths.rows import Rows, typed
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A row group: where it lies, its rows, and the row of the table it begins with."""
-
-    file: int
-    number: int
-    num_rows: int
-    start: int
 
 
 class Lengths:
@@ -62,9 +49,9 @@ class Lengths:
         self.is_pattern = is_pattern
         self._files = files
         self.manifest = manifest
-        self._footers = overlapped(_footer, files)
+        self._footers = overlapped(read_footer, files)
         paths = [file.path for file in files]
-        self._names = [_names(uri, *pair) for pair in zip(paths, self._footers, strict=True)]
+        self._names = [known_names(uri, *pair) for pair in zip(paths, self._footers, strict=True)]
         present = set().union(*self._names)
         self.columns = [name for name in LENGTHS.names if name in present]
         self.num_samples = sum(footer.num_rows for footer in self._footers)
@@ -76,7 +63,7 @@ class Lengths:
                 f"{manifest['num_samples']}: run `packidx estimate` again"
             )
         self._whole: Rows | None = None
-        self._groups = self._in_order()
+        self._groups = groups_in_order(self._footers, "sample_id" in self.columns)
         self._starts = [group.start for group in self._groups or ()]
         self._digests: dict[str, ColumnDigest] = {}
         self._digested = 0
@@ -179,33 +166,11 @@ class Lengths:
         """The manifest's shards; empty for a bare table."""
         return list((self.manifest or {}).get("shards", []))
 
-    def _in_order(self) -> list[_Group] | None:
-        """Row groups by the sample ids they hold; None where these overlap or are unknown."""
-        found = []
-        for number, footer in enumerate(self._footers):
-            for group in range(footer.num_row_groups):
-                if footer.row_group(group).num_rows:
-                    found.append((number, group, footer.row_group(group)))
-        if "sample_id" in self.columns:
-            ranges = [(_id_range(meta), number, group) for number, group, meta in found]
-            if any(ids is None for ids, *_ in ranges):
-                return None
-            order = sorted(range(len(found)), key=lambda at: ranges[at])
-            ends = [ranges[at][0] for at in order]
-            if any(a[1] >= b[0] for a, b in zip(ends, ends[1:], strict=False)):  # type: ignore[index]
-                return None
-            found = [found[at] for at in order]
-        groups, start = [], 0
-        for number, group, meta in found:
-            groups.append(_Group(number, group, meta.num_rows, start))
-            start += meta.num_rows
-        return groups
-
-    def _read_groups(self, copy: str, groups: list[_Group], columns: list[str]) -> pa.Table:
+    def _read_groups(self, copy: str, groups: list[RowGroup], columns: list[str]) -> pa.Table:
         """Consecutive row groups of one file, each in ascending order of its ids."""
         file = groups[0].file
         wanted = [name for name in columns if name in self._names[file]]
-        with _readable(self.uri):
+        with readable(self.uri):
             opened = pq.ParquetFile(copy, metadata=self._footers[file], memory_map=True)
             table = opened.read_row_groups([group.number for group in groups], wanted)
         if "sample_id" not in columns:
@@ -217,7 +182,7 @@ class Lengths:
 
     def _read_unordered(self) -> Rows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
-        with self.local_files() as copies, _readable(self.uri):
+        with self.local_files() as copies, readable(self.uri):
             tables = [
                 pq.read_table(path, columns=[name for name in self.columns if name in names])
                 for path, names in zip(copies, self._names, strict=True)
@@ -256,57 +221,13 @@ def read_lengths(uri: str) -> Lengths:
 
 def _read_manifest(folder: str) -> tuple[dict[str, Any], list[Part]]:
     path = urls.join(folder, "manifest.json")
-    manifest = load(path, LengthsManifest, _HELP)
+    manifest = load(path, LengthsManifest, HELP)
     if wrong := unsound_file(folder, manifest):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
     return manifest, [
         Part(urls.join(folder, part["path"]), part["bytes"], part["sha256"])
         for part in manifest["files"]
     ]
-
-
-def _names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
-    """Columns of one file, which must have `length` and none of the known ones twice."""
-    names = footer.schema.to_arrow_schema().names
-    if "length" not in names:
-        where = "" if uri == path else f": {os.path.basename(path)} has none"
-        raise FormatError(f"{uri} has no column `length`{where}; {_HELP}")
-    for name in LENGTHS.names:
-        if names.count(name) > 1:
-            raise FormatError(f"{path} has the column `{name}` twice: keep one")
-    return set(names)
-
-
-def _footer(file: Part) -> pq.FileMetaData:
-    if not urls.is_url(file.path):
-        # Compared first: a damaged footer may take the whole process down in Arrow.
-        with local_copy(file) as path, _readable(file.path):
-            return pq.read_metadata(path)
-    with ranges_module.open_range(file.path, 0, file.nbytes) as opened, _readable(file.path):
-        return pq.read_metadata(opened)
-
-
-@contextlib.contextmanager
-def _readable(uri: str) -> Iterator[None]:
-    """What Arrow says of a file that is damaged, as a SourceError."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {_HELP}") from None
-
-
-def _id_range(group: pq.RowGroupMetaData) -> tuple[int, int] | None:
-    """Lowest and highest sample_id of a row group, where its statistics have them."""
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema == "sample_id":
-            seen = column.statistics
-            if seen is None or not seen.has_min_max or seen.null_count:
-                return None
-            low, high = seen.min, seen.max
-            return (low, high) if isinstance(low, int) and isinstance(high, int) else None
-    return None
 
 
 def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:

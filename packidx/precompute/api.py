@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import LimitError, SourceError
-from packidx.estimate.api import check_remote, check_shards, decided
+from packidx.estimate.api import decided
 from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.job import Job, shard_infos
+from packidx.estimate.examine import ShardInfo
+from packidx.estimate.job import Job, check_shards, shard_infos
 from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.rejected import check_rejected, read_limit
-from packidx.estimate.rows import ShardInfo
 from packidx.io import files
 from packidx.io.output_folder import replacing
 from packidx.precompute import output as place
@@ -29,7 +29,7 @@ from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
 from packidx.records.layout import layout_from_options
 from packidx.records.media.opener import forget_sizes
-from packidx.records.media.paths import check_folder
+from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
 from packidx.records.sources.find_shards import expand_sources, not_read
 from packidx.records.sources.scan import is_large, scan_shards

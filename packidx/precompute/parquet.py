@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.rows import BATCH, ShardInfo, examine_batch, raw_records
+from packidx.estimate.examine import BATCH, ShardInfo, examine_batch, raw_records
 from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import LISTS, Values, count_values, names_of
 from packidx.records.containers.base import broken

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from packidx.errors import BadRecord, SourceError
-from packidx.estimate.rows import ShardInfo
+from packidx.estimate.examine import ShardInfo
 from packidx.precompute.values import Values
 from packidx.records.containers.base import Range
 from packidx.records.shards import ShardScan

@@ -14,21 +14,17 @@ import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.rows import BATCH, ShardInfo, examine_batch, raw_records
+from packidx.estimate.examine import BATCH, ShardInfo, examine_batch, raw_records
 from packidx.precompute.csv_cells import Cells
 from packidx.precompute.json_keys import set_keys
 from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import Values, count_values, names_of
 from packidx.records.containers.array import JsonArray
-from packidx.records.containers.base import (
-    BOM,
-    BrokenFile,
-    TooLarge,
-    file_blocks,
-    size_of,
-)
+from packidx.records.containers.base import BOM, BrokenFile
+from packidx.records.containers.blocks import file_blocks
 from packidx.records.containers.compressed import GZIP, STREAMS
 from packidx.records.containers.delimited import Delimited
+from packidx.records.containers.large import TooLarge, size_of
 from packidx.records.containers.lines import JsonLines
 from packidx.records.shards import local_shard
 

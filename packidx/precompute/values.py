@@ -15,7 +15,7 @@ from typing import Any
 
 from packidx.errors import BadRecord, OptionError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.rows import Row, ShardInfo, count_rows
+from packidx.estimate.examine import Row, ShardInfo, count_rows
 from packidx.format.schema import METHODS
 from packidx.processor.counts import HEURISTIC, KINDS
 from packidx.records.conversation import MediaInfo

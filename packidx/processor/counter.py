@@ -8,10 +8,8 @@ once: media in one vectorised pass, texts in one call of the tokenizer, sums as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError
@@ -25,28 +23,20 @@ from packidx.processor.counts import (
     UNKNOWN,
     Counts,
     MediaColumns,
+    Texts,
+    combine,
     fill,
     stated,
 )
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.expand import Expanded, expand
-from packidx.processor.text.sequence import Runs, locate_runs, trained_tokens
+from packidx.processor.text.sequence import locate_runs, place_media, trained_tokens
 from packidx.records.conversation import Conversation, MediaInfo
 
 CHARS_PER_TOKEN = 3
 
 
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
-
-
-@dataclass(slots=True)
-class _Texts:
-    """The text side of n samples."""
-
-    tokens: Int64s
-    method: Int64s
-    labels: Int64s
-    errors: dict[int, BadRecord] = field(default_factory=dict)
 
 
 class Counter:
@@ -92,7 +82,7 @@ class Counter:
         errors = dict(texts.errors)
         for number in sorted(media.errors, reverse=True):  # the first one's stays
             errors[int(owners[number])] = media.errors[number]
-        return _combine(texts, media, owners, errors)
+        return combine(texts, media, owners, errors)
 
     # -- media -------------------------------------------------------------------------------------
 
@@ -164,10 +154,10 @@ class Counter:
 
     # -- text --------------------------------------------------------------------------------------
 
-    def _count_texts(self, conversations: Sequence[Conversation], media: MediaColumns) -> _Texts:
+    def _count_texts(self, conversations: Sequence[Conversation], media: MediaColumns) -> Texts:
         num = len(conversations)
         tokens, method, labels = (np.full(num, UNKNOWN, np.int64) for _ in range(3))
-        texts = _Texts(tokens, method, labels)
+        texts = Texts(tokens, method, labels)
         rendered: list[int] = []
         expanded: list[Expanded] = []
         for number, conversation in enumerate(conversations):
@@ -211,7 +201,7 @@ class Counter:
         )
 
     def _tokenize(
-        self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: _Texts
+        self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: Texts
     ) -> None:
         files, text = self.files, self.text
         assert files is not None and text is not None
@@ -224,7 +214,7 @@ class Counter:
         mask = trained_tokens(batch, text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
-        own = _place_media(media, rows, expanded, runs)
+        own = place_media(media, rows, expanded, runs)
         texts.tokens[rows] = batch.lengths + runs.extra - own
 
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
@@ -234,34 +224,6 @@ class Counter:
         parts = (part for turn in conversation.turns for part in turn.parts)
         characters = sum(len(part) for part in parts if isinstance(part, str))
         return characters // CHARS_PER_TOKEN, HEURISTIC
-
-
-def _place_media(
-    media: MediaColumns, rows: Int64s, expanded: Sequence[Expanded], runs: Runs
-) -> Int64s:
-    """Put where the texts' media are into their columns.
-
-    Returns:
-        ``[len(expanded)]`` tokens of each text's media, what stands between their runs included.
-    """
-    offsets = media.offsets[rows].tolist()
-    targets: list[int] = []
-    owners: list[int] = []
-    sizes: list[int] = []
-    for number, item in enumerate(expanded):
-        if item.runs and number not in runs.mismatched:
-            order = range(len(item.runs)) if item.order is None else item.order
-            targets += [offsets[number] + at for at in order]
-            owners += [number] * len(item.runs)
-            sizes += map(len, item.runs)
-    last = np.cumsum(np.array(sizes, np.int64)) - 1
-    first = last + 1 - np.array(sizes, np.int64)
-    media.at, media.tokens = media.at.copy(), media.tokens.copy()
-    media.at[targets] = runs.at[first]
-    media.tokens[targets] = runs.at[last] + runs.repeats[last] - runs.at[first]
-    own = np.zeros(len(expanded), np.int64)
-    np.add.at(own, owners, media.tokens[targets])
-    return own
 
 
 def media_token_in_text() -> BadRecord:
@@ -289,35 +251,4 @@ def refuse_size(height: int, width: int) -> BadRecord:
         return BadRecord("broken_media", f"an image of {width}x{height} pixels")
     return BadRecord(
         "aspect_ratio", f"an image of {width}x{height} pixels: one side is over 200 times the other"
-    )
-
-
-def _combine(
-    texts: _Texts, media: MediaColumns, owners: Int64s, errors: dict[int, BadRecord]
-) -> Counts:
-    num = len(texts.tokens)
-    method = texts.method.copy()
-    np.maximum.at(method, owners, media.method)
-    media.at[method[owners] != EXACT] = UNKNOWN
-
-    def total(values: Int64s, chosen: NDArray[np.bool_]) -> Int64s:
-        sums: Int64s = np.zeros(num, np.int64)
-        np.add.at(sums, owners[chosen], values[chosen])
-        return sums
-
-    sums = [total(media.tokens, media.kind == kind) for kind in range(len(KINDS))]
-    known = media.patches != UNKNOWN
-    unknown = total(np.ones_like(owners), ~known) > 0
-    return Counts(
-        text_tokens=texts.tokens,
-        image_tokens=sums[0],
-        video_tokens=sums[1],
-        audio_tokens=sums[2],
-        length=texts.tokens + sums[0] + sums[1] + sums[2],
-        label_tokens=texts.labels,
-        vision_patches=np.where(unknown, UNKNOWN, total(media.patches, known)),
-        vision_cost=np.where(unknown, UNKNOWN, total(media.cost, known)),
-        method=method,
-        media=media,
-        errors=errors,
     )

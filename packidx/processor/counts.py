@@ -1,4 +1,4 @@
-"""Columns of counts."""
+"""Columns of counts: of media, of texts, and of both together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord
@@ -100,3 +101,52 @@ def fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, meth
             columns.expansions[number] = expansion
     for number, error in counts.errors.items():
         columns.errors[chosen[number]] = error
+
+
+@dataclass(slots=True)
+class Texts:
+    """The text side of n samples."""
+
+    tokens: Int64s
+    method: Int64s
+    labels: Int64s
+    errors: dict[int, BadRecord] = field(default_factory=dict)
+
+
+def combine(
+    texts: Texts, media: MediaColumns, owners: Int64s, errors: dict[int, BadRecord]
+) -> Counts:
+    """The counts of n samples, each by the weakest of the methods of its parts.
+
+    Args:
+        texts: their text.
+        media: their m media.
+        owners: ``[m]`` the sample that each medium is of.
+        errors: why a sample has no count, by its number.
+    """
+    num = len(texts.tokens)
+    method = texts.method.copy()
+    np.maximum.at(method, owners, media.method)
+    media.at[method[owners] != EXACT] = UNKNOWN
+
+    def total(values: Int64s, chosen: NDArray[np.bool_]) -> Int64s:
+        sums: Int64s = np.zeros(num, np.int64)
+        np.add.at(sums, owners[chosen], values[chosen])
+        return sums
+
+    sums = [total(media.tokens, media.kind == kind) for kind in range(len(KINDS))]
+    known = media.patches != UNKNOWN
+    unknown = total(np.ones_like(owners), ~known) > 0
+    return Counts(
+        text_tokens=texts.tokens,
+        image_tokens=sums[0],
+        video_tokens=sums[1],
+        audio_tokens=sums[2],
+        length=texts.tokens + sums[0] + sums[1] + sums[2],
+        label_tokens=texts.labels,
+        vision_patches=np.where(unknown, UNKNOWN, total(media.patches, known)),
+        vision_cost=np.where(unknown, UNKNOWN, total(media.cost, known)),
+        method=method,
+        media=media,
+        errors=errors,
+    )

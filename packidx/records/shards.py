@@ -20,7 +20,8 @@ from packidx.io.storage import unreadable
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import Range, RawRecord, ShardScan, container
 from packidx.records.containers.base import TASK_BYTES, Progress
-from packidx.records.containers.lines import decode, read_lines
+from packidx.records.containers.json_records import decode
+from packidx.records.containers.lines import read_lines
 from packidx.records.containers.tar.container import TAR
 from packidx.records.containers.tar.samples import MEMBERS
 from packidx.records.dialects.loongforge import TEXTS, with_texts

@@ -12,8 +12,9 @@ from packidx.errors import SourceError
 from packidx.io import ranges, urls
 from packidx.io.ranges import Window
 from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.tar.blocks import Places
 from packidx.records.containers.tar.samples import is_record, record_of, samples_of
-from packidx.records.containers.tar.stream import Member, Places, members
+from packidx.records.containers.tar.stream import Member, members
 from packidx.records.layout import Layout
 from packidx.records.shards import standard
 

@@ -17,7 +17,7 @@ from packidx.io.ranges import Extent
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
-from packidx.records.media.images import read_image
+from packidx.records.media.image_files import read_image
 from packidx.records.media.inside import InRoot
 from packidx.records.media.opener import MediaOpener
 from packidx.records.media.paths import MediaRoot

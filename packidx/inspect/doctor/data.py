@@ -14,6 +14,7 @@ from packidx.inspect.doctor.given import PATIENCE
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
 from packidx.io import storage, urls
+from packidx.io import stores as stores_module
 from packidx.io.copies import sizes, unsound_file
 from packidx.records.fetch import Fetcher, Located
 
@@ -62,7 +63,7 @@ def check_data(index: Index) -> Finding:
     roots = dict(_media_places(index))
     stores = {place.split("/", 3)[2]: place for place in (*paths, *roots) if urls.is_url(place)}
     for place in stores.values():
-        storage.await_answer(place, PATIENCE)
+        stores_module.await_answer(place, PATIENCE)
     wrong, here = [], os.getcwd()
     for path, size, shard in zip(paths, sizes(paths), looked_at, strict=True):
         if size is None:

@@ -91,10 +91,10 @@ def _opened(given: Given, environment: Environment) -> Index | Finding:
             return Finding("index", "problem", detail, package.install)
     try:
         from packidx.index import open_index
-        from packidx.io import storage, urls
+        from packidx.io import stores, urls
 
         if urls.is_url(given.index):
-            storage.await_answer(given.index, PATIENCE)
+            stores.await_answer(given.index, PATIENCE)
         return open_index(given.index, given.roots)
     except PackidxError as error:
         return Finding("index", "problem", str(error))

@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import jinja2
 import jinja2.meta
 
-from packidx.errors import BadRecord, LimitError, SourceError
+from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import limits
 from packidx.processor.chat_template.environment import Generation, chat_environment
-from packidx.processor.chat_template.limits import OutOfTime, TooLarge, time_limit
+from packidx.processor.chat_template.limits import TooLarge, in_time
 from packidx.processor.chat_template.messages import (
-    AS_LIST,
-    AS_STRING,
     Form,
     Unusual,
+    fitting_form,
     known_names,
     messages_of,
     structure,
@@ -37,19 +36,17 @@ from packidx.processor.chat_template.messages import (
 )
 from packidx.processor.chat_template.placeholders import Placeholders, any_of
 from packidx.processor.chat_template.skeleton import DEAD, Dead, Skeleton, Tree, lay_out
-from packidx.processor.chat_template.tracing.environment import tracing_environment
 from packidx.processor.chat_template.tracing.trace import Trace
+from packidx.processor.chat_template.tracing.tracer import Tracer
 from packidx.processor.chat_template.turns.fallback import Search
 from packidx.processor.chat_template.turns.find import find_turns
 from packidx.processor.chat_template.turns.rendering import Lost, Words
 from packidx.processor.chat_template.turns.spans import Span, trained_spans
 from packidx.processor.chat_template.turns.words import learn_words
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.conversation import Conversation, Turn
+from packidx.records.conversation import Conversation
 
 MAX_STRUCTURES = 4096
-Result = TypeVar("Result")
-_PART = re.compile("""['"]type['"]""")  # of a part that is written as it stands in the code
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -112,7 +109,7 @@ class ChatTemplate:
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
-        self._tracer = _Tracer(source)
+        self._tracer = Tracer(source)
         self._words: Words | None = None
         self._trees: dict[Any, Tree] = {}
         self._lock = threading.Lock()
@@ -142,15 +139,15 @@ class ChatTemplate:
         try:
             key, texts = structure(conversation, self._names)
         except Unusual:
-            return _in_time(self._render_slowly, conversation)
+            return in_time(self._render_slowly, conversation)
         values = texts.copy()
         tree = self._trees.get(key)
         try:
             skeleton = None if tree is None else tree.find(values)
             if skeleton is None:
-                skeleton, values = _in_time(self._learn, conversation, key, texts)
+                skeleton, values = in_time(self._learn, conversation, key, texts)
             if isinstance(skeleton, Dead):
-                return _in_time(self._render_slowly, conversation)
+                return in_time(self._render_slowly, conversation)
             text, borders = skeleton.fill(values)
             if len(text) > limits.MAX_TEXT:
                 raise TooLarge
@@ -163,7 +160,7 @@ class ChatTemplate:
         else:
             media = tuple([borders[i] + offset for i, offset in skeleton.media])
         if skeleton.lost:
-            spans = _in_time(self._search_spans, conversation, text)
+            spans = in_time(self._search_spans, conversation, text)
         else:
             spans = skeleton.label_spans(text, borders, self.policy)
         return Rendered(text, spans, media)
@@ -205,23 +202,8 @@ class ChatTemplate:
 
     @cached_property
     def _form(self) -> Form:
-        """Text is put into lists where the template shows it only so, as LLaVA's, and taken out of
-        them where it takes strings alone: else it would be lost, or written as Python writes it."""
-        string, listed = self._shows(text_as_list=False), self._shows(text_as_list=True)
-        if string == listed:
-            return Form(self.empty_as_list)
-        return Form(self.empty_as_list, AS_STRING if string else AS_LIST)
-
-    def _shows(self, *, text_as_list: bool) -> bool:
-        """Whether the template writes texts that are strings, or lists of one part."""
-        words = {"user": "a question", "assistant": "an answer"}
-        turns = [Turn(role, (text,), text_as_list=text_as_list) for role, text in words.items()]
-        try:
-            text = self._render(Conversation(tuple(turns)), form=Form(self.empty_as_list))
-        except BadRecord:
-            return False
-        shown = all(word in text.casefold() for word in words.values())
-        return shown and _PART.search(text) is None
+        plain = Form(self.empty_as_list)
+        return fitting_form(lambda conversation: self._render(conversation, form=plain), plain)
 
     # -- label spans -------------------------------------------------------------------------------
 
@@ -285,45 +267,6 @@ class ChatTemplate:
             except Lost:
                 skeleton.lost = True
         return skeleton
-
-
-class _Tracer:
-    """The template, compiled for traced texts; on first use."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._environment = tracing_environment()
-        self._template: jinja2.Template | None = None
-
-    def render(
-        self, trace: Trace, messages: list[dict[str, Any]], tools: Any, tokens: dict[str, str]
-    ) -> str:
-        if self._template is None:
-            self._template = self._environment.from_string(self._source)
-        self._environment.current = trace
-        return self._template.render(
-            messages=messages,
-            tools=tools,
-            documents=None,
-            add_generation_prompt=False,
-            **tokens,
-        )
-
-
-def _in_time(call: Callable[..., Result], *args: Any) -> Result:
-    """``call(*args)``, which is not waited for without end.
-
-    Raises:
-        LimitError: it took too long.
-    """
-    try:
-        with time_limit():
-            return call(*args)
-    except OutOfTime:
-        raise LimitError(
-            f"the chat template has not come to an end after {limits.MAX_SECONDS:g} s of work: "
-            "mend it, or leave the record out"
-        ) from None
 
 
 def _refusal(error: Exception) -> BadRecord:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from operator import methodcaller
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2.compiler
 import jinja2.exceptions
@@ -25,16 +24,23 @@ import jinja2.filters
 import jinja2.nodes
 import jinja2.sandbox
 
+from packidx.errors import LimitError
+from packidx.processor.chat_template.bounds import (
+    FILTER_BOUNDS,
+    METHOD_BOUNDS,
+    format_bound,
+    text_length,
+)
+
 MAX_TEXT = 1 << 27
 """Characters of a text: some 30 million tokens, above what any model is trained on."""
 MAX_SECONDS = 60.0
 """CPU time of one conversation's rendering; the usual one takes some ten microseconds."""
 _MAX_BITS = 1 << 20  # of an integer that a template computes
 _MAX_INDENT = 1000
-_PER_ITEM = 64  # bytes of an item in a list, or so
 _MAX_PIECES = 1 << 22
-_NUMBER = re.compile(r"\d+")
 _OPERATORS = frozenset(("*", "**", "%", "+"))
+Result = TypeVar("Result")
 
 
 class TooLarge(jinja2.exceptions.SecurityError):
@@ -68,6 +74,22 @@ def time_limit() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
+def in_time(call: Callable[..., Result], *args: Any) -> Result:
+    """``call(*args)``, which is not waited for without end.
+
+    Raises:
+        LimitError: it took too long.
+    """
+    try:
+        with time_limit():
+            return call(*args)
+    except OutOfTime:
+        raise LimitError(
+            f"the chat template has not come to an end after {MAX_SECONDS:g} s of work: "
+            "mend it, or leave the record out"
+        ) from None
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     raise OutOfTime
 
@@ -93,7 +115,7 @@ def bounded(texts: Iterable[str]) -> list[str]:
     found: list[str] = []
     size = 0
     for text in texts:
-        size += _len(text)
+        size += text_length(text)
         if size > MAX_TEXT or len(found) > _MAX_PIECES:
             raise TooLarge
         found.append(text)
@@ -112,7 +134,7 @@ def check_indent(indent: int | str | None) -> None:
 
 def limited_method(name: str, *args: Any) -> Callable[[str], Any]:
     """A method of str, as `methodcaller`, that is refused where its result would be too large."""
-    call, size = methodcaller(name, *args), _METHODS.get(name)
+    call, size = methodcaller(name, *args), METHOD_BOUNDS.get(name)
     if size is None:
         return call
 
@@ -129,7 +151,7 @@ class Buffer(list[str]):
     size = 0
 
     def append(self, text: str) -> None:
-        self.size += _len(text)
+        self.size += text_length(text)
         if self.size > MAX_TEXT or len(self) > _MAX_PIECES:
             raise TooLarge
         super().append(text)
@@ -164,7 +186,7 @@ class LimitedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.filters |= {name: _limited(name, self.filters[name]) for name in _FILTERS}
+        self.filters |= {name: _limited(name, self.filters[name]) for name in FILTER_BOUNDS}
         self.filters["join"] = _join
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -178,7 +200,7 @@ class LimitedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             name = function.__name__
             if name == "join" and len(args) == 1:
                 return concat(_between(owner, args[0]))
-            if (size := _METHODS.get(name)) is not None:
+            if (size := METHOD_BOUNDS.get(name)) is not None:
                 _check(size, owner, *args, **{k: v for k, v in kwargs.items() if k[0] != "_"})
         return super().call(context, function, *args, **kwargs)
 
@@ -192,12 +214,12 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     sized = (str, list, tuple)
     if operator == "%":
         if isinstance(left, str):
-            _check(_format, left, *(right if isinstance(right, tuple) else (right,)))
+            _check(format_bound, left, *(right if isinstance(right, tuple) else (right,)))
     elif operator == "+":
         if (
             isinstance(left, sized)
             and isinstance(right, sized)
-            and _len(left) + _len(right) > MAX_TEXT
+            and text_length(left) + text_length(right) > MAX_TEXT
         ):
             raise TooLarge
     elif isinstance(left, int) and isinstance(right, int):
@@ -213,13 +235,9 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
             if (
                 isinstance(value, sized)
                 and isinstance(times, int)
-                and _len(value) * times > MAX_TEXT
+                and text_length(value) * times > MAX_TEXT
             ):
                 raise TooLarge
-
-
-def _len(value: str | list[Any] | tuple[Any, ...]) -> int:
-    return str.__len__(value) if isinstance(value, str) else len(value)  # of a traced text: 1
 
 
 def _check(size: Callable[..., int], *args: Any, **kwargs: Any) -> None:
@@ -233,7 +251,7 @@ def _check(size: Callable[..., int], *args: Any, **kwargs: Any) -> None:
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that is told before it makes a text that is too large."""
-    size = _FILTERS[name]
+    size = FILTER_BOUNDS[name]
     first = 1 if hasattr(function, "jinja_pass_arg") else 0  # the environment or context
 
     @wraps(function)
@@ -259,63 +277,3 @@ def _between(separator: str, items: Iterable[Any]) -> Iterator[str]:
         if number:
             yield separator
         yield item
-
-
-# -- upper bounds of what methods and filters make -------------------------------------------------
-
-
-def _padded(text: Any, width: int = 80, *rest: Any, **named: Any) -> int:
-    return max(len(str(text)), width)
-
-
-def _tabs(text: str, tabsize: int = 8) -> int:
-    return len(text) + text.count("\t") * tabsize
-
-
-def _indented(text: str, width: int | str = 4, *rest: Any, **named: Any) -> int:
-    each = len(width) if isinstance(width, str) else width
-    return len(text) + (text.count("\n") + 1) * each
-
-
-def _replaced(text: Any, old: str, new: str, *rest: Any, **named: Any) -> int:
-    said = str(text)
-    return len(said) + said.count(old) * len(new)
-
-
-def _translated(text: str, table: dict[int, Any]) -> int:
-    longest = max((len(new) for new in table.values() if isinstance(new, str)), default=1)
-    return len(text) * longest
-
-
-def _format(text: str, *args: Any, **kwargs: Any) -> int:
-    """Of ``%``, ``format`` and ``format_map``: widths in the text or given, and what is put in."""
-    values: list[Any] = [*args, *kwargs.values()]
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, dict):
-            values += value.values()
-    longest = max((_len(value) for value in values if isinstance(value, str)), default=0)
-    fields = text.count("%") + text.count("{")
-    stated = sum(int(digits[:18]) for digits in _NUMBER.findall(text))
-    if "*" in text or text.count("{") > 1:  # a width may be an argument
-        stated += fields * max((v for v in values if type(v) is int), default=0)
-    return len(text) + fields * longest + stated
-
-
-def _items(value: Any, number: int, *rest: Any, **named: Any) -> int:
-    return number * _PER_ITEM
-
-
-_METHODS: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
-    **dict.fromkeys(("format", "format_map"), _format),
-    "expandtabs": _tabs,
-    "replace": _replaced,
-    "translate": _translated,
-}
-_FILTERS: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(("batch", "slice", "round"), _items),
-    "center": _padded,
-    "format": _format,
-    "indent": _indented,
-    "replace": _replaced,
-}

@@ -7,21 +7,24 @@ template can only tell them apart by asking about these.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Hashable
+import re
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2.nodes
 
+from packidx.errors import BadRecord
 from packidx.processor.chat_template.tracing.trace import Trace
 from packidx.processor.chat_template.tracing.traced import Traced
 from packidx.processor.chat_template.tracing.values import Incomplete
 from packidx.processor.chat_template.turns.fallback import REASONING
 from packidx.processor.chat_template.turns.rendering import Hole
-from packidx.records.conversation import Conversation, to_messages
+from packidx.records.conversation import Conversation, Turn, to_messages
 
 AS_HELD, AS_LIST, AS_STRING = "as held", "as list", "as string"
 """Of `Form.text`."""
+_PART = re.compile("""['"]type['"]""")  # of a part that is written as it stands in the code
 
 
 class Unusual(Exception):
@@ -164,3 +167,31 @@ def _kind(name: str) -> str:
     if name in REASONING:
         return "reasoning"
     return "tool" if name in ("tool_calls", "function_call") else "other"
+
+
+def fitting_form(render: Callable[[Conversation], str], plain: Form) -> Form:
+    """The form in which a template shows texts.
+
+    Text is put into lists where the template shows it only so, as LLaVA's, and taken out of them
+    where it takes strings alone: else it would be lost, or written as Python writes it.
+
+    Args:
+        render: by the template, in the form `plain`.
+        plain: texts as the records have them.
+    """
+    string, listed = _shows(render, text_as_list=False), _shows(render, text_as_list=True)
+    if string == listed:
+        return plain
+    return replace(plain, text=AS_STRING if string else AS_LIST)
+
+
+def _shows(render: Callable[[Conversation], str], *, text_as_list: bool) -> bool:
+    """Whether a template writes texts that are strings, or lists of one part."""
+    words = {"user": "a question", "assistant": "an answer"}
+    turns = [Turn(role, (text,), text_as_list=text_as_list) for role, text in words.items()]
+    try:
+        text = render(Conversation(tuple(turns)))
+    except BadRecord:
+        return False
+    shown = all(word in text.casefold() for word in words.values())
+    return shown and _PART.search(text) is None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
+from packidx.processor.counts import MediaColumns
 from packidx.processor.text.borders import TokenBatch
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.expand import Expanded
@@ -77,3 +78,31 @@ def trained_tokens(
     mask[runs.tokens] = False
     mask[batch.offsets[:-1][batch.lengths > 0]] = False
     return mask
+
+
+def place_media(
+    media: MediaColumns, rows: Int64s, expanded: Sequence[Expanded], runs: Runs
+) -> Int64s:
+    """Put where the texts' media are into their columns.
+
+    Returns:
+        ``[len(expanded)]`` tokens of each text's media, what stands between their runs included.
+    """
+    offsets = media.offsets[rows].tolist()
+    targets: list[int] = []
+    owners: list[int] = []
+    sizes: list[int] = []
+    for number, item in enumerate(expanded):
+        if item.runs and number not in runs.mismatched:
+            order = range(len(item.runs)) if item.order is None else item.order
+            targets += [offsets[number] + at for at in order]
+            owners += [number] * len(item.runs)
+            sizes += map(len, item.runs)
+    last = np.cumsum(np.array(sizes, np.int64)) - 1
+    first = last + 1 - np.array(sizes, np.int64)
+    media.at, media.tokens = media.at.copy(), media.tokens.copy()
+    media.at[targets] = runs.at[first]
+    media.tokens[targets] = runs.at[last] + runs.repeats[last] - runs.at[first]
+    own = np.zeros(len(expanded), np.int64)
+    np.add.at(own, owners, media.tokens[targets])
+    return own

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from packidx.records.containers.base import BOM, BrokenFile, Gathered, TooLarge
-from packidx.records.containers.lines import JsonText
+from packidx.records.containers.base import BOM, BrokenFile
+from packidx.records.containers.json_records import JsonText
+from packidx.records.containers.large import Gathered, TooLarge
 
 Positions = np.ndarray[Any, np.dtype[Any]]
 

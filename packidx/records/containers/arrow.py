@@ -25,11 +25,10 @@ from packidx.records.containers.base import (
     RawRecord,
     ShardScan,
     broken,
-    file_hash,
-    file_version,
     group_ranges,
     too_few,
 )
+from packidx.records.containers.blocks import file_hash, file_version
 from packidx.records.containers.columns import check_batch, check_names, record_at, records_of
 
 _FILE_MAGIC = b"ARROW1"

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from packidx.errors import BadRecord, SourceError
-from packidx.io import cache, storage, urls
-from packidx.io.storage import unreadable
 
 TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
-
-BLOCK = 1 << 20
-"""Bytes read at once where records are looked for one by one."""
-
-MAX_RECORD = 256 << 20
-"""Bytes of one record; a longer one is rejected without being held in memory."""
 
 BOM = b"\xef\xbb\xbf"
 
@@ -76,69 +64,6 @@ class RawRecord(NamedTuple):
     """Its name in the shard, where the container has names beside the records."""
 
 
-class TooLarge(bytes):
-    """What stands for a record that is too large to be held: some of its first bytes.
-
-    Args:
-        head: these.
-        nbytes: its size.
-        limit: the size that it is over.
-    """
-
-    nbytes: int
-    limit: int
-
-    def __new__(cls, head: bytes, nbytes: int, limit: int) -> TooLarge:
-        self = super().__new__(cls, head)
-        self.nbytes, self.limit = nbytes, limit
-        return self
-
-
-def size_of(raw: bytes) -> int:
-    """Bytes of a record in its file."""
-    return raw.nbytes if isinstance(raw, TooLarge) else len(raw)
-
-
-def too_large(nbytes: int, limit: int, where: str = "") -> BadRecord:
-    """The error of a record over the limit."""
-    bound = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
-    text = f"the record has {nbytes:,} bytes, over {bound}: write its media to files{where}"
-    return BadRecord("record_too_large", text)
-
-
-class Gathered:
-    """A record's bytes, block by block, held up to a limit.
-
-    Args:
-        limit: in bytes.
-        blank: bytes that are no content.
-    """
-
-    def __init__(self, limit: int, blank: bytes) -> None:
-        self.nbytes = 0
-        self._limit, self._blank = limit, blank
-        self._pieces: list[bytes] = []
-        self._head: bytes | None = None  # of a record over the limit
-
-    def add(self, piece: bytes) -> None:
-        """The next bytes of it."""
-        self.nbytes += len(piece)
-        if self.nbytes <= self._limit:
-            self._pieces.append(piece)
-            return
-        for one in (*self._pieces, piece):
-            self._head = self._head or one.strip(self._blank)[:64]
-        self._pieces.clear()
-
-    def take(self) -> bytes:
-        """All of it, or a `TooLarge`, which is empty where it is blank; the next one begins."""
-        whole = b"".join(self._pieces)
-        if self._head is not None:
-            whole = TooLarge(self._head, self.nbytes, self._limit)
-        self._pieces, self._head, self.nbytes = [], None, 0
-        return whole
-
-
 class Container(Protocol):
     """A kind of file that holds records. Stateless: what is remembered is remembered by path."""
 
@@ -188,118 +113,6 @@ def too_few(path: str, row: int) -> SourceError:
     )
 
 
-class Hashing:
-    """Digest and size of the bytes that pass through it."""
-
-    def __init__(self, progress: Progress | None = None) -> None:
-        self._hasher = hashlib.sha256()
-        self._progress = progress
-        self.nbytes = 0
-
-    def add(self, block: bytes) -> None:
-        self._hasher.update(block)
-        self.nbytes += len(block)
-        if self._progress is not None:
-            self._progress(len(block))
-
-    @property
-    def sha256(self) -> str:
-        return self._hasher.hexdigest()
-
-
-def file_hash(path: str, progress: Progress | None = None) -> Hashing:
-    """The digest of a whole file.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
-    hashing = Hashing(progress)
-    for block in file_blocks(path, size=4 << 20):
-        hashing.add(block)
-    return hashing
-
-
-def file_blocks(
-    path: str, start: int = 0, end: int | None = None, size: int = BLOCK
-) -> Iterator[bytes]:
-    """The bytes of the range of a file, or of a URL, block by block.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
-    if urls.is_url(path):
-        yield from _url_blocks(path, start, end, size)
-        return
-    try:
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
-            file.seek(start)
-            left = size if end is None else end - start
-            while left > 0 and (block := file.read(min(size, left))):
-                if end is not None:
-                    left -= len(block)
-                yield block
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    try:
-        end = cache.remembered_stat(url).nbytes if end is None else end
-        while start < end and (block := storage.read_range(url, start, min(size, end - start))):
-            start += len(block)
-            yield block
-    except OSError as error:
-        raise unreadable(url, error) from error
-
-
-def open_regular(path: str, flags: int) -> int:
-    """`os.open` of a regular file: a pipe of that name must not stop the program.
-
-    Raises:
-        OSError: there is none, or it is something else.
-    """
-    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        what = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        text = os.strerror(what) if what == errno.EISDIR else "it is no regular file"
-        raise OSError(what, text)
-    return handle
-
-
-def file_version(path: str) -> tuple[int, str]:
-    """A file's size, and what else changes with its content: nothing remembered of it may outlive
-    that.
-
-    Raises:
-        SourceError: the file is not there.
-    """
-    try:
-        found = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return found.nbytes, found.version
-
-
-def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
-    """The bytes at a locator.
-
-    Raises:
-        SourceError: the file is missing, unreadable or ends before the record does.
-    """
-    try:
-        data = storage.read_range(path, offset, nbytes)
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
-    if len(data) < nbytes:
-        raise SourceError(
-            f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "
-            "the shard is not the one that was counted, so run estimate again"
-        )
-    return data
-
-
 def group_ranges(
     starts: Sequence[int], nbytes: Sequence[int], task_bytes: int
 ) -> tuple[Range, ...]:
@@ -328,17 +141,3 @@ def within(cuts: list[tuple[int, int]]) -> tuple[Range, ...]:
         for (start, row), (end, until) in zip(cuts, cuts[1:], strict=False)
         if until > row
     )
-
-
-def without_nulls(value: Any) -> Any:
-    """`value` without the null members of its objects, at any depth.
-
-    Columns hold a null wherever another row has a member that this one lacks, so a null there says
-    what a missing member says in JSON.
-    """
-    if type(value) is dict:
-        kept = {key: without_nulls(item) for key, item in value.items() if item is not None}
-        return kept if kept or not value else None
-    if type(value) is list and value and type(value[0]) in (dict, list, type(None)):
-        return [without_nulls(item) for item in value]
-    return value

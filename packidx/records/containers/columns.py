@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from packidx.errors import BadRecord
-from packidx.records.containers.base import BrokenFile, without_nulls
+from packidx.records.containers.base import BrokenFile
 
 
 def check_names(schema: pa.Schema) -> None:
@@ -79,3 +79,17 @@ def record_at(batch: pa.RecordBatch, number: int) -> dict[str, Any] | BadRecord:
 def _record(row: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = without_nulls(row) or {}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` without the null members of its objects, at any depth.
+
+    Columns hold a null wherever another row has a member that this one lacks, so a null there says
+    what a missing member says in JSON.
+    """
+    if type(value) is dict:
+        kept = {key: without_nulls(item) for key, item in value.items() if item is not None}
+        return kept if kept or not value else None
+    if type(value) is list and value and type(value[0]) in (dict, list, type(None)):
+        return [without_nulls(item) for item in value]
+    return value

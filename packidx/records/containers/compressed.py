@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from packidx.errors import BadRecord
 from packidx.io.storage import unreadable
-from packidx.records.containers.base import BLOCK, BrokenFile, open_regular
+from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.blocks import BLOCK, open_regular
 
 GZIP, ZSTD = "gz", "zst"
 

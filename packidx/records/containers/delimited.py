@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.containers.base import MAX_RECORD, BrokenFile, TooLarge, size_of
+from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.large import MAX_RECORD, TooLarge, size_of
 from packidx.records.containers.lines import whole_lines
 
 # The module's limit of 128 KiB a cell is a single one for the process; a chat may be longer.

@@ -13,7 +13,8 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.arrow import Arrow
-from packidx.records.containers.base import BOM, BrokenFile, Container, file_blocks
+from packidx.records.containers.base import BOM, BrokenFile, Container
+from packidx.records.containers.blocks import file_blocks
 from packidx.records.containers.compressed import GZIP, STREAMS, ZSTD, Text
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines

@@ -13,17 +13,14 @@ from packidx.errors import SourceError
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
-    Hashing,
     Progress,
     Range,
     RawRecord,
     ShardScan,
-    file_blocks,
-    file_version,
-    read_bytes,
     too_few,
     within,
 )
+from packidx.records.containers.blocks import Hashing, file_blocks, file_version, read_bytes
 from packidx.records.containers.compressed import STREAMS, Cursor, Text
 
 

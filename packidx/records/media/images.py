@@ -7,37 +7,26 @@ a block from its beginning is read, and its end; it is opened from one request f
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import io
-import os
 import re
 import warnings
-from collections.abc import Iterator
 from typing import IO, Any
 
 import PIL
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from packidx.errors import BadRecord, PackidxError
-from packidx.io import ranges, storage, urls
-from packidx.io.ranges import Extent, Window
-from packidx.io.storage import unreadable
+from packidx.io import ranges
+from packidx.records.media.image_files import Source, content_of, image_label, open_file
 from packidx.records.media.image_headers import is_whole, webp_size
-from packidx.records.media.inside import InRoot, open_regular
-from packidx.records.media.lmdb_store import read_value, split_reference
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import is_opened
 
 MAX_PIXELS = 178_956_970  # Pillow's default limit for a decompression bomb: an error beyond it
-_IN_MEMORY = 1 << 18  # smaller files are read at once
-_GAP = 1 << 12  # bytes of an object that are read rather than skipped
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
-Source = str | InRoot | bytes | Extent
-"""A path, a URL, a path in a media root, a file's bytes, or where they lie."""
 
 _FORMATS = (
     "PNG",
@@ -69,7 +58,7 @@ def image_size(source: Source) -> tuple[int, int]:
     Raises:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
     """
-    return labelled_size(source, _label(source))
+    return labelled_size(source, image_label(source))
 
 
 def open_image(source: Any, label: str | None = None) -> Image.Image:
@@ -83,7 +72,7 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
         SourceError: an object store cannot be read.
     """
-    label = label or ("an image" if is_opened(source) else _label(source))
+    label = label or ("an image" if is_opened(source) else image_label(source))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -95,19 +84,9 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
     return image
 
 
-def read_image(source: Source) -> bytes:
-    """All of an image's file, from a store by one request.
-
-    Raises:
-        BadRecord: ``missing_media`` or ``broken_media``.
-        SourceError: an object store, or the tar that it is in, cannot be read.
-    """
-    return _read(source, _label(source))
-
-
 def _opened_file(source: Source, label: str) -> Image.Image:
     # From memory: an image that waits to be decoded must not hold a file open.
-    data = _read(source, label)
+    data = content_of(source, label)
     file = io.BytesIO(data)
     image = _identify(file, label)
     _load_if_cut(image, file, len(data))
@@ -131,104 +110,6 @@ def labelled_size(source: Source, label: str) -> tuple[int, int]:
     if width < 1 or height < 1:
         raise BadRecord("broken_media", f"{label} has {height} x {width} pixels")
     return (width, height) if swapped else (height, width)
-
-
-def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
-    """The source as a file that can seek (in memory if small), and its size in bytes.
-
-    Raises:
-        BadRecord: ``missing_media`` or ``broken_media``: there is nothing to read;
-            ``media_outside_root``.
-        SourceError: an object store, or the tar that it is in, cannot be read.
-    """
-    root = None
-    if isinstance(source, InRoot):
-        root = source.root
-        source = source.path
-    if isinstance(source, str) and (entry := split_reference(source)) is not None:
-        source = read_value(*entry, label, root)
-    file: IO[bytes]
-    if isinstance(source, bytes):
-        file, nbytes = io.BytesIO(source), len(source)
-    elif isinstance(source, Extent):
-        small = source.nbytes <= ranges.BLOCK // 2
-        file = io.BytesIO(source.peek()) if small else source.open()
-        nbytes = source.nbytes
-    elif urls.is_url(source):
-        file, nbytes = _open_url(source, label)
-    else:
-        try:
-            handle, status = open_regular(source, root, label)
-            nbytes = status.st_size
-            if nbytes > _IN_MEMORY:
-                file = open(handle, "rb")  # noqa: SIM115, the caller closes it
-            else:
-                data = _read_all(handle, nbytes)
-                file, nbytes = io.BytesIO(data), len(data)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            raise BadRecord("missing_media", f"{label} does not exist") from None
-        except OSError as error:
-            reason = "missing_media" if error.errno == errno.ENAMETOOLONG else "broken_media"
-            raise BadRecord(reason, f"{label} cannot be read: {error.strerror}") from None
-    if not nbytes:
-        raise BadRecord("broken_media", f"{label} is empty")
-    return file, nbytes
-
-
-def _read_all(handle: int, nbytes: int) -> bytes:
-    """A small file's content; `handle` is closed."""
-    try:
-        data = os.read(handle, nbytes)
-        while data and len(data) < nbytes and (piece := os.read(handle, nbytes - len(data))):
-            data += piece
-    finally:
-        os.close(handle)
-    return data
-
-
-def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
-    """An object by its first block; its size is asked for where that is not all of it."""
-    with _asked(url, label):
-        head = storage.read_range(url, 0, ranges.BLOCK)
-        if len(head) < ranges.BLOCK:
-            return io.BytesIO(head), len(head)
-        nbytes = storage.stat(url).nbytes
-    return Extent(Window(url, nbytes, gap=_GAP, head=head), 0, nbytes).open(), nbytes
-
-
-@contextlib.contextmanager
-def _asked(url: str, label: str) -> Iterator[None]:
-    """Errors of a store: an object that is not there is a record's, all else is everybody's.
-
-    Raises:
-        BadRecord: ``missing_media``.
-        SourceError: the store cannot be read.
-    """
-    try:
-        yield
-    except (FileNotFoundError, IsADirectoryError):
-        raise BadRecord("missing_media", f"{label} does not exist") from None
-    except OSError as error:
-        raise unreadable(url, error) from error
-
-
-def _read(source: Source, label: str) -> bytes:
-    if isinstance(source, bytes):
-        return source
-    if isinstance(source, Extent):
-        return source.read()
-    if isinstance(source, str) and urls.is_url(source) and split_reference(source) is None:
-        with _asked(source, label):
-            data = storage.read(source)
-        if not data:
-            raise BadRecord("broken_media", f"{label} is empty")
-        return data
-    file, _ = open_file(source, label)
-    with file:
-        try:
-            return file.read()
-        except OSError as error:
-            raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
 
 
 def _identify(file: IO[bytes], label: str) -> Image.Image:
@@ -294,8 +175,3 @@ def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
     if image.format == "TIFF":  # decoding would turn it upright, which `_stored_size` knows not of
         image = Image.open(file, formats=("TIFF",))
     image.load()
-
-
-def _label(source: Source) -> str:
-    path = source.path if isinstance(source, InRoot) else source
-    return repr(shortened(path)) if isinstance(path, str) else "an image in the record"

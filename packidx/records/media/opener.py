@@ -17,13 +17,8 @@ from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
 from packidx.records.conversation import Media
 from packidx.records.layout import TURN_KEYS
-from packidx.records.media.images import (
-    MAX_PIXELS,
-    image_size,
-    labelled_size,
-    open_image,
-    read_image,
-)
+from packidx.records.media.image_files import read_image
+from packidx.records.media.images import MAX_PIXELS, image_size, labelled_size, open_image
 from packidx.records.media.inside import InRoot, real_folder
 from packidx.records.media.lmdb_store import (
     SEPARATOR,

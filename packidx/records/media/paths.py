@@ -7,10 +7,11 @@ import functools
 import os
 import re
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packidx.errors import BadRecord, SourceError
-from packidx.io import storage, urls
+from packidx.io import storage, stores, urls
 from packidx.io.storage import unreadable
 from packidx.records.media.inside import InRoot, is_inside, real_folder
 from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
@@ -201,3 +202,16 @@ def check_folder(path: str | os.PathLike[str] | None) -> str | None:
     if not found:
         raise SourceError(f"the media root {folder} is not a folder: check the path")
     return urls.local_path(folder)
+
+
+def check_remote(places: Sequence[str]) -> tuple[str, ...]:
+    """`remote_media`, checked.
+
+    Raises:
+        SourceError: one is no URL that can be read.
+        MissingExtraError: the package for it is not installed.
+    """
+    found = (places,) if isinstance(places, str) else tuple(map(os.fspath, places))
+    for url in found:
+        stores.check_url(url)
+    return found

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from packidx.errors import BadRecord
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.images import Source, open_image
+from packidx.records.media.image_files import Source
+from packidx.records.media.images import open_image
 from packidx.records.media.inside import InRoot
 from packidx.records.media.paths import MediaRoot, resolve, shortened
 from packidx.records.media.references import is_opened

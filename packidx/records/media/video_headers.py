@@ -11,7 +11,8 @@ from packidx.io import cache, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
 from packidx.records.conversation import MediaInfo
-from packidx.records.media.images import MAX_PIXELS, Source, image_size, open_file, open_image
+from packidx.records.media.image_files import Source, open_file
+from packidx.records.media.images import MAX_PIXELS, image_size, open_image
 from packidx.records.media.inside import InRoot
 from packidx.records.media.lmdb_store import split_reference
 from packidx.records.media.mp4_tables import check_claims

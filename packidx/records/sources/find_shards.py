@@ -15,7 +15,7 @@ from packidx.io.storage import unreadable
 from packidx.records.containers import container, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
-from packidx.records.sources import energon, mixes, unread
+from packidx.records.sources import energon, mix_entries, mixes, unread
 from packidx.records.sources.folders import (
     in_folder,
     prepared_shards,
@@ -167,7 +167,7 @@ def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> 
     return [shard for shards in found for shard in shards]
 
 
-def _of_data_set(path: str, data_set: mixes.DataSet) -> list[Shard]:
+def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
     """The shards of one data set, by the names that their files give them."""
     shards = []
     for place in data_set.places:

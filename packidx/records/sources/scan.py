@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from packidx.io import storage, urls
-from packidx.records.containers.base import file_version
+from packidx.records.containers.blocks import file_version
 from packidx.records.shards import TASK_BYTES, Shard, ShardScan, scan
 from packidx.run.progress import Progress
 

@@ -25,15 +25,14 @@ from packidx.io.ranges import Extent, Window
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
-    Hashing,
     Progress,
     Range,
     RawRecord,
     ShardScan,
-    file_version,
-    read_bytes,
     too_few,
 )
+from packidx.records.containers.blocks import Hashing, file_version, read_bytes
+from packidx.records.containers.tar.blocks import Places, Stream
 from packidx.records.containers.tar.samples import (
     RECORD,
     Sample,
@@ -45,7 +44,7 @@ from packidx.records.containers.tar.samples import (
     record_of,
     samples_of,
 )
-from packidx.records.containers.tar.stream import Places, Stream, members
+from packidx.records.containers.tar.stream import members
 
 TAR = "tar"
 """The kind of container."""

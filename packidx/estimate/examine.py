@@ -1,0 +1,221 @@
+"""One record parsed, its media sized, counted."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from packidx.errors import BadRecord, LimitError, MismatchError
+from packidx.estimate.counter import Examined, RecordCounter, without_references
+from packidx.io import storage
+from packidx.processor.counter import OUT_OF_MEMORY
+from packidx.processor.counts import Counts
+from packidx.records import shards
+from packidx.records.containers import DEFAULT as JSONL
+from packidx.records.conversation import Media, MediaInfo
+from packidx.records.dialects.parse import parse
+from packidx.records.keys import record_key
+from packidx.records.layout import DEFAULT, Layout
+from packidx.records.media.opener import check_place, is_remote, media_size
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import media_info
+
+BATCH = 512
+"""Records that are tokenised together."""
+
+_MAX_TOKENS = 2**31 - 1  # the columns are int32
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """What the rows of one shard have in common."""
+
+    number: int
+    name: str
+    """File name, or the shortest path suffix that tells it from the table's other shards."""
+    path: str
+    source: str
+    root: MediaRoot
+    """Where its records' media may lie."""
+    sized: bool
+    """Whether sizes matter where token counts are stated (that is, a processor is given)."""
+    container: str = JSONL
+    layout: Layout = DEFAULT
+
+
+def raw_records(shard: ShardInfo, part: shards.Range) -> Iterator[shards.RawRecord]:
+    """The records of one range of a shard, as they stand there.
+
+    Raises:
+        SourceError: the shard cannot be read.
+    """
+    return shards.read_records(shard.path, part, shard.container, shard.layout)
+
+
+@dataclass(slots=True)
+class Row(Examined):
+    """One record, examined but not yet counted."""
+
+    sample_id: int = 0
+    row: int = 0
+    offset: int | None = None
+    nbytes: int | None = None
+    key: str | None = None
+    error: BadRecord | None = None
+    waits: bool = False
+    """Whether its media's sizes are still to be looked up, in an object store."""
+
+
+def examine_batch(
+    raws: Iterable[shards.RawRecord], shard: ShardInfo, shift: int, counter: RecordCounter
+) -> list[Row]:
+    """`examine` of each record, numbered `shift` more than in its shard.
+
+    Sizes that an object store is asked for are asked for together: what takes time is to wait.
+    """
+    rows = [_begun(raw, shard, raw.row + shift, counter) for raw in raws]
+    waiting = [item for item in rows if item.waits]
+    if waiting:
+        with warnings.catch_warnings():
+            # Filters belong to all threads: each would take away and bring back the others'.
+            warnings.simplefilter("ignore")
+            storage.overlapped(functools.partial(_look, shard=shard), waiting)
+    return rows
+
+
+def examine(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
+    """All that one record says; what is wrong with it is in the row's `error`."""
+    item = _begun(raw, shard, sample_id, counter)
+    if item.waits:
+        _look(item, shard)
+    return item
+
+
+def _begun(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
+    """`examine` as far as no object store need be asked for sizes."""
+    item = Row(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
+    if isinstance(raw.record, BadRecord):
+        item.key, item.error = raw.key, raw.record
+        return item
+    try:
+        item.key = record_key(raw.record) if raw.key is None else raw.key
+        if counter.opens_media:
+            _examine_opened(item, raw.record, shard, counter)
+        else:
+            item.conversation = parse(raw.record)
+            item.waits = any(is_remote(one, shard.root) for one in item.conversation.media)
+            if not item.waits:
+                _look(item, shard)
+    except BadRecord as error:
+        item.conversation, item.error = None, error
+    except RecursionError as error:
+        item.error = _too_large(error)
+    except MemoryError:
+        raise _at(item, OUT_OF_MEMORY) from None
+    return item
+
+
+def _look(item: Row, shard: ShardInfo) -> None:
+    """Find out the sizes of a record's media."""
+    item.waits = False
+    conversation = item.conversation
+    if conversation is None:
+        return
+    try:
+        item.infos = tuple(_info(medium, shard) for medium in conversation.media)
+        if any(not isinstance(medium.ref, str) for medium in conversation.media):
+            # Content of files: a batch must not hold that of all its records.
+            item.conversation = without_references(conversation)
+    except BadRecord as error:
+        item.conversation, item.error = None, error
+    except RecursionError as error:
+        item.error = _too_large(error)
+    except MemoryError:
+        raise _at(item, OUT_OF_MEMORY) from None
+
+
+def _at(item: Row, text: str) -> LimitError:
+    """The error of time or memory that ran out at a record."""
+    named = "" if item.key is None else f" ({item.key})"
+    return LimitError(f"record {item.row}{named}: {text}")
+
+
+def _examine_opened(
+    item: Row, record: dict[str, Any], shard: ShardInfo, counter: RecordCounter
+) -> None:
+    opened = counter.open(record, shard.root, item.sample_id)
+    counter.measure(opened, item)
+    if item.measured is None:
+        item.conversation = parse(opened)
+        item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
+    if item.conversation is not None:
+        item.conversation = without_references(item.conversation)
+
+
+def _too_large(error: Exception) -> BadRecord:
+    return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+
+
+def _info(medium: Media, shard: ShardInfo) -> MediaInfo | None:
+    if medium.tokens is not None and not shard.sized:
+        check_place(medium, shard.root)
+        return None
+    if medium.kind == "video" and shard.sized:
+        return media_info(medium, shard.root)
+    size = media_size(medium, shard.root)
+    return None if size is None else MediaInfo(*size)
+
+
+def count_rows(
+    parsed: Sequence[Row], good: list[int], counter: RecordCounter
+) -> tuple[Counts, list[int]]:
+    """The counts of what can be counted, and which of `parsed` they are; the rest gets its error.
+
+    An error that is not a record's own costs no other record.
+
+    Raises:
+        LimitError: time or memory ran out, which is no record's error.
+    """
+    try:
+        counts = _run(parsed, good, counter)
+    except MismatchError:
+        raise
+    except LimitError as error:
+        raise _at(parsed[good[error.number or 0]], str(error)) from None
+    except MemoryError:
+        raise _at(parsed[good[0]], f"{OUT_OF_MEMORY}, at one of {len(good)} from it on") from None
+    except Exception:
+        for number in good:
+            try:
+                _run(parsed, [number], counter)
+            except (LimitError, MemoryError):
+                raise _at(parsed[number], OUT_OF_MEMORY) from None
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                parsed[number].error = BadRecord("uncountable", text)
+        good = [number for number in good if parsed[number].error is None]
+        counts = _run(parsed, good, counter)
+    errors = dict(counts.errors)
+    for at in np.flatnonzero(counts.length > _MAX_TOKENS).tolist():
+        text = f"{counts.length[at]} tokens, over {_MAX_TOKENS}"
+        errors.setdefault(at, BadRecord("too_many_tokens", text))
+    for at, bad in errors.items():
+        parsed[good[at]].error = bad
+    counts.errors = errors
+    return counts, good
+
+
+def _run(parsed: Sequence[Row], chosen: Sequence[int], counter: RecordCounter) -> Counts:
+    return counter.count([parsed[number] for number in chosen])
+
+
+def media_root(path: str, stated: str | None, container: str, remote: tuple[str, ...]) -> MediaRoot:
+    """Of a shard: the stated media root, else `sources.own_root`."""
+    if stated is not None:
+        return MediaRoot(stated, True, remote)
+    return MediaRoot(shards.own_root(path, container), False, remote)

@@ -1,0 +1,106 @@
+"""What the footers of a table's files say: columns, row groups, and their order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packidx.errors import FormatError, SourceError
+from packidx.format.schema import LENGTHS
+from packidx.io import urls
+from packidx.io.copies import Part, local_copy
+from packidx.io.ranges import open_range
+from packidx.lengths.open import HELP
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group: where it lies, its rows, and the row of the table it begins with."""
+
+    file: int
+    number: int
+    num_rows: int
+    start: int
+
+
+def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowGroup] | None:
+    """The row groups of a table's files; None where their sample ids overlap or are unknown.
+
+    Args:
+        footers: of the files.
+        have_ids: whether the table has sample ids, which then give the order.
+    """
+    found = []
+    for number, footer in enumerate(footers):
+        for group in range(footer.num_row_groups):
+            if footer.row_group(group).num_rows:
+                found.append((number, group, footer.row_group(group)))
+    if have_ids:
+        ranges = [(_id_range(meta), number, group) for number, group, meta in found]
+        if any(ids is None for ids, *_ in ranges):
+            return None
+        order = sorted(range(len(found)), key=lambda at: ranges[at])
+        ends = [ranges[at][0] for at in order]
+        if any(a[1] >= b[0] for a, b in zip(ends, ends[1:], strict=False)):  # type: ignore[index]
+            return None
+        found = [found[at] for at in order]
+    groups, start = [], 0
+    for number, group, meta in found:
+        groups.append(RowGroup(number, group, meta.num_rows, start))
+        start += meta.num_rows
+    return groups
+
+
+def known_names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
+    """Columns of one file, which must have `length` and none of the known ones twice."""
+    names = footer.schema.to_arrow_schema().names
+    if "length" not in names:
+        where = "" if uri == path else f": {os.path.basename(path)} has none"
+        raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
+    for name in LENGTHS.names:
+        if names.count(name) > 1:
+            raise FormatError(f"{path} has the column `{name}` twice: keep one")
+    return set(names)
+
+
+def read_footer(file: Part) -> pq.FileMetaData:
+    """The footer of a file, which has the content that its manifest states.
+
+    Raises:
+        FormatError: it has another one.
+        SourceError: it is no Parquet.
+    """
+    if not urls.is_url(file.path):
+        # Compared first: a damaged footer may take the whole process down in Arrow.
+        with local_copy(file) as path, readable(file.path):
+            return pq.read_metadata(path)
+    with open_range(file.path, 0, file.nbytes) as opened, readable(file.path):
+        return pq.read_metadata(opened)
+
+
+@contextlib.contextmanager
+def readable(uri: str) -> Iterator[None]:
+    """What Arrow says of a file that is damaged, as a SourceError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise SourceError(f"{uri} cannot be read as Parquet ({reason}); {HELP}") from None
+
+
+def _id_range(group: pq.RowGroupMetaData) -> tuple[int, int] | None:
+    """Lowest and highest sample_id of a row group, where its statistics have them."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == "sample_id":
+            seen = column.statistics
+            if seen is None or not seen.has_min_max or seen.null_count:
+                return None
+            low, high = seen.min, seen.max
+            return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+    return None

@@ -1,0 +1,129 @@
+"""A file or URL read block by block, its digest, and single ranges of it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+
+from packidx.errors import SourceError
+from packidx.io import cache, storage, urls
+from packidx.io.storage import unreadable
+from packidx.records.containers.base import Progress
+
+BLOCK = 1 << 20
+"""Bytes read at once where records are looked for one by one."""
+
+
+class Hashing:
+    """Digest and size of the bytes that pass through it."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._hasher = hashlib.sha256()
+        self._progress = progress
+        self.nbytes = 0
+
+    def add(self, block: bytes) -> None:
+        self._hasher.update(block)
+        self.nbytes += len(block)
+        if self._progress is not None:
+            self._progress(len(block))
+
+    @property
+    def sha256(self) -> str:
+        return self._hasher.hexdigest()
+
+
+def file_hash(path: str, progress: Progress | None = None) -> Hashing:
+    """The digest of a whole file.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    hashing = Hashing(progress)
+    for block in file_blocks(path, size=4 << 20):
+        hashing.add(block)
+    return hashing
+
+
+def file_blocks(
+    path: str, start: int = 0, end: int | None = None, size: int = BLOCK
+) -> Iterator[bytes]:
+    """The bytes of the range of a file, or of a URL, block by block.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    if urls.is_url(path):
+        yield from _url_blocks(path, start, end, size)
+        return
+    try:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
+            file.seek(start)
+            left = size if end is None else end - start
+            while left > 0 and (block := file.read(min(size, left))):
+                if end is not None:
+                    left -= len(block)
+                yield block
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
+    try:
+        end = cache.remembered_stat(url).nbytes if end is None else end
+        while start < end and (block := storage.read_range(url, start, min(size, end - start))):
+            start += len(block)
+            yield block
+    except OSError as error:
+        raise unreadable(url, error) from error
+
+
+def open_regular(path: str, flags: int) -> int:
+    """`os.open` of a regular file: a pipe of that name must not stop the program.
+
+    Raises:
+        OSError: there is none, or it is something else.
+    """
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        what = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        text = os.strerror(what) if what == errno.EISDIR else "it is no regular file"
+        raise OSError(what, text)
+    return handle
+
+
+def file_version(path: str) -> tuple[int, str]:
+    """A file's size, and what else changes with its content: nothing remembered of it may outlive
+    that.
+
+    Raises:
+        SourceError: the file is not there.
+    """
+    try:
+        found = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return found.nbytes, found.version
+
+
+def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
+    """The bytes at a locator.
+
+    Raises:
+        SourceError: the file is missing, unreadable or ends before the record does.
+    """
+    try:
+        data = storage.read_range(path, offset, nbytes)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    if len(data) < nbytes:
+        raise SourceError(
+            f"{path} has only {len(data)} of the {nbytes} bytes planned at offset {offset}: "
+            "the shard is not the one that was counted, so run estimate again"
+        )
+    return data

@@ -1,0 +1,191 @@
+"""Entries of a mix: one data set each, in the words of three trainers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packidx.errors import OptionError, SourceError
+from packidx.io import storage, urls
+from packidx.records.layout import Layout
+
+HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
+_PREFERENCES = ("chosen", "rejected", "kto_tag")
+_COMMON_KEYS = ("file_name", "columns", "tags", "media_dir", "sample_ratio", "delimiter")
+_META_KEYS = (
+    *_COMMON_KEYS,
+    *("formatting", "split", "ranking", "subset", "folder", "num_samples"),
+)
+_LIST_KEYS = (
+    *("path", "json_path", "name", "data_folder", "data_type", "sampling_strategy"),
+    *_COMMON_KEYS,
+)
+_DATA_TYPES = ("json", "jsonl", "csv", "tsv", "parquet", "arrow")
+_ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
+_SHARE = re.compile(r"random:(\d+(?:\.\d+)?)%")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set that a mix names."""
+
+    name: str | None
+    """None: the mix gives it none."""
+    places: tuple[str, ...]
+    """Files, globs or folders, seen from the working directory."""
+    layout: Layout
+    data_type: str | None = None
+    """What its files hold, for those whose names do not say."""
+
+    def described(self, path: str) -> str:
+        """How an error calls this data set of the mix at `path`."""
+        return f"{path}, data set {self.name or self.places[0]!r}"
+
+
+def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> DataSet:
+    """The data set of an entry of NeMo Automodel's and LLaMA-Factory's meta file.
+
+    Args:
+        path: the mix file.
+        folder: that it lies in.
+        name: the entry's.
+        entry: what stands under it.
+
+    Raises:
+        SourceError: it cannot be understood.
+    """
+    where = f"{path}, data set {name!r}"
+    if not entry.get("file_name"):
+        hub = next((key for key in HUBS if entry.get(key)), None)
+        wrong = "file_name is missing: give a file, glob or folder"
+        if hub is not None:
+            wrong = f"{hub} is {entry[hub]!r}, which is not here: download it and give file_name"
+        raise SourceError(f"{where}: {wrong}, or name the data sets to take, {path}#NAME,NAME")
+    _check_keys(where, entry, (*_META_KEYS, *HUBS))
+    _refuse_preferences(where, entry)
+    columns = dict(entry.get("columns") or {})
+    if entry.get("formatting") == "alpaca":
+        columns = {**_ALPACA, **columns}
+        columns = {k: v for k, v in columns.items() if k != v}
+    layout = _layout(where, entry, columns, _media_folder(where, folder, entry.get("media_dir")))
+    places = [_beside(folder, place) for place in _places(where, entry["file_name"])]
+    split = entry.get("split")
+    if split:
+        places = [_split(place, split) for place in places]
+    return DataSet(name, tuple(places), layout)
+
+
+def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> DataSet:
+    """The data set of entry `number` of LMMS Engine's list; else as `from_meta`."""
+    where = f"{path}, entry {number} of datasets"
+    _check_keys(where, entry, _LIST_KEYS)
+    given = [key for key in ("path", "json_path", "file_name") if entry.get(key)]
+    if len(given) != 1:
+        raise SourceError(f"{where}: give one path, not {len(given)}")
+    data_type = entry.get("data_type")
+    if data_type is not None and data_type not in _DATA_TYPES:
+        raise SourceError(f"{where}: data_type is {data_type!r}; known: {', '.join(_DATA_TYPES)}")
+    ratio = _share(where, entry.get("sampling_strategy"))
+    if ratio is not None:
+        entry = {**entry, "sample_ratio": ratio}
+    media = entry.get("data_folder") or entry.get("media_dir")
+    columns = dict(entry.get("columns") or {})
+    layout = _layout(where, entry, columns, _media_folder(where, folder, media))
+    places = tuple(_seen(where, folder, place) for place in _places(where, entry[given[0]]))
+    name = entry.get("name")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise SourceError(f"{where}: name is {name!r}, not text")
+    return DataSet(name, places, layout, data_type)
+
+
+def _layout(
+    where: str, entry: Mapping[str, Any], columns: dict[str, str], media: str | None
+) -> Layout:
+    try:
+        ratio = entry.get("sample_ratio")
+        return Layout(
+            columns,
+            dict(entry.get("tags") or {}),
+            media,
+            1.0 if ratio is None else ratio,
+            entry.get("delimiter"),
+        )
+    except (OptionError, TypeError, ValueError) as error:
+        raise SourceError(f"{where}: {error}") from None
+
+
+def _check_keys(where: str, entry: Any, known: Sequence[str]) -> None:
+    for key in entry:
+        if key not in known and not str(key).startswith("_") and key != "description":
+            raise SourceError(f"{where}: {key!r} means nothing here; known: {', '.join(known)}")
+
+
+def _refuse_preferences(where: str, entry: Mapping[str, Any]) -> None:
+    columns = entry.get("columns") or {}
+    found = [key for key in _PREFERENCES if key in columns] + ["ranking"] * bool(
+        entry.get("ranking")
+    )
+    if found:
+        raise SourceError(f"{where}: {found[0]} is for preference data, which is not packed")
+    if entry.get("num_samples"):
+        raise SourceError(f"{where}: num_samples is not supported: give a sample_ratio")
+    formatting = entry.get("formatting")
+    if formatting not in (None, "alpaca", "sharegpt", "openai"):
+        raise SourceError(f"{where}: formatting is {formatting!r}, not alpaca, sharegpt or openai")
+
+
+def _share(where: str, strategy: Any) -> float | None:
+    """LLaVA-OneVision's sampling strategy as a ratio."""
+    if strategy in (None, "all"):
+        return None
+    found = _SHARE.fullmatch(strategy) if isinstance(strategy, str) else None
+    if found is None:
+        raise SourceError(
+            f"{where}: sampling_strategy is {strategy!r}: only all and random:N% are known, "
+            "since a plan draws its share at random"
+        )
+    return float(found[1]) / 100
+
+
+def _places(where: str, given: Any) -> list[str]:
+    places = [given] if isinstance(given, str) else given
+    if not isinstance(places, list) or not all(isinstance(one, str) and one for one in places):
+        raise SourceError(f"{where}: its place is {given!r:.100}, not a path or a list of paths")
+    return places
+
+
+def _split(place: str, split: Any) -> str:
+    """The folder of one split, where `place` is a saved dictionary of them."""
+    is_dictionary = storage.is_file(urls.join(place, "dataset_dict.json"))
+    return urls.join(place, str(split)) if is_dictionary else place
+
+
+def _media_folder(where: str, folder: str, given: Any) -> str | None:
+    if given in (None, ""):
+        return None
+    if not isinstance(given, str):
+        raise SourceError(f"{where}: the media folder is {given!r}, not a path")
+    return _seen(where, folder, given)
+
+
+def _beside(folder: str, place: str) -> str:
+    return place if "://" in place else urls.join(folder, place)
+
+
+def _seen(where: str, folder: str, place: str) -> str:
+    """A path that other tools take from the working directory, and people from the mix's folder.
+
+    Raises:
+        SourceError: both are there, and are not the same.
+    """
+    beside = _beside(folder, place)
+    if os.path.isabs(place) or urls.is_url(beside) or not os.path.lexists(place):
+        return beside
+    if os.path.lexists(beside) and not os.path.samefile(beside, place):
+        raise SourceError(
+            f"{where}: {place} is beside the mix and in the working directory: give a full path"
+        )
+    return place
