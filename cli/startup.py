@@ -1,4 +1,4 @@
-"""What a shell may have taken from a command before it starts: streams, UTF-8, address space."""
+"""Before a command starts: streams and UTF-8 that a shell may have taken, memory, no pandas."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def hash_ints(values: NDArray[np.integer], key: int) -> Uint64s:
 
     Args:
         values: [n]; a negative one stands for its two's complement in 64 bits.
-        key: any 64-bit integer (see `packidx.permutation.derive_key`).
+        key: any 64-bit integer (see `derive_key`).
     """
     out = np.empty(len(values), np.uint64)
     for first in range(0, len(values), _BLOCK):

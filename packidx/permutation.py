@@ -1,4 +1,4 @@
-"""A seeded bijective mix of integers: packidx's only source of randomness.
+"""Keyed permutations of integers: packidx's only source of randomness.
 
 A permutation of 0..2^bits-1 in pure integer arithmetic, so it is the same on every machine and
 in every engine, needs no memory, and no two inputs collide. Rounds of multiply and xor-shift as

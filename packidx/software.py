@@ -1,4 +1,4 @@
-"""What the manifests of lengths and of snapshots have in common (FORMAT.md)."""
+"""Versions of what makes a table."""
 
 from __future__ import annotations
 

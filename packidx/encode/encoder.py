@@ -147,7 +147,7 @@ class ProcessorEncoder:
         """One sample's tensors.
 
         Args:
-            record: a raw record of any dialect, images opened (`records.media.open_media`).
+            record: a raw record of any dialect, images opened (`records.media.opener.open_media`).
 
         Returns:
             ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, not shifted, -100 where not

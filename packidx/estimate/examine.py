@@ -215,7 +215,7 @@ def _run(parsed: Sequence[Row], chosen: Sequence[int], counter: RecordCounter) -
 
 
 def media_root(path: str, stated: str | None, container: str, remote: tuple[str, ...]) -> MediaRoot:
-    """Of a shard: the stated media root, else `sources.own_root`."""
+    """Of a shard: the stated media root, else `shards.own_root`."""
     if stated is not None:
         return MediaRoot(stated, True, remote)
     return MediaRoot(shards.own_root(path, container), False, remote)

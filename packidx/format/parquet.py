@@ -1,4 +1,4 @@
-"""SQL that reads Parquet files by their literal names, as DuckDB has it."""
+"""Parquet: the writer whose bytes depend on rows alone, and SQL that reads Parquet files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pack index on disk: publishing, opening and verifying snapshots."""
+"""The pack index on disk: publishing, opening and reading snapshots."""
 
 from packidx.format.rows import Pack, Sample
 from packidx.index.head import read_head, snapshot_ids

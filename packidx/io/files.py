@@ -1,4 +1,4 @@
-"""Durable, atomic files and the hashes that name their content."""
+"""Durable, atomic files, and the lock of a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of files as media: read where they lie, and only what of them is asked for.
+"""Ranges of files: read where they lie, and only what of them is asked for.
 
 A tar's members are looked at one after the other: the end of a medium, the next one's header and
 its beginning lie side by side. So one block is fetched for all three, and the last blocks are kept

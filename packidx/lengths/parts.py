@@ -75,7 +75,7 @@ class Part:
     nbytes: int
     sha256: str
     digests: tuple[str, ...]
-    """`digests_module.array_digest` of each column, in the schema's order."""
+    """`digests.array_digest` of each column, in the schema's order."""
     methods: dict[str, int]
     rejected: dict[str, int]
     num_media: int

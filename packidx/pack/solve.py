@@ -76,7 +76,7 @@ class Solution:
 
 
 def solve(problem: Problem, strategy: str, key: int) -> Solution:
-    """Pack `problem` by `strategy`, one of `options.STRATEGIES`; `key` is the first composition's.
+    """Pack `problem` by a strategy, as `PlanOptions` names it; `key` is the first composition's.
 
     Caps take a rule for several limits, whatever the strategy, but for those of other packers.
     """

@@ -1,4 +1,4 @@
-"""The folder that a data set is written to: its shards' names in it, and what is refused."""
+"""The folder that a data set is written to: names in it, its manifest, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot against the data it was planned from: lengths, shards, and samples encoded anew."""
+"""All checks of a snapshot: against itself, and against the data it was planned from."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Skeleton:
     trained turns."""
 
     def fill(self, values: Values) -> tuple[str, list[int]]:
-        """The text, and where each border (`turns.Place`) is in it."""
+        """The text, and where each border (`rendering.Place`) is in it."""
         parts = self.parts.copy()
         if self.plain:
             parts[1::2] = values

@@ -34,7 +34,7 @@ def is_opened(value: Any) -> bool:
 
 
 def is_video(value: Any) -> bool:
-    """Whether `value` is an opened video (`records.video.Video`); does not open it to know."""
+    """Whether `value` is an opened video (`media.video.Video`); does not open it to know."""
     return hasattr(type(value), "info") and hasattr(type(value), "frames")
 
 

@@ -35,7 +35,7 @@ def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
     Raises:
         SourceError: the file is of no known kind.
     """
-    if not urls.is_url(path) and not os.path.isfile(path):  # `_check` says what it is
+    if not urls.is_url(path) and not os.path.isfile(path):  # `find_shards` says what it is
         return JSONL
     refuse_compressed(uri)
     kind = known_kind(path)

@@ -1,4 +1,4 @@
-"""One encoded sample as tensors of known shapes, and the part of it that a pack holds."""
+"""One encoded sample as tensors of known shapes, and the media of a part of it."""
 
 from __future__ import annotations
 

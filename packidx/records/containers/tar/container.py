@@ -3,7 +3,7 @@
 A member's key is its name up to the first dot of its base name, as the `webdataset` package has it
 (`base_plus_ext` in its tariterators.py); what follows the dot is its extension. A sample's record
 is its ``json`` member; its other members wait under `MEMBERS` until the record has the standard
-names (`records.webdataset`). The locator of a sample is the byte range of all its members, headers
+names (`dialects.webdataset`). The locator of a sample is the byte range of all its members, headers
 included, so that it is read without opening the tar.
 
 A scan reads headers and records, and passes over everything else: a corpus of images is counted

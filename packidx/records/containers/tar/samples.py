@@ -13,7 +13,7 @@ from packidx.records.containers.json_records import decode
 from packidx.records.containers.tar.stream import CutMember, Member
 
 MEMBERS = "__members__"
-"""Where a record has its sample's files, as `Members`, until `records.webdataset` places them."""
+"""Where a record has its sample's files, as `Members`, until `dialects.webdataset` places them."""
 KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 
