@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate import tasks as work
 from packidx.estimate import text_backend as text_engines
 from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.calibrate import check_calibrate
@@ -20,12 +19,13 @@ from packidx.estimate.job import Job, check_shards, is_same, job_digest, make_ma
 from packidx.estimate.pool import Workers
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.rejected import check_rejected, read_limit
+from packidx.estimate.tasks import make_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import files, urls
-from packidx.io.output_folder import Place, remove_abandoned, replacing
+from packidx.io.output_folder import remove_abandoned, replacing
 from packidx.lengths import existing as place
-from packidx.lengths.parts import Part, SourceSums, take_over, tidy
+from packidx.lengths.parts import SourceSums, tidy
 from packidx.processor.compared import Compared
 from packidx.processor.text import backends
 from packidx.records.layout import layout_from_options
@@ -201,7 +201,7 @@ def estimate_lengths(
 def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress) -> LengthsSummary:
     told = functools.partial(progress, "upload")
     with replacing(output, job_digest(job), "lengths table", told, LENGTHS_FORMAT) as staging:
-        parts, resumed = _make_parts(job, staging.place, pool, progress)
+        parts, resumed = make_parts(job, staging.place, pool, progress)
         calibration = None
         if job.calibrate:
             told = functools.partial(progress, "calibrate")
@@ -220,35 +220,6 @@ def decided(job: Job) -> Job:
     compared = compare(job.counter, shards, job.scans)
     job.counter.decided = name, compared or Compared()
     return replace(job, engine=record, compared=compared)
-
-
-def _make_parts(
-    job: Job, where: Place, pool: Workers, progress: Progress
-) -> tuple[list[Part], int]:
-    """All parts in order, and how many of them were there already."""
-    tasks = work.make_tasks(shard_infos(job), job.scans)
-    total = sum(task.num_records for task in tasks)
-    found = (take_over(where, task.number, task.num_records) for task in tasks)
-    parts = [part for part in found if part is not None]
-    resumed = len(parts)
-    done = sum(part.rows for part in parts)
-    if done:
-        progress("count", done, total)
-
-    def advance(records: int) -> None:
-        nonlocal done
-        done += records
-        progress("count", done, total)
-
-    finished = {part.number for part in parts}
-    left = [task for task in tasks if task.number not in finished]
-    if not pool.takes(len(left)):
-        parts += [work.run_task(task, where, job.counter, advance) for task in left]
-    else:
-        for part in work.run_tasks(left, where, pool, job.counter):
-            parts.append(part)
-            advance(part.rows)
-    return sorted(parts, key=lambda part: part.number), resumed
 
 
 _OF_SOURCES = ("name", *SourceSums().to_json())

@@ -1,4 +1,4 @@
-"""Tasks: which ranges of which shards make a part file, and counting one, here or by workers."""
+"""Tasks: which ranges of which shards make a part file, and all parts made, here or by workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pyarrow as pa
 from packidx.errors import LimitError, SourceError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardInfo
+from packidx.estimate.job import Job, shard_infos
 from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.rows import shard_rows
 from packidx.format import schema
 from packidx.io.output_folder import Place
-from packidx.lengths.parts import Part, begin_part, is_begun, write_part
+from packidx.lengths.parts import Part, begin_part, is_begun, take_over, write_part
 from packidx.records.shards import TASK_BYTES, Range, ShardScan
+from packidx.run.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,33 @@ def make_tasks(shards: Sequence[ShardInfo], scans: Sequence[ShardScan]) -> list[
     if ranges or not tasks:
         close()
     return tasks
+
+
+def make_parts(job: Job, where: Place, pool: Workers, progress: Progress) -> tuple[list[Part], int]:
+    """All parts in order, and how many of them were there already."""
+    tasks = make_tasks(shard_infos(job), job.scans)
+    total = sum(task.num_records for task in tasks)
+    found = (take_over(where, task.number, task.num_records) for task in tasks)
+    parts = [part for part in found if part is not None]
+    resumed = len(parts)
+    done = sum(part.rows for part in parts)
+    if done:
+        progress("count", done, total)
+
+    def advance(records: int) -> None:
+        nonlocal done
+        done += records
+        progress("count", done, total)
+
+    finished = {part.number for part in parts}
+    left = [task for task in tasks if task.number not in finished]
+    if not pool.takes(len(left)):
+        parts += [run_task(task, where, job.counter, advance) for task in left]
+    else:
+        for part in run_tasks(left, where, pool, job.counter):
+            parts.append(part)
+            advance(part.rows)
+    return sorted(parts, key=lambda part: part.number), resumed
 
 
 def run_task(
