@@ -275,7 +275,7 @@ def test_what_is_damaged_is_found_and_made_whole(
         open_index(url).packs()
     assert "is missing" in next(verify_snapshot(index)).detail
     storage.remove(f"{index.place}/manifest.json")
-    with pytest.raises(NotFoundInIndex, match="which is not there"):
+    with pytest.raises(NotFoundInIndex, match="has no manifest.json"):
         open_index(url)
 
 
