@@ -89,7 +89,7 @@ def main(args: list[str] | None = None) -> Any:
     if status is None:
         status = _main(None)
         _give_up_stdout()
-        finished()
+        finished(status or 0)
     return status
 
 

@@ -88,20 +88,20 @@ def run_limited() -> int | None:
     process = subprocess.Popen(command, env=environment, pass_fds=[write])
     os.close(write)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one says that it was stopped
-    status = process.wait()
-    if os.read(read, 1):
-        return status
+    process.wait()
+    if said := os.read(read, 1):  # its status, even if a library ends it with a crash after that
+        return said[0]
     from .show.console import say
 
     say(f"packidx: {no_memory()}", err=True)
     return 1
 
 
-def finished() -> None:
-    """Tell the process that waits, if there is one, that all that is to be said was said."""
+def finished(status: int) -> None:
+    """Tell the process that waits, if there is one, that all was said, and the exit status."""
     number = os.environ.pop(_FINISHED, None)
     if number is not None:
-        os.write(int(number), b".")
+        os.write(int(number), bytes([status]))
 
 
 def is_near_limit() -> bool:

@@ -88,6 +88,20 @@ def test_a_limit_of_the_address_space_is_named_where_it_is_reached(kilobytes: in
     assert failed or kilobytes > 200_000
 
 
+def test_a_crash_after_the_last_word_does_not_change_the_status() -> None:
+    """Libraries that got no memory may crash when the interpreter ends."""
+    code = (
+        "import atexit, os, signal\n"
+        "if 'PACKIDX_FINISHED' in os.environ:\n"
+        "    atexit.register(os.kill, os.getpid(), signal.SIGSEGV)\n"
+        "from packidx_cli.main import main\n"
+        "raise SystemExit(main())"
+    )
+    command = ["sh", "-c", 'ulimit -v 64000000; "$@"', "sh", sys.executable, "-c", code]
+    done = subprocess.run([*command, "stats", "nowhere"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "nowhere" in done.stderr
+
+
 def test_a_status_is_passed_on_under_a_limit() -> None:
     assert shell('ulimit -v 64000000; "$@"', *PLAN, "i").returncode == 0
     done = shell('ulimit -v 64000000; "$@"', "stats", "nowhere")
