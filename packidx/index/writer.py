@@ -32,7 +32,6 @@ from packidx.io.files import (
     write_json,
 )
 from packidx.io.own_files import check_index
-from packidx.io.publish import home
 from packidx.software import software
 
 _OURS = ".tmp-"  # begins the names of folders in which snapshots are made
@@ -273,6 +272,8 @@ def claim(url: str) -> Path:
     Raises:
         OptionError: `url` is something else than an index, or cannot become one.
     """
+    from packidx.io.publish import home
+
     check_index(url)
     folder = Path(home(url))
     (folder / "snapshots").mkdir(parents=True, exist_ok=True)
