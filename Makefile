@@ -62,7 +62,7 @@ test-lowest: $(OVERLAYS)/lowest/.ready $(PYARROWS:%=$(OVERLAYS)/pyarrow-%/.ready
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q -n auto $(LOWEST_TESTS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) \
 	    PACKIDX_TRANSFORMERS=$$($(BIN)/python tests/versions/floors.py pyproject.toml | sed -n 's/^transformers==//p') \
-	    $(BIN)/python -m pytest -q -n auto tests/versions/test_transformers*.py
+	    $(BIN)/python -m pytest -q -n auto -k 'models or test_ids' tests/versions/test_transformers*.py
 	@OMP_NUM_THREADS=1 PACKIDX_OVERLAYS=$(abspath $(OVERLAYS)) $(BIN)/python -m pytest -q tests/versions/test_golden_ids.py
 
 test-transformers: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready)  ## tiny models and processors under the releases of transformers that trainers pin
