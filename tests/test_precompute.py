@@ -25,8 +25,8 @@ from record_files import WRITERS, chats, zstd
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate import estimate_lengths
-from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.examine import ShardInfo
+from packidx.estimate.counter import CounterSettings, RecordCounter
+from packidx.estimate.examine import ShardContext
 from packidx.precompute import precompute
 from packidx.precompute.csv_cells import cell_spans
 from packidx.precompute.slices import make_pieces
@@ -63,7 +63,7 @@ def processor(processors: Path) -> str:
 
 @functools.cache
 def counter_of(processor: str) -> RecordCounter:
-    return Recipe(processor).build()
+    return CounterSettings(processor).build()
 
 
 # -- the counts ------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ LINES = st.one_of(
 
 def rewritten(shard: Path, kind: str, counter: RecordCounter, task_bytes: int) -> bytes:
     """A shard's bytes with counts, cut into as many pieces as `task_bytes` says."""
-    info = ShardInfo(
+    info = ShardContext(
         0, shard.name, str(shard), "s", MediaRoot(str(shard.parent)), True, kind, Layout()
     )
     with mock.patch.object(lines, "SCAN_BLOCK", 64):

@@ -16,7 +16,7 @@ from packidx.errors import MismatchError
 from packidx.processor import load_processor
 from packidx.processor.text import backends
 from packidx.processor.text import encoder as module
-from packidx.processor.text.backends import choose_engine
+from packidx.processor.text.backends import choose_backend
 from packidx.processor.text.encoder import TextEncoder
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
@@ -89,12 +89,12 @@ def reference(tokenizer: Tokenizer, text: str, span: tuple[int, int]) -> set[int
 
 
 @pytest.mark.parametrize("name", ["qwen", "spaced", "lower"])
-@pytest.mark.parametrize("engine", backends.ENGINES)
+@pytest.mark.parametrize("engine", backends.BACKENDS)
 def test_borders_are_those_of_the_offsets(
     tokenizers: dict[str, Tokenizer], name: str, engine: str
 ) -> None:
     tokenizer = tokenizers[name]
-    if engine == "gigatoken" and choose_engine(TextEncoder(tokenizer), [])[0] != engine:
+    if engine == "gigatoken" and choose_backend(TextEncoder(tokenizer), [])[0] != engine:
         assert name == "lower"  # it refuses this normaliser
         return
     encoder = TextEncoder(tokenizer, engine)
@@ -152,15 +152,15 @@ def test_an_engine_that_disagrees_is_found(
     tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = tokenizers["qwen"]
-    assert choose_engine(TextEncoder(tokenizer), texts_of(3, 50))[0] == "gigatoken"
-    name, record = choose_engine(TextEncoder(tokenizer), ["a"], "tokenizers")
+    assert choose_backend(TextEncoder(tokenizer), texts_of(3, 50))[0] == "gigatoken"
+    name, record = choose_backend(TextEncoder(tokenizer), ["a"], "tokenizers")
     assert name == "tokenizers" and record["reason"] == "asked for"
     encoder = TextEncoder(tokenizer, "gigatoken")
     encoder._gigatoken = TextEncoder(tokenizers["spaced"], "gigatoken")._gigatoken
     with pytest.raises(MismatchError, match="disagree"):
         encoder.encode(["the cat"], [False])
     monkeypatch.setattr(module.TextEncoder, "_gigatoken", encoder._gigatoken)
-    chosen, record = choose_engine(TextEncoder(tokenizer), ["the cat"])
+    chosen, record = choose_backend(TextEncoder(tokenizer), ["the cat"])
     assert chosen == "tokenizers" and "other ids" in record["reason"]
     with pytest.raises(MismatchError, match="cannot be used"):
-        choose_engine(TextEncoder(tokenizer), ["the cat"], "gigatoken")
+        choose_backend(TextEncoder(tokenizer), ["the cat"], "gigatoken")

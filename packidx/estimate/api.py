@@ -10,12 +10,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate import text_backend as text_engines
+from packidx.estimate import text_backend as text_backends
 from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.calibrate import check_calibrate
 from packidx.estimate.comparison import compare
-from packidx.estimate.counter import Recipe, check_renders
-from packidx.estimate.job import Job, check_shards, is_same, job_digest, make_manifest, shard_infos
+from packidx.estimate.counter import CounterSettings, check_renders
+from packidx.estimate.job import (
+    EstimateJob,
+    check_shards,
+    identity_of,
+    is_same,
+    make_manifest,
+    shard_contexts,
+)
 from packidx.estimate.pool import Workers
 from packidx.estimate.ray_pool import open_workers
 from packidx.estimate.rejected import check_rejected, read_limit
@@ -150,13 +157,13 @@ def estimate_lengths(
             source than `max_rejected` is rejected.
         OptionError: an option or `output` cannot be used.
         MissingExtraError: Ray is asked for and not installed.
-        MismatchError: the text engine that is asked for gives other tokens than `tokenizers`.
+        MismatchError: the text backend that is asked for gives other tokens than `tokenizers`.
     """
     begun = time.monotonic()
     progress = progress or silent
     limit = read_limit(max_rejected)
     asked, workers = workers, num_workers(workers)
-    wanted = backends.check_engine(text_engine)
+    wanted = backends.check_backend(text_engine)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing = place.check_place(output)
@@ -170,7 +177,7 @@ def estimate_lengths(
     name = None if processor is None else os.fspath(processor)
     _check_method(method, calibrate)
     check_calibrate(calibrate, name is not None or encode is not None)
-    recipe = Recipe(
+    settings = CounterSettings(
         name,
         labels,
         encode=encode,
@@ -180,14 +187,16 @@ def estimate_lengths(
     )
     forget_sizes()
     forget_videos()
-    with open_workers(engine, recipe, asked, workers) as pool:
+    with open_workers(engine, settings, asked, workers) as pool:
         if existing is None and pool.takes(workers) and is_large(shards):
             pool.start()
-        counter = recipe.build()
+        counter = settings.build()
         if method is None:
             check_renders(counter)
         scans = scan_shards(shards, workers, progress)
-        job = Job(shards, scans, recipe, counter, root, remote, calibrate, wanted, method=method)
+        job = EstimateJob(
+            shards, scans, settings, counter, root, remote, calibrate, wanted, method=method
+        )
         if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
             discarded = remove_abandoned(output)
             summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
@@ -198,9 +207,11 @@ def estimate_lengths(
     return summary
 
 
-def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress) -> LengthsSummary:
+def _make(
+    job: EstimateJob, output: str, pool: Workers, begun: float, progress: Progress
+) -> LengthsSummary:
     told = functools.partial(progress, "upload")
-    with replacing(output, job_digest(job), "lengths table", told, LENGTHS_FORMAT) as staging:
+    with replacing(output, identity_of(job), "lengths table", told, LENGTHS_FORMAT) as staging:
         parts, resumed = make_parts(job, staging.place, pool, progress)
         calibration = None
         if job.calibrate:
@@ -213,13 +224,13 @@ def _make(job: Job, output: str, pool: Workers, begun: float, progress: Progress
     return _summary(output, manifest, begun, resumed=resumed, discarded=staging.discarded)
 
 
-def decided(job: Job) -> Job:
-    """`job` with its text engine, and with what is known of its processor's counts."""
-    shards = shard_infos(job)
-    name, record = text_engines.choose(job.counter, shards, job.scans, job.wanted_engine)
+def decided(job: EstimateJob) -> EstimateJob:
+    """`job` with its text backend, and with what is known of its processor's counts."""
+    shards = shard_contexts(job)
+    name, record = text_backends.choose(job.counter, shards, job.scans, job.wanted_backend)
     compared = compare(job.counter, shards, job.scans)
     job.counter.decided = name, compared or Compared()
-    return replace(job, engine=record, compared=compared)
+    return replace(job, backend=record, compared=compared)
 
 
 _OF_SOURCES = ("name", *SourceSums().to_json())

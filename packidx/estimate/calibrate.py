@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, OptionError, SourceError
-from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import Row, ShardInfo, count_rows, examine
-from packidx.estimate.job import Job, shard_infos
+from packidx.estimate.counter import ExaminedRecord, RecordCounter
+from packidx.estimate.examine import ShardContext, count_rows, examine
+from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.pool import WorkerDied, Workers
 from packidx.hashing import derive_key
 from packidx.io.output_folder import Place
@@ -41,7 +41,7 @@ _COLUMNS = ["sample_id", "source", "shard", "row", "offset", "nbytes", "length",
 class _Chosen:
     """One sample that is encoded."""
 
-    shard: ShardInfo
+    shard: ShardContext
     sample_id: int
     row: int
     offset: int | None
@@ -50,7 +50,7 @@ class _Chosen:
 
 
 def calibrate(
-    job: Job,
+    job: EstimateJob,
     parts: Sequence[Part],
     place: Place,
     workers: Workers,
@@ -73,7 +73,7 @@ def calibrate(
     """
     chosen = _choose(job, parts, place)
     chunks = [chosen[first : first + _CHUNK] for first in range(0, len(chosen), _CHUNK)]
-    recipe = replace(job.recipe, cheap=False)
+    settings = replace(job.settings, cheap=False)
     actual: list[list[int | None]] = [[] for _ in chunks]
     done = 0
 
@@ -84,12 +84,12 @@ def calibrate(
         progress(done, len(chosen))
 
     if not workers.takes(len(chunks)):
-        counter = recipe.build()
+        counter = settings.build()
         for number, chunk in enumerate(chunks):
             note(number, encode_chunk(chunk, counter))
     else:
         try:
-            with workers.others(recipe, len(chunks)) as pool:
+            with workers.others(settings, len(chunks)) as pool:
                 for number, lengths in pool.run(encode_chunk, chunks, job.counter):
                     note(number, lengths)
         except WorkerDied:
@@ -113,7 +113,7 @@ def encode_chunk(chunk: Sequence[_Chosen], counter: RecordCounter) -> list[int |
     return lengths
 
 
-def _examine(one: _Chosen, counter: RecordCounter) -> Row:
+def _examine(one: _Chosen, counter: RecordCounter) -> ExaminedRecord:
     shard = one.shard
     record: dict[str, Any] | BadRecord
     try:
@@ -127,16 +127,16 @@ def _examine(one: _Chosen, counter: RecordCounter) -> Row:
     )
 
 
-def _choose(job: Job, parts: Sequence[Part], place: Place) -> list[_Chosen]:
+def _choose(job: EstimateJob, parts: Sequence[Part], place: Place) -> list[_Chosen]:
     """The samples, in order of `sample_id`; part by part, so that one part is in memory."""
     usable = [_usable(part) for part in parts]
     totals = list(_totals(job, parts).values())
     names = list(_totals(job, parts))
     ranks = {
-        name: _draw(total, quota, derive_key(job.recipe.seed, "calibrate", name))
+        name: _draw(total, quota, derive_key(job.settings.seed, "calibrate", name))
         for name, total, quota in zip(names, totals, _quotas(totals, job.calibrate), strict=True)
     }
-    shards = shard_infos(job)
+    shards = shard_contexts(job)
     before = dict.fromkeys(names, 0)
     chosen: list[_Chosen] = []
     for part, counts in zip(parts, usable, strict=True):
@@ -155,7 +155,7 @@ def _usable(part: Part) -> dict[str, int]:
     return {name: sums.num_samples - sums.num_rejected for name, sums in part.sources.items()}
 
 
-def _totals(job: Job, parts: Sequence[Part]) -> dict[str, int]:
+def _totals(job: EstimateJob, parts: Sequence[Part]) -> dict[str, int]:
     """The same of the table, its sources in order."""
     totals = {shard.source: 0 for shard in job.shards}
     for part in parts:
@@ -164,7 +164,7 @@ def _totals(job: Job, parts: Sequence[Part]) -> dict[str, int]:
     return totals
 
 
-def _locate(path: str, wanted: dict[str, Int64s], shards: Sequence[ShardInfo]) -> list[_Chosen]:
+def _locate(path: str, wanted: dict[str, Int64s], shards: Sequence[ShardContext]) -> list[_Chosen]:
     """The usable rows of a part by their number among those of their source."""
     table = pq.read_table(os.path.abspath(path), columns=_COLUMNS)
     sources = np.array(table.column("source").to_pylist(), object)
@@ -213,7 +213,7 @@ def _draw(total: int, count: int, key: int) -> Int64s:
 
 
 def _describe(
-    job: Job,
+    job: EstimateJob,
     parts: Sequence[Part],
     chosen: Sequence[_Chosen],
     actual: Sequence[int | None],
@@ -230,7 +230,7 @@ def _describe(
         sources.append({"name": name, "num_usable": usable, "num_failed": failed, **_errors(pairs)})
     return {
         "num_samples": sum(source["num_samples"] for source in sources),
-        "seed": job.recipe.seed,
+        "seed": job.settings.seed,
         "sources": sources,
     }
 

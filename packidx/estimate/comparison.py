@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from packidx import digests
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import ShardInfo, raw_records
+from packidx.estimate.examine import ShardContext, raw_records
 from packidx.io import cache, files, urls
 from packidx.io.storage import unreadable
 from packidx.processor.compared import Compared
@@ -57,7 +57,7 @@ def compared_with() -> str | None:
 
 
 def compare(
-    counter: RecordCounter, shards: Sequence[ShardInfo], scans: Sequence[ShardScan]
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> Compared | None:
     """What came of comparing the counter with the real processor; None where it renders no text.
 
@@ -132,19 +132,19 @@ def _keep(path: str, found: Compared) -> Compared:
 
 
 def _talks(
-    counter: RecordCounter, shards: Sequence[ShardInfo], scans: Sequence[ShardScan]
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> list[Conversation]:
     """Some of the data's records from all over it, images opened; none from object stores."""
     ranges = [
-        (shard, part)
+        (shard, record_range)
         for shard, scan in zip(shards, scans, strict=True)
-        for part in scan.ranges
+        for record_range in scan.ranges
         if not urls.is_url(shard.path)
     ]
     step = max(1, -(-len(ranges) // _NUM_RANGES))
     found: dict[bool, list[Conversation]] = {True: [], False: []}
-    for shard, part in ranges[::step]:
-        for raw in itertools.islice(raw_records(shard, part), _PER_RANGE):
+    for shard, record_range in ranges[::step]:
+        for raw in itertools.islice(raw_records(shard, record_range), _PER_RANGE):
             talk = _opened(raw, shard, counter)
             if talk is not None:
                 found[bool(talk.media)].append(talk)
@@ -153,7 +153,7 @@ def _talks(
     return images[:num_images] + texts[: NUM_RECORDS - num_images]
 
 
-def _opened(raw: RawRecord, shard: ShardInfo, counter: RecordCounter) -> Conversation | None:
+def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conversation | None:
     """The record's conversation with its images opened; None where it is not to be had easily."""
     if isinstance(raw.record, BadRecord):
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
-from packidx.estimate.user_encoder import Encode, ForeignEncoder, Measured, counts_of
+from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import Compared
 from packidx.processor.counter import Counter
@@ -22,7 +22,7 @@ from packidx.user_code.transform import Function, Transform
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class CounterSettings:
     """Settings that decide a record's counts; picklable if what the user gave is."""
 
     processor: str | None = None
@@ -53,7 +53,7 @@ class Recipe:
         if self.processor is not None:
             policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
             files = load_processor(self.processor, policy)
-        encoder = None if self.encode is None else ForeignEncoder(self.encode)
+        encoder = None if self.encode is None else UserEncoder(self.encode)
         transform = None
         if self.transform is not None:
             transform = Transform(self.transform, self.seed)
@@ -61,12 +61,20 @@ class Recipe:
 
 
 @dataclass(slots=True)
-class Examined:
+class ExaminedRecord:
     """One record on its way to its counts."""
 
+    sample_id: int = 0
+    row: int = 0
+    offset: int | None = None
+    nbytes: int | None = None
+    key: str | None = None
     conversation: Conversation | None = None
     infos: tuple[MediaInfo | None, ...] = ()
     measured: Measured | None = None
+    error: BadRecord | None = None
+    waits: bool = False
+    """Whether its media's sizes are still to be looked up, in an object store."""
 
 
 class RecordCounter:
@@ -82,7 +90,7 @@ class RecordCounter:
     def __init__(
         self,
         files: ProcessorFiles | None,
-        encoder: ForeignEncoder | None = None,
+        encoder: UserEncoder | None = None,
         transform: Transform | None = None,
         cheap: bool = False,
     ) -> None:
@@ -97,24 +105,24 @@ class RecordCounter:
             self.counter = Counter(files)
 
     @property
-    def engine(self) -> str:
+    def backend(self) -> str:
         """Of the `TextEncoder`, ``'tokenizers'`` where there is none."""
-        return "tokenizers" if self.counter.text is None else self.counter.text.engine
+        return "tokenizers" if self.counter.text is None else self.counter.text.backend
 
-    @engine.setter
-    def engine(self, name: str) -> None:
+    @backend.setter
+    def backend(self, name: str) -> None:
         if self.counter.text is not None:
-            self.counter.text.engine = name
+            self.counter.text.backend = name
 
     @property
     def decided(self) -> tuple[str, Compared]:
-        """What the parent finds out and its workers take over: the text engine, and what came of
+        """What the parent finds out and its workers take over: the text backend, and what came of
         comparing the processor with the real one."""
-        return self.engine, self.counter.compared
+        return self.backend, self.counter.compared
 
     @decided.setter
     def decided(self, decided: tuple[str, Compared]) -> None:
-        self.engine, self.counter.compared = decided
+        self.backend, self.counter.compared = decided
 
     def warm(self) -> None:
         """Load what will be needed, before there is anything to count."""
@@ -160,7 +168,7 @@ class RecordCounter:
         opened = open_media(record, root)
         return opened if self.transform is None else self.transform.apply(opened, sample_id)
 
-    def measure(self, record: dict[str, Any], item: Examined) -> None:
+    def measure(self, record: dict[str, Any], item: ExaminedRecord) -> None:
         """Run the encoder on an opened record, where there is one to run.
 
         Raises:
@@ -173,7 +181,7 @@ class RecordCounter:
                 item.conversation = None
             item.measured = self.encoder.measure(record, item.conversation)
 
-    def count(self, items: Sequence[Examined]) -> Counts:
+    def count(self, items: Sequence[ExaminedRecord]) -> Counts:
         """The counts of a batch."""
         if self._measures:
             return counts_of([item.measured for item in items if item.measured is not None])
@@ -196,7 +204,7 @@ def _without_reference(part: str | Media) -> str | Media:
 
 def checked(
     counter: RecordCounter,
-    recipe: Recipe,
+    settings: CounterSettings,
     decided: tuple[str, Compared],
     identity: tuple[str | None, ...],
 ) -> RecordCounter:
@@ -207,7 +215,7 @@ def checked(
     """
     counter.decided = decided
     if counter.identity() != identity:
-        name = recipe.processor or (counter.encoder.name if counter.encoder else "the transform")
+        name = settings.processor or (counter.encoder.name if counter.encoder else "the transform")
         raise MismatchError(
             f"{name} changed while it was loaded: a worker has {counter.identity()}, the parent "
             f"{identity}; start again"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packidx.errors import BadRecord, LimitError, MismatchError
-from packidx.estimate.counter import Examined, RecordCounter, without_references
+from packidx.estimate.counter import ExaminedRecord, RecordCounter, without_references
 from packidx.io import storage
 from packidx.processor.counter import OUT_OF_MEMORY
 from packidx.processor.counts import Counts
@@ -32,7 +32,7 @@ _MAX_TOKENS = 2**31 - 1  # the columns are int32
 
 
 @dataclass(frozen=True, slots=True)
-class ShardInfo:
+class ShardContext:
     """What the rows of one shard have in common."""
 
     number: int
@@ -48,32 +48,18 @@ class ShardInfo:
     layout: Layout = DEFAULT
 
 
-def raw_records(shard: ShardInfo, part: shards.Range) -> Iterator[shards.RawRecord]:
+def raw_records(shard: ShardContext, record_range: shards.Range) -> Iterator[shards.RawRecord]:
     """The records of one range of a shard, as they stand there.
 
     Raises:
         SourceError: the shard cannot be read.
     """
-    return shards.read_records(shard.path, part, shard.container, shard.layout)
-
-
-@dataclass(slots=True)
-class Row(Examined):
-    """One record, examined but not yet counted."""
-
-    sample_id: int = 0
-    row: int = 0
-    offset: int | None = None
-    nbytes: int | None = None
-    key: str | None = None
-    error: BadRecord | None = None
-    waits: bool = False
-    """Whether its media's sizes are still to be looked up, in an object store."""
+    return shards.read_records(shard.path, record_range, shard.container, shard.layout)
 
 
 def examine_batch(
-    raws: Iterable[shards.RawRecord], shard: ShardInfo, shift: int, counter: RecordCounter
-) -> list[Row]:
+    raws: Iterable[shards.RawRecord], shard: ShardContext, shift: int, counter: RecordCounter
+) -> list[ExaminedRecord]:
     """`examine` of each record, numbered `shift` more than in its shard.
 
     Sizes that an object store is asked for are asked for together: what takes time is to wait.
@@ -88,7 +74,9 @@ def examine_batch(
     return rows
 
 
-def examine(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
+def examine(
+    raw: shards.RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
+) -> ExaminedRecord:
     """All that one record says; what is wrong with it is in the row's `error`."""
     item = _begun(raw, shard, sample_id, counter)
     if item.waits:
@@ -96,9 +84,11 @@ def examine(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: Re
     return item
 
 
-def _begun(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: RecordCounter) -> Row:
+def _begun(
+    raw: shards.RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
+) -> ExaminedRecord:
     """`examine` as far as no object store need be asked for sizes."""
-    item = Row(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
+    item = ExaminedRecord(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
     if isinstance(raw.record, BadRecord):
         item.key, item.error = raw.key, raw.record
         return item
@@ -120,7 +110,7 @@ def _begun(raw: shards.RawRecord, shard: ShardInfo, sample_id: int, counter: Rec
     return item
 
 
-def _look(item: Row, shard: ShardInfo) -> None:
+def _look(item: ExaminedRecord, shard: ShardContext) -> None:
     """Find out the sizes of a record's media."""
     item.waits = False
     conversation = item.conversation
@@ -139,14 +129,14 @@ def _look(item: Row, shard: ShardInfo) -> None:
         raise _at(item, OUT_OF_MEMORY) from None
 
 
-def _at(item: Row, text: str) -> LimitError:
+def _at(item: ExaminedRecord, text: str) -> LimitError:
     """The error of time or memory that ran out at a record."""
     named = "" if item.key is None else f" ({item.key})"
     return LimitError(f"record {item.row}{named}: {text}")
 
 
 def _examine_opened(
-    item: Row, record: dict[str, Any], shard: ShardInfo, counter: RecordCounter
+    item: ExaminedRecord, record: dict[str, Any], shard: ShardContext, counter: RecordCounter
 ) -> None:
     opened = counter.open(record, shard.root, item.sample_id)
     counter.measure(opened, item)
@@ -161,7 +151,7 @@ def _too_large(error: Exception) -> BadRecord:
     return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
 
 
-def _info(medium: Media, shard: ShardInfo) -> MediaInfo | None:
+def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     if medium.tokens is not None and not shard.sized:
         check_place(medium, shard.root)
         return None
@@ -172,7 +162,7 @@ def _info(medium: Media, shard: ShardInfo) -> MediaInfo | None:
 
 
 def count_rows(
-    parsed: Sequence[Row], good: list[int], counter: RecordCounter
+    parsed: Sequence[ExaminedRecord], good: list[int], counter: RecordCounter
 ) -> tuple[Counts, list[int]]:
     """The counts of what can be counted, and which of `parsed` they are; the rest gets its error.
 
@@ -210,7 +200,7 @@ def count_rows(
     return counts, good
 
 
-def _run(parsed: Sequence[Row], chosen: Sequence[int], counter: RecordCounter) -> Counts:
+def _run(parsed: Sequence[ExaminedRecord], chosen: Sequence[int], counter: RecordCounter) -> Counts:
     return counter.count([parsed[number] for number in chosen])
 
 

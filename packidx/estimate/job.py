@@ -11,8 +11,8 @@ from typing import Any
 import packidx
 from packidx import digests as digests_module
 from packidx.estimate.comparison import compared_with
-from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.examine import BATCH, ShardInfo, media_root
+from packidx.estimate.counter import CounterSettings, RecordCounter
+from packidx.estimate.examine import BATCH, ShardContext, media_root
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
 from packidx.format.manifest import sealed
@@ -31,23 +31,23 @@ _PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repa
 
 
 @dataclass(frozen=True)
-class Job:
+class EstimateJob:
     """What is counted, and how."""
 
     shards: list[Shard]
     scans: list[ShardScan]
-    recipe: Recipe
+    settings: CounterSettings
     counter: RecordCounter
-    """Of `recipe`, in this process."""
+    """Of `settings`, in this process."""
     media_root: str | None
     remote_media: tuple[str, ...] = ()
     """URLs below which records may refer to objects of stores."""
     calibrate: int = 0
     """Samples to encode for real (see `calibrate`)."""
-    wanted_engine: str | None = None
-    """A text engine that was asked for; None takes the fastest that is exact."""
-    engine: dict[str, Any] | None = field(default=None)
-    """The text engine that counts, and why; None where no text is tokenized."""
+    wanted_backend: str | None = None
+    """A text backend that was asked for; None takes the fastest that is exact."""
+    backend: dict[str, Any] | None = field(default=None)
+    """The text backend that counts, and why; None where no text is tokenized."""
     compared: Compared | None = None
     """Of the processor with the real one; None where it renders no text."""
     method: str | None = None
@@ -57,13 +57,13 @@ class Job:
     def options(self) -> dict[str, Any]:
         """The options, as they stand in the manifest."""
         options: dict[str, Any] = {
-            "processor": self.recipe.processor,
+            "processor": self.settings.processor,
             "encode": None if self.counter.encoder is None else self.counter.encoder.name,
-            "labels": self.recipe.labels,
+            "labels": self.settings.labels,
             "media_root": self.media_root,
             "remote_media": list(self.remote_media),
             "calibrate": self.calibrate,
-            "seed": self.recipe.seed,
+            "seed": self.settings.seed,
         }
         if self.method is not None:
             options["method"] = self.method
@@ -77,9 +77,9 @@ class Job:
             return {"fingerprint": fingerprint, "name": self.counter.encoder.name}
         if fingerprint is None:
             return None
-        encoder = {"fingerprint": fingerprint, "name": self.recipe.processor}
-        if self.recipe.labels is not None:
-            encoder["labels"] = self.recipe.labels
+        encoder = {"fingerprint": fingerprint, "name": self.settings.processor}
+        if self.settings.labels is not None:
+            encoder["labels"] = self.settings.labels
         return encoder
 
     @property
@@ -87,11 +87,11 @@ class Job:
         return None if self.counter.transform is None else self.counter.transform.to_json()
 
 
-def shard_infos(job: Job) -> list[ShardInfo]:
+def shard_contexts(job: EstimateJob) -> list[ShardContext]:
     """What the rows of each shard have in common."""
     names = short_names([shard.path for shard in job.shards])
     return [
-        ShardInfo(
+        ShardContext(
             number,
             names[number],
             shard.path,
@@ -102,7 +102,7 @@ def shard_infos(job: Job) -> list[ShardInfo]:
                 shard.container,
                 job.remote_media,
             ),
-            sized=job.recipe.processor is not None,
+            sized=job.settings.processor is not None,
             container=shard.container,
             layout=shard.layout,
         )
@@ -110,20 +110,20 @@ def shard_infos(job: Job) -> list[ShardInfo]:
     ]
 
 
-def job_digest(job: Job) -> str:
+def identity_of(job: EstimateJob) -> str:
     """SHA-256 of everything that decides the table's bytes; another one each time where an encoder
     without a fingerprint counts: nobody can tell whether it is still the same.
 
     Paths are absolute here: the same relative ones name other media in another folder.
     """
-    infos = shard_infos(job)
+    infos = shard_contexts(job)
     head = {
         **_inputs(job),
         "layouts": _layouts(job),
         "paths": [urls.absolute(info.path) for info in infos],
         "media_roots": [[urls.absolute(info.root.folder), info.root.confined] for info in infos],
         "fingerprints": job.counter.fingerprints(),
-        "engine": job.engine,
+        "engine": job.backend,
         "compared": None if job.compared is None else job.compared.to_json(),
         "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],
         "software": software(),
@@ -132,7 +132,7 @@ def job_digest(job: Job) -> str:
     return digests_module.digest(digests_module.canonical_json(head))
 
 
-def is_same(job: Job, manifest: dict[str, Any]) -> bool:
+def is_same(job: EstimateJob, manifest: dict[str, Any]) -> bool:
     """Whether the table of `manifest` is certainly the one that `job` would make."""
     if not manifest:
         return False
@@ -147,14 +147,14 @@ def is_same(job: Job, manifest: dict[str, Any]) -> bool:
     layouts = {one["name"]: one["layout"] for one in manifest["sources"] if "layout" in one}
     if layouts != _layouts(job):
         return False
-    given = job.recipe.processor is not None or job.counter.encoder is not None
+    given = job.settings.processor is not None or job.counter.encoder is not None
     if given and job.counter.fingerprint() is None:
         return False  # nothing to compare
     versions = manifest.get("software")
     if not isinstance(versions, dict) or versions.get("packidx") != packidx.__version__:
         return False  # another version may count differently
-    engine = manifest.get("text_engine") or {}
-    if job.wanted_engine and not str(engine.get("name")).startswith(job.wanted_engine):
+    backend = manifest.get("text_engine") or {}
+    if job.wanted_backend and not str(backend.get("name")).startswith(job.wanted_backend):
         return False
     # Media files are not part of the fingerprint: they may have been repaired or exchanged since.
     if manifest.get("num_media") != 0:
@@ -168,7 +168,7 @@ def _unmarked(shard: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_manifest(
-    job: Job, parts: Sequence[Part], calibration: dict[str, Any] | None = None
+    job: EstimateJob, parts: Sequence[Part], calibration: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """The manifest of a finished table."""
     rejected = _total(part.rejected for part in parts)
@@ -184,7 +184,7 @@ def make_manifest(
             _shard_json(shard, result) | dict(result.marks)
             for shard, result in zip(job.shards, job.scans, strict=True)
         ],
-        "text_engine": job.engine,
+        "text_engine": job.backend,
         "sources": _sources(job, parts),
         "files": [
             {"path": part.path, "rows": part.rows, "bytes": part.nbytes, "sha256": part.sha256}
@@ -202,7 +202,7 @@ def make_manifest(
     return sealed({"fingerprint": fingerprint(manifest), **manifest}, LengthsManifest)
 
 
-def _inputs(job: Job) -> dict[str, Any]:
+def _inputs(job: EstimateJob) -> dict[str, Any]:
     """What two runs must agree in to make the same table, as it stands in the manifest."""
     inputs: dict[str, Any] = {"encoder": job.encoder, "options": job.options}
     if job.transform is not None:
@@ -232,7 +232,7 @@ def _columns_digest(parts: Sequence[Part]) -> str:
     return digests_module.digest(digests_module.canonical_json(schema.LENGTHS.names), *digests)
 
 
-def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _sources(job: EstimateJob, parts: Sequence[Part]) -> list[dict[str, Any]]:
     totals = {shard.source: SourceSums() for shard in job.shards}
     for part in parts:
         for name, sums in part.sources.items():
@@ -250,7 +250,7 @@ def _sources(job: Job, parts: Sequence[Part]) -> list[dict[str, Any]]:
     ]
 
 
-def _layouts(job: Job) -> dict[str, dict[str, Any]]:
+def _layouts(job: EstimateJob) -> dict[str, dict[str, Any]]:
     """The sources' layouts as the manifest has them, where they are not the default one."""
     found = {shard.source: shard.layout.to_json() for shard in job.shards}
     return {source: layout for source, layout in found.items() if layout}
@@ -263,7 +263,7 @@ def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def check_shards(job: Job) -> None:
+def check_shards(job: EstimateJob) -> None:
     """Raise unless all shards are what they were when they were scanned.
 
     Raises:

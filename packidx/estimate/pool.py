@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from packidx.errors import OptionError
-from packidx.estimate.counter import Recipe, RecordCounter, checked
+from packidx.estimate.counter import CounterSettings, RecordCounter, checked
 from packidx.processor.compared import Compared
 from packidx.run.local import follow_parent, interrupts_held
 
@@ -26,7 +26,7 @@ Call = Callable[[Any, RecordCounter], Any]
 
 
 class Workers(Protocol):
-    """Processes that count by a recipe, here or elsewhere; what they do may be done twice."""
+    """Processes that count by a settings, here or elsewhere; what they do may be done twice."""
 
     def start(self) -> None:
         """Let them begin to load."""
@@ -39,8 +39,8 @@ class Workers(Protocol):
     def takes(self, num_items: int) -> bool:
         """Whether so many items are for them, rather than for the calling process."""
 
-    def others(self, recipe: Recipe, num_items: int) -> Workers:
-        """Workers by another recipe, for so many items."""
+    def others(self, settings: CounterSettings, num_items: int) -> Workers:
+        """Workers by another settings, for so many items."""
 
     def __enter__(self) -> Workers: ...
 
@@ -74,15 +74,15 @@ class WorkerDied(Exception):
 
 
 class Pool:
-    """Processes that count by a recipe.
+    """Processes that count by a settings.
 
     Args:
-        recipe: the counter of each process.
+        settings: the counter of each process.
         workers: processes; they start with the first item, or with `start`.
     """
 
-    def __init__(self, recipe: Recipe, workers: int) -> None:
-        self.recipe = recipe
+    def __init__(self, settings: CounterSettings, workers: int) -> None:
+        self.settings = settings
         self.workers = workers
         self._executor: ProcessPoolExecutor | None = None
 
@@ -90,15 +90,15 @@ class Pool:
         """Let the processes begin to load.
 
         Raises:
-            OptionError: the recipe holds an object that cannot be sent to another process.
+            OptionError: the settings holds an object that cannot be sent to another process.
         """
         if self._executor is None:
-            _check_picklable(self.recipe)
+            _check_picklable(self.settings)
             self._executor = ProcessPoolExecutor(
                 max_workers=self.workers,
                 mp_context=get_context("spawn"),
                 initializer=_start_worker,
-                initargs=(self.recipe,),
+                initargs=(self.settings,),
             )
             with interrupts_held():
                 for _ in range(self.workers):  # an idle process takes the next item: start them all
@@ -142,9 +142,9 @@ class Pool:
         """Whether there is work for more than one process."""
         return min(self.workers, num_items) > 1
 
-    def others(self, recipe: Recipe, num_items: int) -> Pool:
+    def others(self, settings: CounterSettings, num_items: int) -> Pool:
         """Processes of their own."""
-        return Pool(recipe, max(1, min(self.workers, num_items)))
+        return Pool(settings, max(1, min(self.workers, num_items)))
 
     def close(self) -> None:
         """End the processes, whatever they do."""
@@ -172,9 +172,9 @@ class Pool:
         self.close()
 
 
-def _check_picklable(recipe: Recipe) -> None:
+def _check_picklable(settings: CounterSettings) -> None:
     try:
-        pickle.dumps(recipe)
+        pickle.dumps(settings)
     except Exception as error:
         raise OptionError(
             f"the encoder or transform cannot be sent to worker processes ({error}): name it as "
@@ -182,18 +182,18 @@ def _check_picklable(recipe: Recipe) -> None:
         ) from None
 
 
-_recipe: Recipe | None = None
+_settings: CounterSettings | None = None
 _counter: RecordCounter | None = None
 _failure: Exception | None = None
 
 
-def _start_worker(recipe: Recipe) -> None:
-    global _recipe, _counter, _failure
+def _start_worker(settings: CounterSettings) -> None:
+    global _settings, _counter, _failure
     follow_parent()
     prepare_process()
-    _recipe = recipe
+    _settings = settings
     try:
-        _counter = recipe.build()
+        _counter = settings.build()
         _counter.warm()
     except Exception as error:  # raised by the item: a failing initializer says nothing
         _failure = error
@@ -213,6 +213,6 @@ def _run_in_worker(
 ) -> Any:
     if _failure is not None:
         raise _failure
-    if _counter is None or _recipe is None:
+    if _counter is None or _settings is None:
         raise RuntimeError("the worker was not started by a Pool")
-    return call(item, checked(_counter, _recipe, decided, identity))
+    return call(item, checked(_counter, _settings, decided, identity))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from packidx.estimate.counter import Recipe, RecordCounter, checked
+from packidx.estimate.counter import CounterSettings, RecordCounter, checked
 from packidx.estimate.pool import Call, Pool, WorkerDied, Workers, prepare_process
 from packidx.processor.compared import Compared
 from packidx.records.media.opener import forget_sizes
@@ -17,12 +17,12 @@ from packidx.run.ray.process import Shared
 from packidx.run.ray.tasks import RayTasks, RayWorkerDied
 
 
-def open_workers(engine: str, recipe: Recipe, workers: int | None, cpus: int) -> Workers:
-    """Who counts by `recipe`.
+def open_workers(engine: str, settings: CounterSettings, workers: int | None, cpus: int) -> Workers:
+    """Who counts by `settings`.
 
     Args:
         engine: `packidx.run.engines.ENGINES`.
-        recipe: the counter of each process.
+        settings: the counter of each process.
         workers: processes, or tasks of Ray at a time, as the user says; None for all there are.
         cpus: processes on this machine.
 
@@ -30,21 +30,21 @@ def open_workers(engine: str, recipe: Recipe, workers: int | None, cpus: int) ->
         OptionError, MissingExtraError: there is no such engine, or it is not installed.
     """
     if wants_ray(engine):
-        return RayPool(recipe, RayTasks(workers))
-    return Pool(recipe, cpus)
+        return RayPool(settings, RayTasks(workers))
+    return Pool(settings, cpus)
 
 
 class RayPool:
-    """Processes of Ray that count by a recipe (`packidx.estimate.pool.Workers`).
+    """Processes of Ray that count by a settings (`packidx.estimate.pool.Workers`).
 
     Args:
-        recipe: the counter of each process.
+        settings: the counter of each process.
         tasks: Ray.
         closes: whether `close` is the end of `tasks`, too.
     """
 
-    def __init__(self, recipe: Recipe, tasks: RayTasks, closes: bool = True) -> None:
-        self.recipe = recipe
+    def __init__(self, settings: CounterSettings, tasks: RayTasks, closes: bool = True) -> None:
+        self.settings = settings
         self.tasks = tasks
         self._closes = closes
         self._shared: Shared | None = None
@@ -53,14 +53,14 @@ class RayPool:
         """Join or start Ray; its processes load with their first task.
 
         Raises:
-            OptionError: the recipe holds an object that cannot be sent to another process.
+            OptionError: the settings holds an object that cannot be sent to another process.
             SourceError, MismatchError: there is no such Ray.
         """
         self._sent()
 
     def _sent(self) -> Shared:
         if self._shared is None:
-            self._shared = self.tasks.share(self.recipe)
+            self._shared = self.tasks.share(self.settings)
         return self._shared
 
     def run(
@@ -88,9 +88,9 @@ class RayPool:
         """Ray was asked for: whatever there is, is done there."""
         return num_items > 0
 
-    def others(self, recipe: Recipe, num_items: int) -> RayPool:
-        """The same processes, by another recipe."""
-        return RayPool(recipe, self.tasks, closes=False)
+    def others(self, settings: CounterSettings, num_items: int) -> RayPool:
+        """The same processes, by another settings."""
+        return RayPool(settings, self.tasks, closes=False)
 
     def close(self) -> None:
         """Leave Ray."""
@@ -116,14 +116,14 @@ def _run_there(
     call: Call,
     known: tuple[tuple[str, Compared], tuple[str | None, ...]],
 ) -> Any:
-    recipe, counter = shared.made(_build)
-    return call(item, checked(counter, recipe, *known))
+    settings, counter = shared.made(_build)
+    return call(item, checked(counter, settings, *known))
 
 
-def _build(recipe: Recipe) -> tuple[Recipe, RecordCounter]:
+def _build(settings: CounterSettings) -> tuple[CounterSettings, RecordCounter]:
     prepare_process()
     forget_sizes()  # a process of the user's own session may have seen the media in an earlier run
     forget_videos()
-    counter = recipe.build()
+    counter = settings.build()
     counter.warm()
-    return recipe, counter
+    return settings, counter

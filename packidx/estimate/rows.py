@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
-from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import BATCH, Row, ShardInfo, count_rows, examine_batch, raw_records
+from packidx.estimate.counter import ExaminedRecord, RecordCounter
+from packidx.estimate.examine import BATCH, ShardContext, count_rows, examine_batch, raw_records
 from packidx.format import schema
 from packidx.format.schema import METHODS
 from packidx.processor.counts import KINDS, UNKNOWN, Counts, MediaColumns
@@ -21,20 +21,20 @@ from packidx.records import shards
 
 
 def shard_rows(
-    shard: ShardInfo, part: shards.Range, first_id: int, counter: RecordCounter
+    shard: ShardContext, record_range: shards.Range, first_id: int, counter: RecordCounter
 ) -> Iterator[pa.Table]:
     """The rows of one range of a shard, as tables of at most `BATCH` rows.
 
     Raises:
         SourceError: the shard cannot be read.
     """
-    shift = first_id - part.first_row
-    raws = raw_records(shard, part)
+    shift = first_id - record_range.first_row
+    raws = raw_records(shard, record_range)
     while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
         yield _table(shard, rows, counter)
 
 
-def _table(shard: ShardInfo, rows: Sequence[Row], counter: RecordCounter) -> pa.Table:
+def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
     good = [number for number, item in enumerate(rows) if item.error is None]
     counts, good = count_rows(rows, good, counter)
     num = len(rows)
@@ -57,7 +57,7 @@ def _table(shard: ShardInfo, rows: Sequence[Row], counter: RecordCounter) -> pa.
     return pa.Table.from_arrays(arrays, schema=schema.LENGTHS)
 
 
-def _known_media(media: pa.Array, rows: Sequence[Row]) -> pa.Array:
+def _known_media(media: pa.Array, rows: Sequence[ExaminedRecord]) -> pa.Array:
     """`media`, null where only the user's encoder knows what a record holds."""
     known = [item.measured is not None and item.measured.kinds is not None for item in rows]
     return pc.if_else(pa.array(known), media, pa.scalar(None, media.type))
@@ -67,7 +67,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
-def _content_columns(parsed: Sequence[Row]) -> dict[str, list[int | None]]:
+def _content_columns(parsed: Sequence[ExaminedRecord]) -> dict[str, list[int | None]]:
     known = [None if item.error else item.conversation for item in parsed]
     media = [None if c is None else [medium.kind for medium in c.media] for c in known]
     return {
@@ -77,7 +77,9 @@ def _content_columns(parsed: Sequence[Row]) -> dict[str, list[int | None]]:
     }
 
 
-def _status_columns(parsed: Sequence[Row], counted_by: str | None) -> dict[str, list[Any]]:
+def _status_columns(
+    parsed: Sequence[ExaminedRecord], counted_by: str | None
+) -> dict[str, list[Any]]:
     errors = [item.error for item in parsed]
     note = None if counted_by is None else f"media counted by {counted_by}"
     has_media = [item.conversation is not None and item.conversation.media for item in parsed]

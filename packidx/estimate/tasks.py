@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from packidx.errors import LimitError, SourceError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import ShardInfo
-from packidx.estimate.job import Job, shard_infos
+from packidx.estimate.examine import ShardContext
+from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.pool import WorkerDied, Workers
 from packidx.estimate.rows import shard_rows
 from packidx.format import schema
@@ -28,17 +28,17 @@ class Task:
     number: int
     first_id: int
     """sample_id of its first row."""
-    ranges: tuple[tuple[ShardInfo, Range], ...]
+    ranges: tuple[tuple[ShardContext, Range], ...]
 
     @property
     def num_records(self) -> int:
-        return sum(part.num_records for _, part in self.ranges)
+        return sum(record_range.num_records for _, record_range in self.ranges)
 
 
-def make_tasks(shards: Sequence[ShardInfo], scans: Sequence[ShardScan]) -> list[Task]:
+def make_tasks(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`."""
     tasks: list[Task] = []
-    ranges: list[tuple[ShardInfo, Range]] = []
+    ranges: list[tuple[ShardContext, Range]] = []
     nbytes, first_id = 0, 0
 
     def close() -> None:
@@ -48,19 +48,21 @@ def make_tasks(shards: Sequence[ShardInfo], scans: Sequence[ShardScan]) -> list[
         ranges, nbytes = [], 0
 
     for shard, scan in zip(shards, scans, strict=True):
-        for part in scan.ranges:
-            if ranges and nbytes + part.nbytes > TASK_BYTES * 3 // 2:
+        for record_range in scan.ranges:
+            if ranges and nbytes + record_range.nbytes > TASK_BYTES * 3 // 2:
                 close()
-            ranges.append((shard, part))
-            nbytes += part.nbytes
+            ranges.append((shard, record_range))
+            nbytes += record_range.nbytes
     if ranges or not tasks:
         close()
     return tasks
 
 
-def make_parts(job: Job, where: Place, pool: Workers, progress: Progress) -> tuple[list[Part], int]:
+def make_parts(
+    job: EstimateJob, where: Place, pool: Workers, progress: Progress
+) -> tuple[list[Part], int]:
     """All parts in order, and how many of them were there already."""
-    tasks = make_tasks(shard_infos(job), job.scans)
+    tasks = make_tasks(shard_contexts(job), job.scans)
     total = sum(task.num_records for task in tasks)
     found = (take_over(where, task.number, task.num_records) for task in tasks)
     parts = [part for part in found if part is not None]
@@ -130,20 +132,21 @@ def _count(
 ) -> pa.Table:
     tables = [schema.LENGTHS.empty_table()]
     first_id = task.first_id
-    for shard, part in task.ranges:
-        found = 0
+    for shard, record_range in task.ranges:
+        next_id = first_id
         try:
-            for table in shard_rows(shard, part, first_id, counter):
+            for table in shard_rows(shard, record_range, first_id, counter):
                 tables.append(table)
-                found += table.num_rows
+                next_id += table.num_rows
                 if progress is not None:
                     progress(table.num_rows)
         except LimitError as error:
             raise LimitError(f"{shard.path}, {error}") from None
-        if found != part.num_records:
+        if next_id - first_id != record_range.num_records:
             raise SourceError(
-                f"{shard.path} changed while it was counted: {part.num_records} records before "
-                f"and {found} now between bytes {part.start} and {part.end}; start again"
+                f"{shard.path} changed while it was counted: {record_range.num_records} records "
+                f"before and {next_id - first_id} now between bytes {record_range.start} and "
+                f"{record_range.end}; start again"
             )
-        first_id += found
+        first_id = next_id
     return pa.concat_tables(tables).combine_chunks()

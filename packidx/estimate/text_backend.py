@@ -1,4 +1,4 @@
-"""Choosing the text engine, on the data's own text."""
+"""Choosing the text backend, on the data's own text."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import ShardInfo, examine, raw_records
-from packidx.processor.text.backends import choose_engine
+from packidx.estimate.examine import ShardContext, examine, raw_records
+from packidx.processor.text.backends import choose_backend
 from packidx.records.shards import Range, ShardScan
 
 NUM_TEXTS = 512
-"""Texts that both engines tokenize before the faster one is trusted."""
+"""Texts that both backends tokenize before the faster one is trusted."""
 
 _NUM_RANGES = 64
 
 
 def choose(
     counter: RecordCounter,
-    shards: Sequence[ShardInfo],
+    shards: Sequence[ShardContext],
     scans: Sequence[ShardScan],
     wanted: str | None,
 ) -> tuple[str, dict[str, Any] | None]:
-    """The engine, and the record of why; the first that serves and no record without a tokenizer.
+    """The backend, and the record of why; the first that serves and no record without a tokenizer.
 
     Raises:
         SourceError: a shard cannot be read.
-        MismatchError: the engine that is wanted does not serve.
+        MismatchError: the backend that is wanted does not serve.
     """
     text = counter.counter.text
     if text is None:
@@ -36,26 +36,28 @@ def choose(
     texts: list[str] = []
     if wanted != "tokenizers":
         texts = list(itertools.islice(_texts(counter, shards, scans), NUM_TEXTS))
-    return choose_engine(text, texts, wanted)
+    return choose_backend(text, texts, wanted)
 
 
 def _texts(
-    counter: RecordCounter, shards: Sequence[ShardInfo], scans: Sequence[ShardScan]
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> Iterator[str]:
     """What is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
     ranges = [
-        (shard, part) for shard, scan in zip(shards, scans, strict=True) for part in scan.ranges
+        (shard, record_range)
+        for shard, scan in zip(shards, scans, strict=True)
+        for record_range in scan.ranges
     ]
     step = max(1, -(-len(ranges) // _NUM_RANGES))
     chosen = ranges[::step]
-    for shard, part in chosen:
-        yield from _range_texts(counter, shard, part, -(-NUM_TEXTS // len(chosen)))
+    for shard, record_range in chosen:
+        yield from _range_texts(counter, shard, record_range, -(-NUM_TEXTS // len(chosen)))
 
 
 def _range_texts(
-    counter: RecordCounter, shard: ShardInfo, part: Range, limit: int
+    counter: RecordCounter, shard: ShardContext, record_range: Range, limit: int
 ) -> Iterator[str]:
-    records = raw_records(shard, part)
+    records = raw_records(shard, record_range)
     for raw in itertools.islice(records, limit):
         item = examine(raw, shard, 0, counter)
         if item.error is not None or item.conversation is None or item.conversation.input_ids:

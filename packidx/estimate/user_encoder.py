@@ -37,7 +37,7 @@ class Measured:
     grids: tuple[tuple[int, int, int], ...] = ()
 
 
-class ForeignEncoder:
+class UserEncoder:
     """An encoder that is not ours, as a counter of records.
 
     Args:

@@ -14,9 +14,9 @@ from typing import Any
 
 from packidx.errors import LimitError, SourceError
 from packidx.estimate.api import decided
-from packidx.estimate.counter import Recipe, RecordCounter
-from packidx.estimate.examine import ShardInfo
-from packidx.estimate.job import Job, check_shards, shard_infos
+from packidx.estimate.counter import CounterSettings, RecordCounter
+from packidx.estimate.examine import ShardContext
+from packidx.estimate.job import EstimateJob, check_shards, shard_contexts
 from packidx.estimate.pool import Pool, WorkerDied
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.io import files
@@ -117,15 +117,15 @@ def precompute(
     left_out = not_read(shards)
     names = place.output_names(shards)
     place.check_output(output, shards, given)
-    recipe = Recipe(os.fspath(processor))
+    settings = CounterSettings(os.fspath(processor))
     forget_sizes()
     forget_videos()
-    with Pool(recipe, workers) as pool:
+    with Pool(settings, workers) as pool:
         if workers > 1 and is_large(shards):
             pool.start()
-        counter = _build(recipe)
+        counter = _build(settings)
         scans = scan_shards(shards, workers, progress)
-        job = decided(Job(shards, scans, recipe, counter, root, remote))
+        job = decided(EstimateJob(shards, scans, settings, counter, root, remote))
         with replacing(output, secrets.token_hex(32), "data set") as built:
             folder = built.place.table
             tallies = _write(job, names, form, folder, pool, progress)
@@ -159,21 +159,21 @@ def _refuse_nothing(tallies: Sequence[Tally]) -> None:
         )
 
 
-def _build(recipe: Recipe) -> RecordCounter:
-    counter = recipe.build()
+def _build(settings: CounterSettings) -> RecordCounter:
+    counter = settings.build()
     if counter.fingerprint() is None:
         raise SourceError(
-            f"the processor {recipe.processor} has no tokenizer or no chat template, so text "
+            f"the processor {settings.processor} has no tokenizer or no chat template, so text "
             "cannot be counted: name a folder that has both"
         )
     return counter
 
 
 def _write(
-    job: Job, names: Sequence[str], form: str, folder: str, pool: Pool, progress: Progress
+    job: EstimateJob, names: Sequence[str], form: str, folder: str, pool: Pool, progress: Progress
 ) -> list[Tally]:
     """All shards, in order; pieces are put together as they come and removed."""
-    infos = shard_infos(job)
+    infos = shard_contexts(job)
     pieces = make_pieces(infos, job.scans, form)
     scratch = os.path.join(os.path.dirname(folder), "pieces")
     os.makedirs(scratch, exist_ok=True)
@@ -195,7 +195,7 @@ def _write(
 
 
 def _counted(
-    job: Job, pieces: Sequence[Piece], scratch: str, pool: Pool
+    job: EstimateJob, pieces: Sequence[Piece], scratch: str, pool: Pool
 ) -> Generator[tuple[Piece, Tally], None, None]:
     """Each piece when it is written, in order."""
     if min(pool.workers, len(pieces)) <= 1:
@@ -237,7 +237,7 @@ def _piece_path(piece: Piece, scratch: str) -> str:
     return os.path.join(scratch, f"{piece.number:08d}")
 
 
-def _put_together(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
+def _put_together(shard: ShardContext, paths: Sequence[str], output: str) -> None:
     """A shard of its pieces, which are gone then, on disk."""
     os.makedirs(os.path.dirname(output), exist_ok=True)
     if shard.container == "parquet":
@@ -255,7 +255,7 @@ def _put_together(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
             os.unlink(path)
 
 
-def _sources(job: Job, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+def _sources(job: EstimateJob, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
     sums: dict[str, Tally] = {}
     for shard, tally in zip(job.shards, tallies, strict=True):
         sums.setdefault(shard.source, Tally()).merge(tally)
@@ -270,7 +270,9 @@ def _sources(job: Job, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
     ]
 
 
-def _summary(output: str, job: Job, tallies: Sequence[Tally], seconds: float) -> PrecomputeSummary:
+def _summary(
+    output: str, job: EstimateJob, tallies: Sequence[Tally], seconds: float
+) -> PrecomputeSummary:
     total = Tally()
     for tally in tallies:
         total.merge(tally)

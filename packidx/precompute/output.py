@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.estimate.job import Job
+from packidx.estimate.job import EstimateJob
 from packidx.io import urls
 from packidx.precompute.slices import Tally
 from packidx.records.shards import Shard, short_names
@@ -161,11 +161,11 @@ def manifest_of(
     }
 
 
-def manifest_head(job: Job, form: str) -> dict[str, Any]:
+def manifest_head(job: EstimateJob, form: str) -> dict[str, Any]:
     """What the manifest says of the job that made the data set."""
     return {
         "encoder": job.encoder,
-        "text_engine": job.engine,
+        "text_engine": job.backend,
         "options": {
             "meta": form,
             "media_root": job.media_root,
@@ -175,7 +175,7 @@ def manifest_head(job: Job, form: str) -> dict[str, Any]:
     }
 
 
-def shard_heads(job: Job, names: Sequence[str]) -> list[dict[str, Any]]:
+def shard_heads(job: EstimateJob, names: Sequence[str]) -> list[dict[str, Any]]:
     """What the manifest says of each shard before it is counted."""
     return [
         {

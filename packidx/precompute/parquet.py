@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import BATCH, ShardInfo, examine_batch, raw_records
+from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_records
 from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import LISTS, Values, count_values, names_of
 from packidx.records.containers.base import broken
@@ -75,7 +75,7 @@ def _batch(values: Sequence[Values | BadRecord], schema: pa.Schema) -> pa.Record
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def write_parquet(shard: ShardInfo, paths: Sequence[str], output: str) -> None:
+def write_parquet(shard: ShardContext, paths: Sequence[str], output: str) -> None:
     """The shard with its two columns, row group by row group.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from packidx.errors import BadRecord, SourceError
-from packidx.estimate.examine import ShardInfo
+from packidx.estimate.examine import ShardContext
 from packidx.precompute.values import Values
 from packidx.records.containers.base import Range
 from packidx.records.shards import ShardScan
@@ -18,7 +18,7 @@ class Piece:
     """A run of a shard's bytes, or of its row groups; a shard's pieces are the whole shard."""
 
     number: int
-    shard: ShardInfo
+    shard: ShardContext
     part: Range
     """The records in it; none where `num_records` is 0."""
     start: int
@@ -58,7 +58,9 @@ class Tally:
         return sum(self.rejected.values())
 
 
-def make_pieces(shards: Sequence[ShardInfo], scans: Sequence[ShardScan], form: str) -> list[Piece]:
+def make_pieces(
+    shards: Sequence[ShardContext], scans: Sequence[ShardScan], form: str
+) -> list[Piece]:
     """At least one piece per shard, in order; they depend on nothing but the shards."""
     pieces: list[Piece] = []
     for shard, scan in zip(shards, scans, strict=True):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import BATCH, ShardInfo, examine_batch, raw_records
+from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_records
 from packidx.precompute.csv_cells import Cells
 from packidx.precompute.json_keys import set_keys
 from packidx.precompute.slices import Piece, Tally, changed
@@ -152,7 +152,7 @@ def _rewritten(raw: bytes, value: Values | BadRecord, rewrite: Rewrite, tally: T
     return new
 
 
-def _object_rewriter(shard: ShardInfo) -> Rewrite:
+def _object_rewriter(shard: ShardContext) -> Rewrite:
     tokens, meta = names_of(shard)
 
     def rewrite(raw: bytes, value: Values | BadRecord) -> bytes:
@@ -167,7 +167,7 @@ def _object_rewriter(shard: ShardInfo) -> Rewrite:
 
 
 def _table(
-    shard: ShardInfo, tape: Tape, piece: Piece, kind: str, write: Callable[[bytes], Any]
+    shard: ShardContext, tape: Tape, piece: Piece, kind: str, write: Callable[[bytes], Any]
 ) -> tuple[Rewrite, Iterator[tuple[int, bytes]]]:
     """A table's rewriter and the rows of this piece; its header is written first, if it is here."""
     delimiter = shard.layout.delimiter or ("," if kind == "csv" else "\t")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import BadRecord, OptionError
-from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import Row, ShardInfo, count_rows
+from packidx.estimate.counter import ExaminedRecord, RecordCounter
+from packidx.estimate.examine import ShardContext, count_rows
 from packidx.format.schema import METHODS
 from packidx.processor.counts import HEURISTIC, KINDS
 from packidx.records.conversation import MediaInfo
@@ -51,14 +51,14 @@ def check_form(form: str) -> str:
     return form
 
 
-def names_of(shard: ShardInfo) -> tuple[str, str]:
+def names_of(shard: ShardContext) -> tuple[str, str]:
     """What the shard's layout calls ``_text_tokens`` and ``mm_inputs_meta``."""
     columns = shard.layout.columns
     return columns.get("text_tokens", TEXT_TOKENS), columns.get("mm_inputs_meta", META)
 
 
 def count_values(
-    rows: Sequence[Row], counter: RecordCounter, form: str
+    rows: Sequence[ExaminedRecord], counter: RecordCounter, form: str
 ) -> list[Values | BadRecord]:
     """What each of a batch of examined records is given, or why it is given nothing."""
     good = [number for number, row in enumerate(rows) if row.error is None]

@@ -44,22 +44,22 @@ class Counter:
 
     Args:
         files: the processor; None counts from what records state, and guesses the rest.
-        engine: of `TextEncoder`.
+        backend: of `TextEncoder`.
         compared: what came of comparing it with the real processor, where that was done.
     """
 
     def __init__(
         self,
         files: ProcessorFiles | None,
-        engine: str = "tokenizers",
+        backend: str = "tokenizers",
         compared: Compared | None = None,
     ) -> None:
         self.files = files
-        self.engine = engine
+        self.backend = backend
         self.compared = compared or Compared()
         self.text: TextEncoder | None = None
         if files is not None and files.tokenizer is not None and files.template is not None:
-            self.text = TextEncoder(files.tokenizer, engine)
+            self.text = TextEncoder(files.tokenizer, backend)
 
     def fingerprint(self) -> str | None:
         """The processor's, or None where it cannot build samples (no tokenizer or no template)."""

@@ -11,13 +11,13 @@ import numpy as np
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.text.encoder import TextEncoder
 
-ENGINES = ("gigatoken", "tokenizers")
+BACKENDS = ("gigatoken", "tokenizers")
 
 
-def choose_engine(
+def choose_backend(
     encoder: TextEncoder, texts: Sequence[str], wanted: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """The engine for these texts, and the record of why for the manifest.
+    """The backend for these texts, and the record of why for the manifest.
 
     `gigatoken` is taken where it is installed, loads the tokenizer and gives the ids of
     `tokenizers` for every one of `texts`.
@@ -25,7 +25,7 @@ def choose_engine(
     Args:
         encoder: of the tokenizer.
         texts: a sample of what is to be encoded.
-        wanted: one of `ENGINES`, or None for the faster one that agrees.
+        wanted: one of `BACKENDS`, or None for the faster one that agrees.
 
     Raises:
         MismatchError: ``'gigatoken'`` is wanted and does not serve.
@@ -59,15 +59,15 @@ def _try_gigatoken(encoder: TextEncoder, texts: Sequence[str]) -> tuple[str, str
     return "", name
 
 
-def check_engine(wanted: str | None) -> str | None:
-    """An engine's name as an option; ``'auto'`` is None.
+def check_backend(wanted: str | None) -> str | None:
+    """A backend's name as an option; ``'auto'`` is None.
 
     Raises:
-        OptionError: there is no such engine.
+        OptionError: there is no such backend.
     """
     if wanted is None or wanted == "auto":
         return None
-    if wanted not in ENGINES:
-        known = ", ".join(("auto", *ENGINES))
+    if wanted not in BACKENDS:
+        known = ", ".join(("auto", *BACKENDS))
         raise OptionError(f"text-engine is {wanted!r}: choose one of {known}")
     return wanted

@@ -1,4 +1,4 @@
-"""Texts → token ids and the places of their borders, by the fastest engine that is exact.
+"""Texts → token ids and the places of their borders, by the fastest backend that is exact.
 
 `tokenizers` is the reference. `gigatoken` reads the same `tokenizer.json`, gives the same ids some
 ten times faster, and says nothing about where in the text a token stands. That follows from the
@@ -32,27 +32,27 @@ from packidx.processor.text.borders import (
 )
 
 _CHECK_EVERY = 1024
-"""Texts of which one is tokenized by both engines, as long as `gigatoken` is used."""
+"""Texts of which one is tokenized by both backends, as long as `gigatoken` is used."""
 
 
 class TextEncoder:
-    """A tokenizer with its engine and what is known of its tokens' bytes; picklable.
+    """A tokenizer with its backend and what is known of its tokens' bytes; picklable.
 
     Args:
         tokenizer: neither padding nor truncating.
-        engine: ``'gigatoken'`` or ``'tokenizers'``; see `choose_engine`.
+        backend: ``'gigatoken'`` or ``'tokenizers'``; see `choose_backend`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, engine: str = "tokenizers") -> None:
+    def __init__(self, tokenizer: Tokenizer, backend: str = "tokenizers") -> None:
         self.tokenizer = tokenizer
-        self.engine = engine
+        self.backend = backend
         self._seen = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer, "engine": self.engine, "_seen": 0}
+        return {"tokenizer": self.tokenizer, "backend": self.backend, "_seen": 0}
 
     def warm(self) -> None:
-        """Load both engines as far as they are there, and what ids spell."""
+        """Load both backends as far as they are there, and what ids spell."""
         with contextlib.suppress(Exception):  # whoever wants it will hear of it
             self._gigatoken  # noqa: B018
         self._token_bytes  # noqa: B018
@@ -65,7 +65,7 @@ class TextEncoder:
             adds: for each whether the tokenizer's own special tokens are put around it.
 
         Raises:
-            MismatchError: the engine's ids are not those of `tokenizers`.
+            MismatchError: the backend's ids are not those of `tokenizers`.
         """
         ids, offsets = self._encode(list(texts))
         prefix, suffix = self._affixes if any(adds) else ((), ())
@@ -81,7 +81,7 @@ class TextEncoder:
         return TokenBatch(ids, offsets, num_prefix, num_suffix)
 
     def _encode(self, texts: list[str]) -> tuple[Int64s, Int64s]:
-        if self.engine == "tokenizers" or not texts:
+        if self.backend == "tokenizers" or not texts:
             return self._reference(texts)
         lists = self._gigatoken.encode_batch(texts).layout
         ids = np.asarray(lists.content.data, np.int64)

@@ -67,7 +67,7 @@ def test_ids_and_labels_are_counted(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "lengths" / "manifest.json").read_text())
     assert manifest["encoder"] == {
         "fingerprint": None,
-        "name": "test_foreign_encoder:by_words",
+        "name": "test_user_encoder:by_words",
     }
 
 
