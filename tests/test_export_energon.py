@@ -438,7 +438,7 @@ def test_members_in_long_and_foreign_tars(tmp_path: Path) -> None:
         end = last.offset_data + 512
         found = read_named(str(path), start, end - start, DEFAULT)
         assert (found.key, found.record["images"]) == (key, [f"{key}.a.PNG".encode()])
-        assert found.places[last.name] == (last.offset_data, last.size)
+        assert found.ranges[last.name] == (last.offset_data, last.size)
 
 
 # -- bad use ---------------------------------------------------------------------------------------

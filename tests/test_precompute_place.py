@@ -21,7 +21,7 @@ from packidx.precompute.slices import Piece, make_pieces
 from packidx.records import shards as sources
 from packidx.records.containers import lines
 from packidx.records.shards import Shard
-from packidx.records.sources.find_shards import expand_sources
+from packidx.records.sources.find_shards import find_shards
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 
@@ -55,7 +55,7 @@ def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
         assert shard["fingerprint"] == sources.scan(shard["uri"]).sha256
     assert manifest["encoder"] == summary.encoder
     assert len(summary.encoder["fingerprint"]) == 64
-    shards = expand_sources([str(tmp_path / "out")])  # its manifest is no data
+    shards = find_shards([str(tmp_path / "out")])  # its manifest is no data
     assert {os.path.relpath(shard.path, tmp_path / "out") for shard in shards} == {*names}
 
 

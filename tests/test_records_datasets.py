@@ -17,7 +17,7 @@ from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import media_size, open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.records.shards import Shard, read_records, read_row, scan
-from packidx.records.sources.find_shards import expand_sources
+from packidx.records.sources.find_shards import find_shards
 
 datasets.disable_progress_bars()
 
@@ -99,14 +99,14 @@ def check(records: list[dict[str, Any]], first: int = 0) -> None:
 def test_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:
     data.save_to_disk(tmp_path / "chats", num_shards=3)
     (tmp_path / "chats" / "cache-123.arrow").write_bytes(b"no shard")
-    shards = expand_sources([str(tmp_path / "chats")])
+    shards = find_shards([str(tmp_path / "chats")])
     assert [(Path(s.path).name, s.source, s.container) for s in shards] == [
         (f"data-{number:05d}-of-00003.arrow", "chats", "arrow") for number in range(3)
     ]
     found = [record for shard in shards for record in rows_of(shard)]
     check(found)
     assert len(found) == 50
-    (named,) = {shard.source for shard in expand_sources([f"mine={tmp_path / 'chats'}"])}
+    (named,) = {shard.source for shard in find_shards([f"mine={tmp_path / 'chats'}"])}
     assert named == "mine"
 
 
@@ -117,35 +117,35 @@ def test_a_saved_dictionary_has_a_source_for_each_split(
         {"train": data.select(range(40)), "test": data.select(range(40, 50))}
     )
     split.save_to_disk(tmp_path / "chats")
-    shards = expand_sources([str(tmp_path / "chats")])
+    shards = find_shards([str(tmp_path / "chats")])
     assert [shard.source for shard in shards] == ["test", "train"]
     check(rows_of(shards[1]))
     check(rows_of(shards[0]), 40)
-    (only,) = expand_sources([str(tmp_path / "chats" / "train")])
+    (only,) = find_shards([str(tmp_path / "chats" / "train")])
     assert only.source == "train"
     meta = {"taken": {"file_name": "chats", "split": "test"}}
     (tmp_path / "meta.json").write_text(json.dumps(meta))
-    (taken,) = expand_sources([str(tmp_path / "meta.json")])
+    (taken,) = find_shards([str(tmp_path / "meta.json")])
     assert taken.source == "taken"
     assert "/test/" in taken.path
 
 
 def test_a_selection_is_written_out(tmp_path: Path, data: datasets.Dataset) -> None:
     data.select(range(49, 39, -1)).save_to_disk(tmp_path / "some")
-    (shard,) = expand_sources([str(tmp_path / "some")])
+    (shard,) = find_shards([str(tmp_path / "some")])
     assert [record["id"] for record in rows_of(shard)] == [f"r{n}" for n in range(49, 39, -1)]
 
 
 def test_parquet_from_datasets(tmp_path: Path, data: datasets.Dataset) -> None:
     data.to_parquet(tmp_path / "chats.parquet", batch_size=7)
-    (shard,) = expand_sources([str(tmp_path / "chats.parquet")])
+    (shard,) = find_shards([str(tmp_path / "chats.parquet")])
     check(rows_of(shard))
 
 
 def test_json_lines_from_datasets(tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "messages": chat(n), "image": "x.png"} for n in (1, 2)]
     datasets.Dataset.from_list(rows).to_json(tmp_path / "chats.jsonl")
-    (shard,) = expand_sources([str(tmp_path / "chats.jsonl")])
+    (shard,) = find_shards([str(tmp_path / "chats.jsonl")])
     texts = [[turn.parts[-1] for turn in parse(record).turns] for record in rows_of(shard)]
     assert texts == [["What, 1?", "A cat."], ["What, 2?", "A cat."]]
 
@@ -153,7 +153,7 @@ def test_json_lines_from_datasets(tmp_path: Path) -> None:
 def test_tokens_from_datasets(tmp_path: Path) -> None:
     rows = [{"input_ids": list(range(n)), "labels": [-100] * n} for n in (1, 5, 3)]
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "tokens")
-    (shard,) = expand_sources([str(tmp_path / "tokens")])
+    (shard,) = find_shards([str(tmp_path / "tokens")])
     parsed = [parse(record) for record in rows_of(shard)]
     assert [(one.turns, one.input_ids, one.labels) for one in parsed] == [
         ((), list(range(n)), [-100] * n) for n in (1, 5, 3)
@@ -174,12 +174,12 @@ def test_tokens_from_datasets(tmp_path: Path) -> None:
 def test_folders_that_datasets_did_not_write(tmp_path: Path, state: str, words: str) -> None:
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(SourceError, match=words):
-        expand_sources([str(tmp_path)])
+        find_shards([str(tmp_path)])
 
 
 def test_a_cut_file_of_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:
     data.save_to_disk(tmp_path / "chats")
-    (shard,) = expand_sources([str(tmp_path / "chats")])
+    (shard,) = find_shards([str(tmp_path / "chats")])
     whole = Path(shard.path).read_bytes()
     for keep in (len(whole) - 8, len(whole) * 2 // 3, 100, 4):
         Path(shard.path).write_bytes(whole[:keep])

@@ -22,7 +22,7 @@ from record_files import tar_of
 from packidx import estimate_lengths
 from packidx.errors import SourceError
 from packidx.records.sources import braces
-from packidx.records.sources.find_shards import expand_sources, not_read
+from packidx.records.sources.find_shards import find_shards, not_read
 
 GOOD = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}'
 
@@ -59,7 +59,7 @@ def test_splits_of_prepared_folders(tmp_path: Path, info: str) -> None:
     folder = prepared(tmp_path / "set", NAMES, SPLITS, info)
 
     def found(source: str) -> list[tuple[str, str]]:
-        shards = expand_sources([source])
+        shards = find_shards([source])
         assert {shard.container for shard in shards} == {"tar"}
         return [(os.path.relpath(shard.path, folder)[-6:-4], shard.source) for shard in shards]
 
@@ -69,16 +69,16 @@ def test_splits_of_prepared_folders(tmp_path: Path, info: str) -> None:
     assert found(f"mine={folder}#val") == [("03", "mine"), ("02", "mine")]
     assert found(str(tmp_path)) == [("09", "set"), ("11", "set")]  # below another folder
     with pytest.raises(SourceError, match="has no split 'test', there are: train, val"):
-        expand_sources([f"{folder}#test"])
+        find_shards([f"{folder}#test"])
     summary = estimate_lengths(f"{folder}#train,val", tmp_path / "out", workers=1)
     assert (summary.num_samples, summary.num_rejected) == (4, 0)
 
 
 def test_prepared_folders_without_splits_have_all_in_their_order(tmp_path: Path) -> None:
     folder = prepared(tmp_path / "set", NAMES, None)
-    found = [os.path.relpath(shard.path, folder) for shard in expand_sources([str(folder)])]
+    found = [os.path.relpath(shard.path, folder) for shard in find_shards([str(folder)])]
     assert found == NAMES
-    below = [os.path.relpath(shard.path, folder) for shard in expand_sources([str(tmp_path)])]
+    below = [os.path.relpath(shard.path, folder) for shard in find_shards([str(tmp_path)])]
     assert below == NAMES
 
 
@@ -96,13 +96,13 @@ def test_prepared_folders_that_make_no_sense(tmp_path: Path, name: str) -> None:
     names, splits, words = BAD_FOLDERS[name]
     folder = prepared(tmp_path / "set", names, splits)
     with pytest.raises(SourceError, match=words):
-        expand_sources([str(folder)])
+        find_shards([str(folder)])
     (folder / ".nv-meta" / ".info.json").unlink()
     with pytest.raises(SourceError, match=r"has no \.info\.json: run `energon prepare`"):
-        expand_sources([str(folder)])
+        find_shards([str(folder)])
     (folder / ".nv-meta" / ".info.json").write_text("{")
     with pytest.raises(SourceError, match="cannot be understood"):
-        expand_sources([str(folder)])
+        find_shards([str(folder)])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_tars_that_energon_excludes_are_not_read(tmp_path: Path, excluded: str) 
     kept = [name for name in names if name not in set(braceexpand.braceexpand(excluded))]
     splits = {"exclude": [excluded], "split_parts": {"train": ["s-{a..e}.tar"]}}
     folder = prepared(tmp_path / "set", names, splits)
-    assert [os.path.basename(shard.path) for shard in expand_sources([str(folder)])] == kept
+    assert [os.path.basename(shard.path) for shard in find_shards([str(folder)])] == kept
     assert len(kept) < len(names)
 
 
@@ -129,14 +129,14 @@ def test_a_range_too_long_to_be_expanded_is_one_sentence(tmp_path: Path) -> None
         with pytest.raises(
             SourceError, match=r"split\.yaml has .* stands for over 1,000,000 names"
         ):
-            expand_sources([str(folder)])
+            find_shards([str(folder)])
     with pytest.raises(ValueError, match="its braces make no sense"):
         braces.expanded("s-{0..3.tar")
     with pytest.raises(ValueError, match="nested too deeply"):
         braces.expanded("{" * 3000 + "a" + "}" * 3000)
     splits = {"split_parts": {"train": ["{0..999999}", "{0..999999}"]}}
     with pytest.raises(SourceError, match="a list of over 1,000,000 shards"):
-        expand_sources([str(prepared(tmp_path / "many", ["s-0.tar"], splits))])
+        find_shards([str(prepared(tmp_path / "many", ["s-0.tar"], splits))])
 
 
 def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_single_samples_that_energon_excludes_are_never_read(tmp_path: Path) -> 
     }
     folder = prepared(tmp_path / "set", names, splits)
     with pytest.raises(SourceError, match=r"excludes single samples \('sub/a\.tar/key'\)"):
-        expand_sources([str(folder)])
-    shards = expand_sources([f"{folder}#val"])  # of which it excludes none
+        find_shards([str(folder)])
+    shards = find_shards([f"{folder}#val"])  # of which it excludes none
     assert [text for text in not_read(shards).warnings if "excludes 'sub/c.tar/key', which" in text]
 
 
@@ -198,7 +198,7 @@ def test_a_split_of_which_all_is_excluded_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         SourceError, match="the train split of .*set has no shard that is not excluded"
     ):
-        expand_sources([str(tmp_path)])
+        find_shards([str(tmp_path)])
 
 
 PATTERNS = st.recursive(

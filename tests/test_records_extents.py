@@ -16,7 +16,7 @@ from PIL import Image, PngImagePlugin
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import ranges, storage
-from packidx.io.ranges import Extent, Window
+from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.media.image_headers import webp_size
 from packidx.records.media.images import image_size, open_image
 
@@ -62,7 +62,7 @@ def test_a_window_gives_the_files_bytes(
         patch.setattr(ranges, "_KEPT", 2000)
         patch.setattr(ranges, "_MOST", 700)
         patch.setattr(ranges, "_LEAD", 20)
-        window = Window(path, end, block, gap, DATA[:head])
+        window = ReadAhead(path, end, block, gap, DATA[:head])
         for offset, nbytes in places:
             expected = DATA[offset : max(offset, min(end, offset + nbytes))]
             assert window.read(offset, nbytes) == expected
@@ -72,7 +72,7 @@ def test_a_window_gives_the_files_bytes(
 def test_what_was_read_is_not_read_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "_LEAD", 10)
     reads = Reads(monkeypatch)
-    window = Window(path, len(DATA), 500, 200)
+    window = ReadAhead(path, len(DATA), 500, 200)
     window.read(0, 100)
     window.read(90, 300)
     assert reads.places == [(0, 500)]
@@ -86,7 +86,7 @@ def test_what_was_read_is_not_read_again(path: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_extent_is_a_file(path: str) -> None:
-    extent = Extent(Window(path, len(DATA), 64, 64), 1000, 500)
+    extent = Extent(ReadAhead(path, len(DATA), 64, 64), 1000, 500)
     with extent.open() as file:
         model = io.BytesIO(DATA[1000:1500])
         for offset, whence, size in [(0, 0, 9), (-20, 2, 99), (30, 0, 300), (-50, 1, -1)]:
@@ -98,7 +98,7 @@ def test_an_extent_is_a_file(path: str) -> None:
 
 def test_a_file_that_cannot_be_read_is_no_bad_image(tmp_path: Path) -> None:
     """It concerns every sample in it, and may be transient."""
-    extent = Extent(Window(str(tmp_path / "none"), 10**6), 0, 10**6)
+    extent = Extent(ReadAhead(str(tmp_path / "none"), 10**6), 0, 10**6)
     for call in (image_size, open_image, lambda one: one.read()):
         with pytest.raises(SourceError, match="cannot read .*none"):
             call(extent)
@@ -171,7 +171,7 @@ def test_sizes_from_headers(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert (upright.height, upright.width) == size
     (tmp_path / "x").write_bytes(b"." * 77 + data)
     reads = Reads(monkeypatch)
-    window = Window(str(tmp_path / "x"), 77 + len(data), gap=1 << 12)
+    window = ReadAhead(str(tmp_path / "x"), 77 + len(data), gap=1 << 12)
     assert image_size(Extent(window, 77, len(data))) == size
     assert len(reads.places) <= requests
     if name != "BMP":

@@ -16,7 +16,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
 from packidx.records.shards import Shard, read_records, scan
-from packidx.records.sources.find_shards import expand_sources
+from packidx.records.sources.find_shards import find_shards
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ OWN = {
 def test_meta_files(folder: Path, name: str) -> None:
     (folder / "own.jsonl").write_text(json.dumps(OWN) + "\n")
     path = mix(folder / name, META)
-    shards = expand_sources([path])
+    shards = find_shards([path])
     assert [(Path(s.path).relative_to(folder).as_posix(), s.source) for s in shards] == [
         ("own.jsonl", "first"),
         ("a/data.jsonl", "second"),
@@ -100,13 +100,13 @@ def test_meta_files(folder: Path, name: str) -> None:
 
 def test_one_data_set_of_a_meta_file(folder: Path) -> None:
     path = mix(folder / "meta.json", {**META, "hub": {"hf_hub_url": "x/y"}})
-    assert [s.source for s in expand_sources([f"{path}#third"])] == ["third"]
-    assert {s.source for s in expand_sources([f"{path}#second,third"])} == {"second", "third"}
-    assert [s.source for s in expand_sources([f"mine={path}#third"])] == ["mine"]
+    assert [s.source for s in find_shards([f"{path}#third"])] == ["third"]
+    assert {s.source for s in find_shards([f"{path}#second,third"])} == {"second", "third"}
+    assert [s.source for s in find_shards([f"mine={path}#third"])] == ["mine"]
     with pytest.raises(SourceError, match="names no data set 'fourth'"):
-        expand_sources([f"{path}#fourth"])
+        find_shards([f"{path}#fourth"])
     with pytest.raises(SourceError, match=r"'hub': hf_hub_url is 'x/y', which is not here"):
-        expand_sources([f"{path}#hub"])
+        find_shards([f"{path}#hub"])
 
 
 def test_llama_factory_formats(folder: Path) -> None:
@@ -122,7 +122,7 @@ def test_llama_factory_formats(folder: Path) -> None:
             "columns": {"prompt": "q", "response": "a", "system": "s"},
         },
     }
-    plain, stated = expand_sources([mix(folder / "dataset_info.json", value)])
+    plain, stated = find_shards([mix(folder / "dataset_info.json", value)])
     assert [turn.parts for turn in parse(first_record(plain)).turns] == [
         ("a",),
         ("b",),
@@ -151,7 +151,7 @@ def test_lmms_engine_lists(folder: Path) -> None:
         ],
     }
     path = mix(folder / "train.yaml", value)
-    shards = expand_sources([path])
+    shards = find_shards([path])
     assert [(s.source, s.container) for s in shards] == [
         ("a/data", "jsonl"),
         ("odd", "jsonl"),
@@ -167,7 +167,7 @@ def test_places_that_are_in_two_folders(folder: Path) -> None:
     write(folder.parent / "a", "jsonl", chats(1))
     path = mix(folder / "train.yaml", {"datasets": [{"path": "a/data.jsonl"}]})
     with pytest.raises(SourceError, match="beside the mix and in the working directory"):
-        expand_sources([path])
+        find_shards([path])
 
 
 BAD: list[tuple[str, Any, str]] = [
@@ -213,7 +213,7 @@ BAD: list[tuple[str, Any, str]] = [
 def test_mixes_that_cannot_be_understood(folder: Path, name: str, value: Any, words: str) -> None:
     path = mix(folder / name, value)
     with pytest.raises(SourceError) as caught:
-        expand_sources([path])
+        find_shards([path])
     assert words in str(caught.value)
     if "two sources" not in words and "s3" not in words:
         assert name in str(caught.value)
@@ -235,7 +235,7 @@ def test_a_mix_that_names_a_data_set_twice_loses_none(folder: Path, name: str) -
     text, words = SAID_TWICE[name]
     (folder / name).write_text(text)
     with pytest.raises(SourceError) as caught:
-        expand_sources([str(folder / name)])
+        find_shards([str(folder / name)])
     assert words in str(caught.value)
     assert name in str(caught.value)
 
@@ -243,29 +243,29 @@ def test_a_mix_that_names_a_data_set_twice_loses_none(folder: Path, name: str) -
 def test_what_yaml_merges_is_not_said_twice(folder: Path) -> None:
     merged = "_base: &base {sample_ratio: 2}\nmore: &more {<<: *base, file_name: a/data.jsonl}\nb: {<<: *more, file_name: b/data.jsonl}"
     (folder / "x.yaml").write_text(merged)
-    assert [shard.source for shard in expand_sources(["mix/x.yaml"])] == ["more", "b"]
+    assert [shard.source for shard in find_shards(["mix/x.yaml"])] == ["more", "b"]
 
 
 def test_names_that_are_no_text_make_no_mix(folder: Path) -> None:
     (folder / "x.yaml").write_text("5: {file_name: a/data.jsonl}")
     with pytest.raises(SourceError, match="is no mix"):
-        expand_sources(["mix/x.yaml"])
+        find_shards(["mix/x.yaml"])
 
 
 def test_files_that_are_no_mixes(folder: Path) -> None:
     (folder / "bad.yaml").write_text("a: [1\n")
     with pytest.raises(SourceError, match=r"bad\.yaml is not valid YAML"):
-        expand_sources([str(folder / "bad.yaml")])
+        find_shards([str(folder / "bad.yaml")])
     (folder / "tag.yaml").write_text("!!python/object/apply:os.getcwd []\n")
     with pytest.raises(SourceError, match=r"tag\.yaml is not valid YAML"):
-        expand_sources([str(folder / "tag.yaml")])
+        find_shards([str(folder / "tag.yaml")])
     (folder / "config.json").write_text('{\n "a": {"b": 1}\n}\n')
     with pytest.raises(SourceError, match="one object that is neither a record nor a mix"):
-        expand_sources([str(folder / "config.json")])
+        find_shards([str(folder / "config.json")])
     mix(folder / "outer.json", {"d": {"file_name": "inner.json"}})
     mix(folder / "inner.json", {"d": {"file_name": "a/data.jsonl"}})
     with pytest.raises(SourceError, match="is a mix itself"):
-        expand_sources([str(folder / "outer.json")])
+        find_shards([str(folder / "outer.json")])
 
 
 def test_a_folder_is_searched_for_data_and_not_for_mixes(folder: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_folder_is_searched_for_data_and_not_for_mixes(folder: Path) -> None:
     for kind in ("csv", "tsv", "parquet", "jsonl.zst", "json.gz"):
         (folder / "c").mkdir(exist_ok=True)
         write(folder / "c", kind, chats(2))
-    shards = expand_sources(["mix"])
+    shards = find_shards(["mix"])
     assert [(shard.uri, shard.source, shard.container) for shard in shards] == [
         ("mix/a/data.json", "a/data", "json"),
         ("mix/a/data.jsonl", "a/data", "jsonl"),
@@ -294,24 +294,24 @@ def test_what_the_options_state_is_for_what_a_mix_does_not(folder: Path) -> None
     layout = Layout({"messages": "chat"}, delimiter=";")
     own = {"file_name": "b/data.jsonl", "tags": {"user_tag": "U"}, "media_dir": "media"}
     path = mix(folder / "meta.json", {"own": own, "none": {"file_name": "a/data.json"}})
-    shards = expand_sources([f"{path}#none", "mix/a/data.jsonl"], Layout({"messages": "chat"}))
+    shards = find_shards([f"{path}#none", "mix/a/data.jsonl"], Layout({"messages": "chat"}))
     assert [shard.layout for shard in shards] == [Layout({"messages": "chat"})] * 2
-    (first,) = expand_sources([f"{path}#own"], Layout({"messages": "chat"}))
+    (first,) = find_shards([f"{path}#own"], Layout({"messages": "chat"}))
     assert (first.layout.columns, first.layout.tags) == ({"messages": "chat"}, {"user_tag": "U"})
     assert Path(str(first.layout.media_root)).samefile(folder / "media")
     with pytest.raises(OptionError) as caught:
-        expand_sources([path], Layout(tags={"user_tag": "V"}))
+        find_shards([path], Layout(tags={"user_tag": "V"}))
     words = "meta.json, data set 'own' states tags of its own, and --tag states them too"
     assert words in str(caught.value)
     listed = [{"path": "c.csv", "delimiter": ";"}]
     (folder / "c.csv").write_text("prompt;response\na;b\n")
     with pytest.raises(OptionError, match=r"c\.csv' states delimiter of its own, and --delimiter"):
-        expand_sources([mix(folder / "train.yaml", {"datasets": listed})], layout)
+        find_shards([mix(folder / "train.yaml", {"datasets": listed})], layout)
 
 
 def test_unknown_kinds_are_refused_with_those_that_are_known(folder: Path) -> None:
     (folder / "x.zip").write_text("x")
     with pytest.raises(SourceError) as caught:
-        expand_sources([str(folder / "x.zip")])
+        find_shards([str(folder / "x.zip")])
     for ending in (".jsonl", ".json.gz", ".csv", ".parquet", ".arrow", ".yaml"):
         assert ending in str(caught.value)

@@ -14,7 +14,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.records import shards
 from packidx.records.containers import lines as lines_module
 from packidx.records.shards import read_lines, read_record, scan, short_names
-from packidx.records.sources.find_shards import expand_sources
+from packidx.records.sources.find_shards import find_shards
 
 BOM = b"\xef\xbb\xbf"
 
@@ -52,9 +52,9 @@ def test_expand(
     )
     (tmp_path / "f" / "sub" / "up").symlink_to(tmp_path / "f")
     monkeypatch.chdir(tmp_path)
-    assert [(shard.uri, shard.source) for shard in expand_sources(args)] == expected
+    assert [(shard.uri, shard.source) for shard in find_shards(args)] == expected
     url = [f"file://{tmp_path}/{args[0]}"] if "=" not in args[0] and len(args) == 1 else args
-    assert [shard.source for shard in expand_sources(url)] == [name for _, name in expected]
+    assert [shard.source for shard in find_shards(url)] == [name for _, name in expected]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_bad_sources(
     os.mkfifo(tmp_path / "pipe.jsonl")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SourceError, match=words):
-        expand_sources(args)
+        find_shards(args)
 
 
 def test_short_names() -> None:

@@ -32,11 +32,11 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
-from packidx.io.ranges import Extent, Window
+from packidx.io.ranges import Extent, ReadAhead
 from packidx.records import shards
 from packidx.records.containers.tar import container
 from packidx.records.shards import RawRecord, read_records, read_row, scan
-from packidx.records.sources.find_shards import expand_sources
+from packidx.records.sources.find_shards import find_shards
 from packidx.torch import PackedDataset
 
 Record = dict[str, Any]
@@ -390,7 +390,7 @@ def test_every_member_is_in_one_row(
         expected[-1].append(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(container, "_SCAN_BLOCK", block)
-        patch.setattr(Window.__init__, "__defaults__", (block, block, b""))
+        patch.setattr(ReadAhead.__init__, "__defaults__", (block, block, b""))
         patch.setattr(shards, "TASK_BYTES", task_bytes)
         ranges = scan(str(path), None, "tar").ranges
         if task_bytes == 1:
@@ -722,12 +722,12 @@ def test_compressed_tars_are_refused(tmp_path: Path, ending: str, tool: str) -> 
     path.write_bytes(gzip.compress(WHOLE + END))
     for source in (path, path.parent, tmp_path / "data" / "*"):
         with pytest.raises(SourceError) as caught:
-            expand_sources([str(source)])
+            find_shards([str(source)])
         words = f"{path} is a compressed tar, which has no byte ranges"
         assert words in str(caught.value)
         assert f"{tool} it and name the plain .tar" in str(caught.value)
     put(path.parent / "y.tar", SAMPLES)
-    assert [shard.container for shard in expand_sources([str(path.parent)])] == ["tar"]
+    assert [shard.container for shard in find_shards([str(path.parent)])] == ["tar"]
 
 
 def test_memory_is_that_of_a_sample_not_of_the_shard(

@@ -32,7 +32,7 @@ from packidx.precompute import precompute
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.records.shards import short_names
-from packidx.records.sources.find_shards import expand_sources
+from packidx.records.sources.find_shards import find_shards
 from packidx.torch import PackedDataset, PackSampler
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
@@ -142,7 +142,7 @@ def test_sources_are_found_as_on_disk(here: Path, there: str, name: str) -> None
     def found(place: str) -> list[tuple[str, ...]]:
         given = [one.replace("@", f"{place}/") for one in SOURCES[name]]
         given = [one if "=" in one else f"{place}/{one}" for one in given]
-        shards = expand_sources(given)
+        shards = find_shards(given)
         names = short_names([shard.path for shard in shards])
         return [
             (one.path.removeprefix(place), one.source, one.container, short)
@@ -167,13 +167,13 @@ def test_what_is_no_source(there: str) -> None:
     }
     for source, words in bad.items():
         with pytest.raises(SourceError) as caught:
-            expand_sources([source])
+            find_shards([source])
         assert words in str(caught.value)
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
     twice = [f"{there}/many/sub/y.jsonl", f"{there}/many/./sub/../sub/*.jsonl"]
     with pytest.raises(SourceError, match="is the same file as"):
-        expand_sources(twice)
+        find_shards(twice)
 
 
 # -- lengths ---------------------------------------------------------------------------------------

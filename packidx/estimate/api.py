@@ -39,7 +39,7 @@ from packidx.records.layout import layout_from_options
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
-from packidx.records.sources.find_shards import expand_sources, not_read
+from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
@@ -168,7 +168,7 @@ def estimate_lengths(
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing = place.check_place(output)
     layout = layout_from_options(columns, tags, delimiter=delimiter)
-    shards = expand_sources([sources] if isinstance(sources, str) else list(sources), layout)
+    shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
     left_out = not_read(shards)
 
     def told(summary: LengthsSummary) -> LengthsSummary:

@@ -21,7 +21,7 @@ from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.keys import record_key
 from packidx.records.layout import DEFAULT, Layout
-from packidx.records.media.opener import check_place, is_remote, media_size
+from packidx.records.media.opener import check_reference, is_remote, media_size
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.video import media_info
 
@@ -48,7 +48,9 @@ class ShardContext:
     layout: Layout = DEFAULT
 
 
-def raw_records(shard: ShardContext, record_range: shards.Range) -> Iterator[shards.RawRecord]:
+def raw_records(
+    shard: ShardContext, record_range: shards.RecordRange
+) -> Iterator[shards.RawRecord]:
     """The records of one range of a shard, as they stand there.
 
     Raises:
@@ -153,7 +155,7 @@ def _too_large(error: Exception) -> BadRecord:
 
 def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     if medium.tokens is not None and not shard.sized:
-        check_place(medium, shard.root)
+        check_reference(medium, shard.root)
         return None
     if medium.kind == "video" and shard.sized:
         return media_info(medium, shard.root)

@@ -21,7 +21,7 @@ from packidx.records import shards
 
 
 def shard_rows(
-    shard: ShardContext, record_range: shards.Range, first_id: int, counter: RecordCounter
+    shard: ShardContext, record_range: shards.RecordRange, first_id: int, counter: RecordCounter
 ) -> Iterator[pa.Table]:
     """The rows of one range of a shard, as tables of at most `BATCH` rows.
 

@@ -17,7 +17,7 @@ from packidx.estimate.rows import shard_rows
 from packidx.format import schema
 from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part, begin_part, is_begun, take_over, write_part
-from packidx.records.shards import TASK_BYTES, Range, ShardScan
+from packidx.records.shards import TASK_BYTES, RecordRange, ShardScan
 from packidx.run.progress import Progress
 
 
@@ -28,7 +28,7 @@ class Task:
     number: int
     first_id: int
     """sample_id of its first row."""
-    ranges: tuple[tuple[ShardContext, Range], ...]
+    ranges: tuple[tuple[ShardContext, RecordRange], ...]
 
     @property
     def num_records(self) -> int:
@@ -38,7 +38,7 @@ class Task:
 def make_tasks(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> list[Task]:
     """At least one task: ranges in order, small ones together until about `TASK_BYTES`."""
     tasks: list[Task] = []
-    ranges: list[tuple[ShardContext, Range]] = []
+    ranges: list[tuple[ShardContext, RecordRange]] = []
     nbytes, first_id = 0, 0
 
     def close() -> None:

@@ -10,7 +10,7 @@ from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, examine, raw_records
 from packidx.processor.text.backends import choose_backend
-from packidx.records.shards import Range, ShardScan
+from packidx.records.shards import RecordRange, ShardScan
 
 NUM_TEXTS = 512
 """Texts that both backends tokenize before the faster one is trusted."""
@@ -55,7 +55,7 @@ def _texts(
 
 
 def _range_texts(
-    counter: RecordCounter, shard: ShardContext, record_range: Range, limit: int
+    counter: RecordCounter, shard: ShardContext, record_range: RecordRange, limit: int
 ) -> Iterator[str]:
     records = raw_records(shard, record_range)
     for raw in itertools.islice(records, limit):

@@ -22,7 +22,7 @@ BLOCK = 1 << 16
 """Bytes of a request where a little is read at a place: an image's header, a tar's."""
 
 
-class Window:
+class ReadAhead:
     """A file's bytes by place, in blocks that are fetched when needed; not for several threads.
 
     Blocks grow while the file is read through, and are small again after a jump. What lies no more
@@ -113,27 +113,27 @@ class Extent:
     """A medium that is a range of a file.
 
     Args:
-        window: onto the file.
+        read_ahead: onto the file.
         offset: of its first byte.
         nbytes: its size.
     """
 
-    __slots__ = ("nbytes", "offset", "window")
+    __slots__ = ("nbytes", "offset", "read_ahead")
 
-    def __init__(self, window: Window, offset: int, nbytes: int) -> None:
-        self.window, self.offset, self.nbytes = window, offset, nbytes
+    def __init__(self, read_ahead: ReadAhead, offset: int, nbytes: int) -> None:
+        self.read_ahead, self.offset, self.nbytes = read_ahead, offset, nbytes
 
     def open(self) -> io.BufferedReader:
         """It as a file of its own, of which only what is looked at is read."""
         return io.BufferedReader(_Raw(self), _BUFFER)
 
     def peek(self) -> bytes:
-        """All of it, from the window's blocks where it is in them.
+        """All of it, from the blocks that are kept where it is in them.
 
         Raises:
             SourceError: it cannot be read.
         """
-        return self.window.read(self.offset, self.nbytes)
+        return self.read_ahead.read(self.offset, self.nbytes)
 
     def read(self) -> bytes:
         """All of it, by one request.
@@ -141,7 +141,7 @@ class Extent:
         Raises:
             SourceError: it cannot be read.
         """
-        return read_place(self.window.path, self.offset, self.nbytes)
+        return read_place(self.read_ahead.path, self.offset, self.nbytes)
 
 
 class RangeFile(io.RawIOBase):
@@ -195,10 +195,10 @@ class _Raw(RangeFile):
         self._extent = extent
 
     def fetch(self, at: int, nbytes: int) -> bytes:
-        return self._extent.window.read(self._extent.offset + at, nbytes)
+        return self._extent.read_ahead.read(self._extent.offset + at, nbytes)
 
     def readall(self) -> bytes:
-        data = self._extent.read()[self._at :]  # past the window, which keeps no whole media
+        data = self._extent.read()[self._at :]  # past what is kept, which has no whole media
         self._at += len(data)
         return data
 

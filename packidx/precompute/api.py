@@ -31,7 +31,7 @@ from packidx.records.layout import layout_from_options
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
-from packidx.records.sources.find_shards import expand_sources, not_read
+from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.progress import Progress, silent
 from packidx.run.workers import num_workers
@@ -113,7 +113,7 @@ def precompute(
     output = os.fspath(output)
     root, remote = check_folder(media_root), check_remote(remote_media)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
-    shards = expand_sources(given, layout_from_options(columns, tags, delimiter=delimiter))
+    shards = find_shards(given, layout_from_options(columns, tags, delimiter=delimiter))
     left_out = not_read(shards)
     names = place.output_names(shards)
     place.check_output(output, shards, given)

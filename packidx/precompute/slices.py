@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.examine import ShardContext
 from packidx.precompute.values import Values
-from packidx.records.containers.base import Range
+from packidx.records.containers.base import RecordRange
 from packidx.records.shards import ShardScan
 
 
@@ -19,7 +19,7 @@ class Piece:
 
     number: int
     shard: ShardContext
-    part: Range
+    part: RecordRange
     """The records in it; none where `num_records` is 0."""
     start: int
     end: int | None
@@ -64,7 +64,7 @@ def make_pieces(
     """At least one piece per shard, in order; they depend on nothing but the shards."""
     pieces: list[Piece] = []
     for shard, scan in zip(shards, scans, strict=True):
-        ranges = scan.ranges or (Range(0, 0, 0, 0),)
+        ranges = scan.ranges or (RecordRange(0, 0, 0, 0),)
         starts = [0, *(part.start for part in ranges[1:])]
         ends = [*starts[1:], None]
         for part, start, end in zip(ranges, starts, ends, strict=True):

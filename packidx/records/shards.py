@@ -18,7 +18,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers import DEFAULT as JSONL
-from packidx.records.containers import Range, RawRecord, ShardScan, container
+from packidx.records.containers import RawRecord, RecordRange, ShardScan, container
 from packidx.records.containers.base import TASK_BYTES, Progress
 from packidx.records.containers.json_records import decode
 from packidx.records.containers.lines import read_lines
@@ -30,7 +30,15 @@ from packidx.records.dialects.webdataset import with_members
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shard_marks import marks_of
 
-__all__ = ["TASK_BYTES", "Range", "RawRecord", "ShardScan", "decode", "read_lines", "read_record"]
+__all__ = [
+    "TASK_BYTES",
+    "RecordRange",
+    "RawRecord",
+    "ShardScan",
+    "decode",
+    "read_lines",
+    "read_record",
+]
 __all__ += ["own_root", "read_records", "read_row", "scan"]
 
 
@@ -59,7 +67,7 @@ def scan(
 
 
 def read_records(
-    path: str, part: Range, kind: str = JSONL, layout: Layout = DEFAULT
+    path: str, record_range: RecordRange, kind: str = JSONL, layout: Layout = DEFAULT
 ) -> Iterator[RawRecord]:
     """The records of one range of a shard, in the standard names.
 
@@ -70,13 +78,15 @@ def read_records(
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
     with _whole(path, kind) as place:
-        yield from _standard_records(place, part, kind, layout)
+        yield from _standard_records(place, record_range, kind, layout)
 
 
-def _standard_records(path: str, part: Range, kind: str, layout: Layout) -> Iterator[RawRecord]:
+def _standard_records(
+    path: str, record_range: RecordRange, kind: str, layout: Layout
+) -> Iterator[RawRecord]:
     cells = _has_cells(kind)
     plain = layout == DEFAULT
-    for raw in container(kind, layout.delimiter).read(path, part):
+    for raw in container(kind, layout.delimiter).read(path, record_range):
         record = raw.record
         if isinstance(record, BadRecord):
             yield raw

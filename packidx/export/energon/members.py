@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from packidx.errors import SourceError
 from packidx.io import ranges, urls
-from packidx.io.ranges import Window
+from packidx.io.ranges import ReadAhead
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar.blocks import Places
+from packidx.records.containers.tar.blocks import SkippingStream
 from packidx.records.containers.tar.samples import is_record, record_of, samples_of
 from packidx.records.containers.tar.stream import Member, members
 from packidx.records.layout import Layout
@@ -32,7 +32,7 @@ class NamedSample(NamedTuple):
     """In its tar."""
     record: dict[str, Any]
     """In the standard names, `MemberName` where its media are."""
-    places: dict[str, tuple[int, int]]
+    ranges: dict[str, tuple[int, int]]
     """First byte and size of each member's content, by name."""
 
 
@@ -49,9 +49,9 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
         SourceError: the shard cannot be read or has something else there.
     """
     block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
-    places = Places(Window(path, offset + nbytes, block, block), offset)
+    stream = SkippingStream(ReadAhead(path, offset + nbytes, block, block), offset)
     try:
-        found = list(samples_of(members(places, content=is_record, whole=False)))
+        found = list(samples_of(members(stream, content=is_record, whole=False)))
     except BrokenFile as error:
         raise _changed(path, str(error)) from None
     if len(found) != 1 or "json" not in found[0].extensions:

@@ -70,11 +70,11 @@ class Sources:
             return
         found = database.places(sample.key)
         for member in dict.fromkeys(media):
-            if found.get(member) != (name, *sample.places[member]):
+            if found.get(member) != (name, *sample.ranges[member]):
                 where = urls.join(urls.join(folder, FOLDER), _DATABASE)
                 raise SourceError(
                     f"{where} does not say that {member!r} begins at byte "
-                    f"{sample.places[member][0]} of {name}, so Energon would read something else: "
+                    f"{sample.ranges[member][0]} of {name}, so Energon would read something else: "
                     "run `energon prepare` on the folder again"
                 )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from packidx.records.containers.base import (
     Container,
-    Range,
     RawRecord,
+    RecordRange,
     ShardScan,
 )
 from packidx.records.containers.registry import (
@@ -21,5 +21,5 @@ from packidx.records.containers.registry import (
     strip_suffix,
 )
 
-__all__ = ["DEFAULT", "KINDS", "SUFFIXES", "Container", "Range", "RawRecord", "ShardScan"]
+__all__ = ["DEFAULT", "KINDS", "SUFFIXES", "Container", "RecordRange", "RawRecord", "ShardScan"]
 __all__ += ["container", "kind_of", "strip_suffix"]

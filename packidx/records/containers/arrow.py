@@ -21,8 +21,8 @@ from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
     Progress,
-    Range,
     RawRecord,
+    RecordRange,
     ShardScan,
     broken,
     group_ranges,
@@ -48,17 +48,17 @@ class Arrow:
         ranges = group_ranges(file.starts, file.nbytes, task_bytes)
         return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], ranges)
 
-    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         # Mapped anew for each range: pages that were read do not stay in memory with it.
         file = _cached(path, file_version(path)).mapped_anew()
-        row = part.first_row
-        for number in range(part.start, min(part.end, len(file.nbytes))):
+        row = record_range.first_row
+        for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
             batch = file.batch(number)
             for start in range(0, batch.num_rows, _ROWS):
                 for record in records_of(batch.slice(start, _ROWS)):
                     yield RawRecord(row, None, None, record)
                     row += 1
-        if row != part.first_row + part.num_records:
+        if row != record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
     def read_row(

@@ -18,7 +18,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RecordRange:
     """A run of whole records of a shard, which a task reads."""
 
     start: int
@@ -45,7 +45,7 @@ class ShardScan:
     sha256: str
     num_records: int
     """Good and bad ones; what is blank is none."""
-    ranges: tuple[Range, ...]
+    ranges: tuple[RecordRange, ...]
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
     marks: Mapping[str, Any] = field(default_factory=dict)
     """By what a reader sees that it is another one (`shard_marks`)."""
@@ -77,7 +77,7 @@ class Container(Protocol):
                 records is unknown.
         """
 
-    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         """The records of a range, in order.
 
         Raises:
@@ -115,29 +115,29 @@ def too_few(path: str, row: int) -> SourceError:
 
 def group_ranges(
     starts: Sequence[int], nbytes: Sequence[int], task_bytes: int
-) -> tuple[Range, ...]:
+) -> tuple[RecordRange, ...]:
     """Ranges of row groups or batches, cut every `task_bytes` or so.
 
     Args:
         starts: number of each group's first row, and of all rows.
         nbytes: of each group.
     """
-    ranges: list[Range] = []
+    ranges: list[RecordRange] = []
     begin, total = 0, 0
     for number, size in enumerate(nbytes):
         total += size
         if total >= task_bytes or number + 1 == len(nbytes):
             first, end = starts[begin], starts[number + 1]
             if end > first:
-                ranges.append(Range(begin, number + 1, first, end - first, total))
+                ranges.append(RecordRange(begin, number + 1, first, end - first, total))
             begin, total = number + 1, 0
     return tuple(ranges)
 
 
-def within(cuts: list[tuple[int, int]]) -> tuple[Range, ...]:
+def within(cuts: list[tuple[int, int]]) -> tuple[RecordRange, ...]:
     """Ranges between neighbouring (start, records before it), without those that are empty."""
     return tuple(
-        Range(start, end, row, until - row)
+        RecordRange(start, end, row, until - row)
         for (start, row), (end, until) in zip(cuts, cuts[1:], strict=False)
         if until > row
     )

@@ -14,8 +14,8 @@ from packidx.records.containers.base import (
     BOM,
     TASK_BYTES,
     Progress,
-    Range,
     RawRecord,
+    RecordRange,
     ShardScan,
     within,
 )
@@ -48,9 +48,11 @@ class Lines:
             counter.add(block)
         return ShardScan(hashing.nbytes, hashing.sha256, *counter.finish())
 
-    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
-        row = part.first_row
-        for offset, line in read_lines(path, part.start, part.end, self._max_record):
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+        row = record_range.first_row
+        for offset, line in read_lines(
+            path, record_range.start, record_range.end, self._max_record
+        ):
             yield RawRecord(row, offset, size_of(line), decoded(line))
             row += 1
 
@@ -197,5 +199,5 @@ class _LineCounter:
         self._records = int(before[-1])
         self._blank = not filled[-1]
 
-    def finish(self) -> tuple[int, tuple[Range, ...]]:
+    def finish(self) -> tuple[int, tuple[RecordRange, ...]]:
         return self._records, within([*self._cuts, (self.offset, self._records)])

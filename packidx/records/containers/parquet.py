@@ -19,8 +19,8 @@ from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
     Progress,
-    Range,
     RawRecord,
+    RecordRange,
     ShardScan,
     broken,
     group_ranges,
@@ -46,15 +46,15 @@ class Parquet:
         ranges = group_ranges(groups.starts, groups.nbytes, task_bytes)
         return ShardScan(hashing.nbytes, hashing.sha256, groups.starts[-1], ranges)
 
-    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         file = _File(path)
-        row = part.first_row
-        for number in range(part.start, min(part.end, file.num_groups)):
+        row = record_range.first_row
+        for number in range(record_range.start, min(record_range.end, file.num_groups)):
             for batch in file.batches(number):
                 for record in records_of(batch):
                     yield RawRecord(row, None, None, record)
                     row += 1
-        if row != part.first_row + part.num_records:
+        if row != record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
     def read_row(

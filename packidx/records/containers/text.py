@@ -14,8 +14,8 @@ from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
     Progress,
-    Range,
     RawRecord,
+    RecordRange,
     ShardScan,
     too_few,
     within,
@@ -51,23 +51,27 @@ class TextContainer:
             return ShardScan(
                 hashing.nbytes, hashing.sha256, number, within([*cuts, (hashing.nbytes, number)])
             )
-        whole = Range(0, hashing.nbytes, 0, number)
+        whole = RecordRange(0, hashing.nbytes, 0, number)
         return ShardScan(hashing.nbytes, hashing.sha256, number, (whole,) if number else ())
 
-    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         plain = self._codec is None
         with _named(path):
             header = self._text.header(self._blocks(path))
-            blocks = file_blocks(path, part.start, part.end) if plain else self._blocks(path)
-            records = self._text.records(blocks, part.start if plain else 0, plain, header)
-            row = part.first_row
-            for offset, nbytes, record in itertools.islice(records, part.num_records):
+            blocks = (
+                file_blocks(path, record_range.start, record_range.end)
+                if plain
+                else self._blocks(path)
+            )
+            records = self._text.records(blocks, record_range.start if plain else 0, plain, header)
+            row = record_range.first_row
+            for offset, nbytes, record in itertools.islice(records, record_range.num_records):
                 if plain:
                     yield RawRecord(row, offset, nbytes, record)
                 else:
                     yield RawRecord(row, None, None, record)
                 row += 1
-        if row < part.first_row + part.num_records:
+        if row < record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
     def read_row(

@@ -60,7 +60,7 @@ def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -
     for kind in LIST_KEYS:
         key, _ = media_entries(record, kind)
         if key is not None:
-            placed[key], named = _placed(record[key], find), True
+            placed[key], named = _located(record[key], find), True
     for key in TURN_KEYS:
         if isinstance(record.get(key), list):
             placed[key] = turns = [_turn(turn, find) for turn in record[key]]
@@ -114,16 +114,16 @@ def _finder(sample: Members) -> Find:
     return find
 
 
-def _placed(entry: Any, find: Find, depth: int = 0) -> Any:
+def _located(entry: Any, find: Find, depth: int = 0) -> Any:
     if isinstance(entry, str):
         found = find(entry)
         return entry if found is None else found
     if depth == _MAX_DEPTH:
         return entry
     if isinstance(entry, list):
-        return [_placed(one, find, depth + 1) for one in entry]
+        return [_located(one, find, depth + 1) for one in entry]
     if isinstance(entry, dict):
-        return {k: _placed(v, find, depth + 1) if k in _PLACES else v for k, v in entry.items()}
+        return {k: _located(v, find, depth + 1) if k in _PLACES else v for k, v in entry.items()}
     return entry
 
 
@@ -131,7 +131,7 @@ def _turn(turn: Any, find: Find) -> Any:
     name, content = _content(turn)
     if not isinstance(content, list):
         return turn
-    parts = [_placed(part, find) if part_kind(part) in LIST_KEYS else part for part in content]
+    parts = [_located(part, find) if part_kind(part) in LIST_KEYS else part for part in content]
     return {**turn, name: parts}
 
 

@@ -11,7 +11,7 @@ from typing import IO
 
 from packidx.errors import BadRecord
 from packidx.io import ranges, storage, urls
-from packidx.io.ranges import Extent, Window
+from packidx.io.ranges import Extent, ReadAhead
 from packidx.io.storage import unreadable
 from packidx.records.media.inside import InRoot, open_regular
 from packidx.records.media.lmdb_store import read_value, split_reference
@@ -93,7 +93,7 @@ def _open_url(url: str, label: str) -> tuple[IO[bytes], int]:
         if len(head) < ranges.BLOCK:
             return io.BytesIO(head), len(head)
         nbytes = storage.stat(url).nbytes
-    return Extent(Window(url, nbytes, gap=_GAP, head=head), 0, nbytes).open(), nbytes
+    return Extent(ReadAhead(url, nbytes, gap=_GAP, head=head), 0, nbytes).open(), nbytes
 
 
 @contextlib.contextmanager

@@ -49,14 +49,14 @@ def open_regular(path: str, root: str | None, label: str) -> tuple[int, os.stat_
         status = os.fstat(handle)
         _check_regular(status)
         if root is not None:
-            _check_inside(_place_of(handle, path, status), root, label)
+            _check_inside(_real_location(handle, path, status), root, label)
     except BaseException:
         os.close(handle)
         raise
     return handle, status
 
 
-def _place_of(handle: int, path: str, status: os.stat_result) -> str:
+def _real_location(handle: int, path: str, status: os.stat_result) -> str:
     """The real path of what was opened as `path`."""
     if _HAS_PROC:
         return os.readlink(f"/proc/self/fd/{handle}")

@@ -37,7 +37,7 @@ from packidx.records.media.references import (
 from packidx.records.media.video import Video
 
 __all__ = [
-    "check_place",
+    "check_reference",
     "forget_sizes",
     "image_size",
     "media_size",
@@ -63,7 +63,7 @@ def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
         if media.kind == "image" and media.height * media.width > MAX_PIXELS:
             size = f"{media.height} x {media.width}"
             raise BadRecord("media_too_large", f"an image is stated to have {size} pixels")
-        check_place(media, root)
+        check_reference(media, root)
         return media.height, media.width
     if media.kind != "image":
         refs = media.ref if isinstance(media.ref, list | tuple) else [media.ref]
@@ -82,7 +82,7 @@ def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
     raise BadRecord(answer.reason, answer.detail)
 
 
-def check_place(media: Media, root: MediaRoot) -> None:
+def check_reference(media: Media, root: MediaRoot) -> None:
     """Refuse a reference that the reader will refuse, without looking at the file.
 
     Raises:

@@ -64,7 +64,7 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes | InRoot:
         ref = _path_of_url(ref)
         _check_name(ref)
     path, key = split_reference(ref) or (ref, None)
-    return _placed(path, key, root)
+    return _located(path, key, root)
 
 
 def _check_name(ref: str) -> None:
@@ -77,7 +77,7 @@ def _check_name(ref: str) -> None:
         raise BadRecord("missing_media", f"{shortened(ref)!r} is no path")
 
 
-def _placed(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
+def _located(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
     """A path, or what a relative one means below a URL, with the key in a database."""
     path = urls.join(root.folder, ref)
     suffix = "" if key is None else SEPARATOR + key

@@ -27,7 +27,7 @@ from packidx.records.sources.kinds import KNOWN, is_small, mix_in_file, required
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
 
-def expand_sources(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
+def find_shards(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
     All of these may be URLs of an object store.
@@ -170,7 +170,7 @@ def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> 
 def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
     """The shards of one data set, by the names that their files give them."""
     shards = []
-    for place in data_set.places:
+    for place in data_set.locations:
         inner = _strip_scheme(place)
         if storage.is_file(inner):
             found = _single(place, inner, data_set.layout, data_set.data_type)

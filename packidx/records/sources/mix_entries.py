@@ -34,7 +34,7 @@ class DataSet:
 
     name: str | None
     """None: the mix gives it none."""
-    places: tuple[str, ...]
+    locations: tuple[str, ...]
     """Files, globs or folders, seen from the working directory."""
     layout: Layout
     data_type: str | None = None
@@ -42,7 +42,7 @@ class DataSet:
 
     def described(self, path: str) -> str:
         """How an error calls this data set of the mix at `path`."""
-        return f"{path}, data set {self.name or self.places[0]!r}"
+        return f"{path}, data set {self.name or self.locations[0]!r}"
 
 
 def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> DataSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from packidx.io.ranges import Window
+from packidx.io.ranges import ReadAhead
 
 
 class Stream:
@@ -56,30 +56,30 @@ class Stream:
             yield piece
 
 
-class Places(Stream):
+class SkippingStream(Stream):
     """Bytes of a file that are read when they are taken; what is skipped is not read.
 
     Args:
-        window: onto the file.
+        read_ahead: onto the file.
         at: where it begins.
         taken: called with what is read.
     """
 
     def __init__(
-        self, window: Window, at: int = 0, taken: Callable[[bytes], None] | None = None
+        self, read_ahead: ReadAhead, at: int = 0, taken: Callable[[bytes], None] | None = None
     ) -> None:
         super().__init__(iter(()), at)
-        self._window, self._taken = window, taken
+        self._read_ahead, self._taken = read_ahead, taken
 
     def take(self, nbytes: int) -> bytes:
-        data = self._window.read(self.at, nbytes)
+        data = self._read_ahead.read(self.at, nbytes)
         self.at += len(data)
         if self._taken is not None:
             self._taken(data)
         return data
 
     def skip(self, nbytes: int) -> int:
-        passed = min(nbytes, self._window.end - self.at)
+        passed = min(nbytes, self._read_ahead.end - self.at)
         self.at += passed
         return passed
 

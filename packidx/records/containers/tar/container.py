@@ -21,18 +21,18 @@ from typing import Any
 import numpy as np
 
 from packidx.errors import SourceError
-from packidx.io.ranges import Extent, Window
+from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
     Progress,
-    Range,
     RawRecord,
+    RecordRange,
     ShardScan,
     too_few,
 )
 from packidx.records.containers.blocks import Hashing, file_version, read_bytes
-from packidx.records.containers.tar.blocks import Places, Stream
+from packidx.records.containers.tar.blocks import SkippingStream, Stream
 from packidx.records.containers.tar.samples import (
     RECORD,
     Sample,
@@ -62,7 +62,7 @@ _SCAN_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class TarRange(Range):
+class TarRange(RecordRange):
     """A run of samples of a tar."""
 
     repeated: tuple[int, ...] = ()
@@ -78,7 +78,7 @@ class Tar:
         hashing, keys, cuts = Hashing(), _Keys(), _Cuts(task_bytes)
         passed = progress or nothing
         nbytes, at = file_version(path)[0], 0
-        stream = Places(Window(path, nbytes, _SCAN_BLOCK), 0, hashing.add)
+        stream = SkippingStream(ReadAhead(path, nbytes, _SCAN_BLOCK), 0, hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(members(stream, content=is_record, whole=True)):
@@ -92,23 +92,25 @@ class Tar:
         ranges = cuts.finish(keys.repeated())
         return ShardScan(nbytes, hashing.sha256, cuts.number, ranges)
 
-    def read(self, path: str, part: Range) -> Iterator[RawRecord]:
-        repeated = frozenset(part.repeated if isinstance(part, TarRange) else ())
-        window = Window(path, part.end)
-        row = part.first_row
-        found = members(Places(window, part.start), content=is_record, whole=False)
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+        repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
+        read_ahead = ReadAhead(path, record_range.end)
+        row = record_range.first_row
+        found = members(
+            SkippingStream(read_ahead, record_range.start), content=is_record, whole=False
+        )
         try:
             for sample in samples_of(found):
                 for member in sample.extensions.values():
                     if member.data is None:
-                        member.data = Extent(window, member.offset, member.nbytes)
+                        member.data = Extent(read_ahead, member.offset, member.nbytes)
                 record = duplicate(sample) if row in repeated else decoded(sample)
                 key = sample.key if is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
                 row += 1
         except BrokenFile as error:
             raise SourceError(f"{path}: {error}; restore the shard") from None
-        if row < part.first_row + part.num_records:
+        if row < record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
     def read_row(
