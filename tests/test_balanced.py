@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
-from packidx.pack.strategies.balanced import Deal, balanced, deal, length_correlation
+from packidx.pack.runs import PackRuns
+from packidx.pack.strategies.balanced import DealRule, balanced, deal_evenly, length_correlation
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.pack.strategies.worst_fit import worst_fit_decreasing
 
@@ -31,12 +31,12 @@ def problems() -> st.SearchStrategy[tuple[list[int], int]]:
     )
 
 
-def packs_of(records: Records, histogram: Histogram) -> list[list[int]]:
+def packs_of(runs: PackRuns, histogram: Histogram) -> list[list[int]]:
     """The lengths in each pack by position; fails unless every place is taken exactly once."""
     dealt = np.repeat(histogram.lengths, histogram.counts).tolist()
-    packs: list[dict[int, int]] = [{} for _ in range(records.total_packs)]
+    packs: list[dict[int, int]] = [{} for _ in range(runs.total_packs)]
     at = 0
-    columns = (records.first_pack, records.num_packs, records.per_pack, records.position)
+    columns = (runs.first_pack, runs.num_packs, runs.per_pack, runs.position)
     for first, count, each, position in zip(*(c.tolist() for c in columns), strict=True):
         for pack in packs[first : first + count]:
             for nth in range(each):
@@ -60,8 +60,8 @@ def emptiest_first(lengths: list[int], capacity: int) -> list[int]:
     return sorted(heap)
 
 
-def dealt_item_by_item(lengths: list[int], capacity: int, rule: Deal) -> list[int]:
-    """The rule of `deal` for one sample after another: what each used pack holds, sorted."""
+def dealt_item_by_item(lengths: list[int], capacity: int, rule: DealRule) -> list[int]:
+    """The rule of `deal_evenly` for one sample after another: what each used pack holds, sorted."""
     rooms = [capacity] * rule.num_packs
     for length in sorted(lengths, reverse=True):
         enough = length - 1 if length >= rule.until else rule.times * length
@@ -134,8 +134,8 @@ def test_a_deal_fills_packs_as_the_rule_item_by_item_does(
 ) -> None:
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
-    rule = Deal(num_packs, until, times)
-    plan = deal(histogram, capacity, rule, len(lengths) + num_packs)
+    rule = DealRule(num_packs, until, times)
+    plan = deal_evenly(histogram, capacity, rule, len(lengths) + num_packs)
     assert plan is not None
     packs = packs_of(plan, histogram)
     assert all(packs)
@@ -146,8 +146,8 @@ def test_a_deal_fills_packs_as_the_rule_item_by_item_does(
 def test_a_deal_fills_packs_as_the_rule_item_by_item_does_at_scale(times: int) -> None:
     lengths = log_normal(10_000, 300, 0.8)
     histogram = Histogram.of(lengths)
-    rule = Deal(600, 700, times)
-    plan = deal(histogram, 8192, rule, 10_000)
+    rule = DealRule(600, 700, times)
+    plan = deal_evenly(histogram, 8192, rule, 10_000)
     assert plan is not None
     expected = dealt_item_by_item(lengths.tolist(), 8192, rule)
     assert sorted(map(sum, packs_of(plan, histogram))) == expected
@@ -226,7 +226,7 @@ def test_no_samples_need_no_packs() -> None:
 @pytest.mark.parametrize("plan", [balanced, worst_fit_decreasing])
 @pytest.mark.parametrize("lengths", [[11], [0, 3], [-1]])
 def test_lengths_outside_the_capacity_are_refused(
-    plan: Callable[[Histogram, int], Records], lengths: list[int]
+    plan: Callable[[Histogram, int], PackRuns], lengths: list[int]
 ) -> None:
     values, counts = np.unique(lengths, return_counts=True)
     with pytest.raises(ValueError, match="capacity"):

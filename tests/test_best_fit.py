@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 
 CAPACITIES = st.integers(1, 60)
@@ -34,12 +34,12 @@ def item_level_rooms(lengths: list[int], capacity: int) -> list[int]:
     return rooms
 
 
-def rooms_of(records: Records, histogram: Histogram, capacity: int) -> list[int]:
+def rooms_of(runs: PackRuns, histogram: Histogram, capacity: int) -> list[int]:
     """The same out of a plan on counts."""
-    rooms = np.full(records.total_packs, capacity)
+    rooms = np.full(runs.total_packs, capacity)
     dealt = np.repeat(histogram.lengths, histogram.counts)
     at = 0
-    columns = (records.first_pack, records.num_packs, records.per_pack)
+    columns = (runs.first_pack, runs.num_packs, runs.per_pack)
     for first, packs, each in zip(*columns, strict=True):
         used = dealt[at : at + packs * each].reshape(packs, each).sum(axis=1)
         rooms[first : first + packs] -= used
@@ -51,28 +51,28 @@ def rooms_of(records: Records, histogram: Histogram, capacity: int) -> list[int]
 def test_counts_fill_packs_exactly_as_items_do(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
-    records = best_fit_decreasing(histogram, capacity)
-    assert rooms_of(records, histogram, capacity) == item_level_rooms(lengths, capacity)
+    runs = best_fit_decreasing(histogram, capacity)
+    assert rooms_of(runs, histogram, capacity) == item_level_rooms(lengths, capacity)
 
 
 def test_counts_fill_packs_exactly_as_items_do_at_scale() -> None:
     rng = np.random.default_rng(0)
     lengths = np.clip(np.exp(rng.normal(np.log(800), 1, 20_000)), 16, 8192).astype(np.int64)
     histogram = Histogram.of(lengths)
-    records = best_fit_decreasing(histogram, 8192)
-    assert rooms_of(records, histogram, 8192) == item_level_rooms(lengths.tolist(), 8192)
+    runs = best_fit_decreasing(histogram, 8192)
+    assert rooms_of(runs, histogram, 8192) == item_level_rooms(lengths.tolist(), 8192)
 
 
 @given(problems())
 def test_records_place_every_sample_within_capacity(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
-    records = best_fit_decreasing(histogram, capacity)
+    runs = best_fit_decreasing(histogram, capacity)
     dealt = np.repeat(histogram.lengths, histogram.counts)
-    used = np.zeros(records.total_packs, int)
-    held = np.zeros(records.total_packs, int)
+    used = np.zeros(runs.total_packs, int)
+    held = np.zeros(runs.total_packs, int)
     at = 0
-    columns = (records.first_pack, records.num_packs, records.per_pack, records.position)
+    columns = (runs.first_pack, runs.num_packs, runs.per_pack, runs.position)
     for first, packs, each, position in zip(*columns, strict=True):
         for pack in range(first, first + packs):
             assert held[pack] == position

@@ -19,7 +19,7 @@ from packidx import estimate_lengths, plan_packs
 from packidx.errors import FormatError, OptionError
 from packidx.estimate.calibrate import _draw, _quotas
 from packidx.pack.histogram import Histogram
-from packidx.pack.slots import expand
+from packidx.pack.slots import deal_into
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.plan.margin import calibrated_margin
 
@@ -220,7 +220,7 @@ def overflowing(guesses: Ints, truths: Ints, planned: int, seed: int = 0) -> tup
     """(packs that hold more than the capacity, packs) of a plan by the real planner."""
     fitting = guesses <= planned
     guesses, truths = guesses[fitting], truths[fitting]
-    slots = expand(best_fit_decreasing(Histogram.of(guesses), planned), guesses, seed)
+    slots = deal_into(best_fit_decreasing(Histogram.of(guesses), planned), guesses, seed)
     sums = np.bincount(slots.pack, truths[slots.item])
     return int((sums > CAPACITY).sum()), len(sums)
 

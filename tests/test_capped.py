@@ -16,7 +16,7 @@ from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.pack.strategies.caps import capped as module
 from packidx.pack.strategies.caps.bounds import joint_bound, volume_packs
 from packidx.pack.strategies.caps.capped import alternatives, capped
-from packidx.pack.strategies.caps.rooms import Rooms, best_fit_in_all, deal
+from packidx.pack.strategies.caps.rooms import Rooms, assign_rooms, best_fit_in_all
 from packidx.pack.strategies.caps.swaps import swap
 
 NAMES = ("tokens", "num_images", "vision_patches", "samples")
@@ -63,7 +63,7 @@ def test_a_start_that_breaks_limits_is_repaired(problem: Problem, data: st.DataO
 def test_deal_never_overfills(problem: Problem, key: int) -> None:
     sizes, limits = problem
     rooms = Rooms(max(1, volume_packs(sizes, limits) // 2), limits)
-    pack = deal(sizes, rooms, key)
+    pack = assign_rooms(sizes, rooms, key)
     left = np.repeat(limits[None], rooms.num_packs, axis=0)
     np.subtract.at(left, pack[pack >= 0], sizes[pack >= 0])
     assert (left >= 0).all() and np.array_equal(left.T, rooms.rooms)
@@ -136,8 +136,8 @@ def test_where_no_limit_binds_the_plan_is_that_for_tokens() -> None:
     loose = np.array([8192, 10_000, 10**9])
     plans = list(alternatives(sizes, loose, 3))
     assert [name for name, _ in plans] == ["tokens"]
-    records = best_fit_decreasing(Histogram.of(sizes[:, 0]), 8192)
-    assert assert_plan(plans[0][1], sizes, loose) == records.total_packs
+    runs = best_fit_decreasing(Histogram.of(sizes[:, 0]), 8192)
+    assert assert_plan(plans[0][1], sizes, loose) == runs.total_packs
     start = np.arange(len(sizes))
     assert np.array_equal(packed(sizes, loose, 3, start), start)
 

@@ -10,22 +10,22 @@ from small_problems import optimum, tiny_problems
 
 from packidx.pack.bounds import lower_bound, volume_bound
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.pack.strategies.lp import column_generation
 from packidx.pack.strategies.lp.column_generation import linear_plan
-from packidx.pack.strategies.lp.dealing import deal
+from packidx.pack.strategies.lp.dealing import fill_patterns
 from packidx.pack.strategies.lp.knapsack import Knapsack
 from packidx.pack.strategies.lp.relaxation import by_classes, by_knots
 
 
-def check(records: Records, histogram: Histogram, capacity: int) -> None:
+def check(runs: PackRuns, histogram: Histogram, capacity: int) -> None:
     """Every sample placed once, in order, within the capacity; no empty pack."""
     dealt = np.repeat(histogram.lengths, histogram.counts)
-    used = np.zeros(records.total_packs, np.int64)
-    held = np.zeros(records.total_packs, np.int64)
+    used = np.zeros(runs.total_packs, np.int64)
+    held = np.zeros(runs.total_packs, np.int64)
     at = 0
-    columns = (records.first_pack, records.num_packs, records.per_pack, records.position)
+    columns = (runs.first_pack, runs.num_packs, runs.per_pack, runs.position)
     for first, packs, each, position in zip(*(c.tolist() for c in columns), strict=True):
         run = slice(first, first + packs)
         samples = dealt[at : at + packs * each]
@@ -35,7 +35,7 @@ def check(records: Records, histogram: Histogram, capacity: int) -> None:
         held[run] += each
         at += packs * each
     assert at == len(dealt)
-    assert records.total_packs == 0 or (used.max() <= capacity and held.min() > 0)
+    assert runs.total_packs == 0 or (used.max() <= capacity and held.min() > 0)
 
 
 def uniform(low: float, high: float, num: int, capacity: int) -> Histogram:
@@ -49,9 +49,9 @@ def test_bound_optimum_and_plan_stand_in_this_order(problem: tuple[list[int], in
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
     plan = linear_plan(histogram, capacity)
-    assert plan.bound <= optimum(lengths, capacity) <= plan.records.total_packs
-    assert plan.records.total_packs <= best_fit_decreasing(histogram, capacity).total_packs
-    check(plan.records, histogram, capacity)
+    assert plan.bound <= optimum(lengths, capacity) <= plan.runs.total_packs
+    assert plan.runs.total_packs <= best_fit_decreasing(histogram, capacity).total_packs
+    check(plan.runs, histogram, capacity)
 
 
 @given(
@@ -65,13 +65,13 @@ def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num
     """Coarse relaxations, with sand: the bound below any plan, the plan complete."""
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
-    records = column_generation._plan(histogram, capacity, max(num, 4))
-    check(records, histogram, capacity)
+    runs = column_generation._plan(histogram, capacity, max(num, 4))
+    check(runs, histogram, capacity)
     relaxation = by_knots(histogram, capacity, num)
     if relaxation is not None:
         bound = column_generation._Generation(relaxation, 1 << 40).bound
         best = best_fit_decreasing(histogram, capacity).total_packs
-        assert bound <= min(best, records.total_packs)
+        assert bound <= min(best, runs.total_packs)
 
 
 @given(tiny_problems())
@@ -123,18 +123,18 @@ def test_the_knapsack_finds_the_best_pack(
 def test_slots_take_samples_of_their_class_then_of_the_next() -> None:
     """Three packs of classes 60 + 40; two long samples, so a shorter one takes the third slot."""
     histogram = Histogram.of(np.array([55, 60, 40, 39, 38, 20, 3]))
-    records = deal(histogram, 100, np.array([60, 40]), np.array([[0, 1]]), np.array([3]))
-    check(records, histogram, 100)
-    assert records.total_packs == 3  # 60 + 39 (+ nothing), 55 + 38 + 3, 40 + 20
+    runs = fill_patterns(histogram, 100, np.array([60, 40]), np.array([[0, 1]]), np.array([3]))
+    check(runs, histogram, 100)
+    assert runs.total_packs == 3  # 60 + 39 (+ nothing), 55 + 38 + 3, 40 + 20
 
 
 def test_packs_without_samples_are_left_out() -> None:
     histogram = Histogram.of(np.array([60, 40]))
-    records = deal(
+    runs = fill_patterns(
         histogram, 100, np.array([60, 40]), np.array([[0, 1], [0, -1]]), np.array([2, 9])
     )
-    check(records, histogram, 100)
-    assert records.total_packs <= 2
+    check(runs, histogram, 100)
+    assert runs.total_packs <= 2
 
 
 @pytest.mark.parametrize(("num", "share"), [(20_000, 0.94), (500, 0.95)])
@@ -142,10 +142,10 @@ def test_a_quarter_to_a_half_takes_far_fewer_packs(num: int, share: float) -> No
     histogram = uniform(0.25, 0.5, num, 8192)
     best = best_fit_decreasing(histogram, 8192).total_packs
     plan = linear_plan(histogram, 8192)
-    check(plan.records, histogram, 8192)
-    assert plan.records.total_packs <= share * best
+    check(plan.runs, histogram, 8192)
+    assert plan.runs.total_packs <= share * best
     assert plan.bound > lower_bound(histogram, 8192)[0]
-    assert plan.records.total_packs <= 1.006 * plan.bound
+    assert plan.runs.total_packs <= 1.006 * plan.bound
 
 
 def test_sand_fills_what_the_patterns_leave() -> None:
@@ -156,13 +156,13 @@ def test_sand_fills_what_the_patterns_leave() -> None:
     lengths = np.concatenate([np.repeat(long.lengths, long.counts), short])
     histogram = Histogram.of(lengths)
     plan = linear_plan(histogram, 1024)
-    check(plan.records, histogram, 1024)
+    check(plan.runs, histogram, 1024)
     assert plan.bound >= linear_plan(long, 1024).bound
     relaxation = by_knots(histogram, 1024, 32)
     assert relaxation is not None and relaxation.sand > 0
     bound = column_generation._Generation(relaxation, 1 << 40).bound
     assert bound >= 0.999 * volume_bound(histogram, 1024)
-    assert plan.records.total_packs <= 1.01 * plan.bound
+    assert plan.runs.total_packs <= 1.01 * plan.bound
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_sand_fills_what_the_patterns_leave() -> None:
 def test_odd_problems_are_proven(lengths: list[int], capacity: int, packs: int) -> None:
     histogram = Histogram.of(np.array(lengths))
     plan = linear_plan(histogram, capacity)
-    check(plan.records, histogram, capacity)
-    assert (plan.bound, plan.records.total_packs) == (packs, packs)
+    check(plan.runs, histogram, capacity)
+    assert (plan.bound, plan.runs.total_packs) == (packs, packs)
 
 
 def test_no_sample_needs_no_pack() -> None:
     plan = linear_plan(Histogram.of(np.empty(0, np.int64)), 10)
-    assert (plan.bound, plan.records.total_packs) == (0, 0)
+    assert (plan.bound, plan.runs.total_packs) == (0, 0)
 
 
 def test_a_large_capacity_is_counted_in_larger_units() -> None:
@@ -196,8 +196,8 @@ def test_a_large_capacity_is_counted_in_larger_units() -> None:
     relaxation = by_knots(histogram, capacity, 32)
     assert relaxation is not None and relaxation.room < capacity
     plan = linear_plan(histogram, capacity)
-    check(plan.records, histogram, capacity)
-    assert plan.records.total_packs <= 1.02 * plan.bound
+    check(plan.runs, histogram, capacity)
+    assert plan.runs.total_packs <= 1.02 * plan.bound
 
 
 def test_larger_units_do_not_keep_out_what_fits() -> None:
@@ -227,10 +227,10 @@ def test_the_same_plan_twice_and_a_target_ends_the_search() -> None:
     one, two = linear_plan(histogram, 1_024), linear_plan(histogram, 1_024)
     assert one.bound == two.bound
     for column in ("first_pack", "num_packs", "per_pack", "position"):
-        assert (getattr(one.records, column) == getattr(two.records, column)).all()
+        assert (getattr(one.runs, column) == getattr(two.runs, column)).all()
     ended = linear_plan(histogram, 1_024, target=one.bound)
     assert ended.bound == one.bound
-    assert ended.records.total_packs == best_fit_decreasing(histogram, 1_024).total_packs
+    assert ended.runs.total_packs == best_fit_decreasing(histogram, 1_024).total_packs
 
 
 def test_lengths_above_the_capacity_are_refused() -> None:

@@ -13,7 +13,7 @@ from vlm_mix import SOURCES, vlm_mix
 from packidx.errors import OptionError
 from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
 from packidx.pack.histogram import Histogram
-from packidx.pack.slots import expand
+from packidx.pack.slots import deal_into
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.permutation import permutation
 from packidx.plan.schedule import pack_order as module
@@ -29,7 +29,7 @@ def mix() -> Packs:
     """21,000 packs of text, images and video: 40 steps of 512."""
     samples = vlm_mix(140_000)
     lengths = samples["length"]
-    slots = expand(best_fit_decreasing(Histogram.of(lengths), 8192), lengths, 1)
+    slots = deal_into(best_fit_decreasing(Histogram.of(lengths), 8192), lengths, 1)
 
     def total(values: np.ndarray) -> np.ndarray:
         sums = np.bincount(slots.pack, values[slots.item], slots.num_packs)

@@ -15,7 +15,7 @@ from packidx.format.parquet import as_arrow
 from packidx.format.schema import LENGTHS
 
 
-class Rows:
+class LengthsRows:
     """Rows of a lengths table in ascending order of `sample_id`.
 
     Attributes:
@@ -116,10 +116,10 @@ class Rows:
             return np.ones(self.num_rows, bool)
         return (self.frame.get_column("status") == "ok").fill_null(False).to_numpy()
 
-    def slice(self, start: int, stop: int, columns: Sequence[str]) -> Rows:
+    def slice(self, start: int, stop: int, columns: Sequence[str]) -> LengthsRows:
         """Rows start .. stop - 1 of these rows and some of their columns."""
         frame = self.frame.select(n for n in self.frame.columns if n in columns or n == "sample_id")
-        return Rows(self.uri, self.start + start, frame.slice(start, stop - start))
+        return LengthsRows(self.uri, self.start + start, frame.slice(start, stop - start))
 
     def ints(self, name: str, rows: Ints | None = None) -> tuple[Int64s, Bools | None]:
         """Column `name`, all of it or at `rows`, as int64 with 0 for null.
@@ -146,7 +146,7 @@ class Rows:
     def chunks(self, name: str) -> Iterator[pa.Array]:
         """Column `name` as `arrow` gives it, in the chunks in which it is stored."""
         for chunk in self.frame.get_column(name).get_chunks():
-            yield Rows(self.uri, self.start, chunk.to_frame()).arrow(name)
+            yield LengthsRows(self.uri, self.start, chunk.to_frame()).arrow(name)
 
     def take(self, name: str, rows: Ints) -> pa.Array:
         """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""

@@ -24,7 +24,7 @@ from packidx.io import urls
 from packidx.io.copies import Part, local_copies, overlapped, unsound_file
 from packidx.lengths.footers import RowGroup, groups_in_order, known_names, read_footer, readable
 from packidx.lengths.open import HELP, find_table
-from packidx.lengths.rows import Rows, typed
+from packidx.lengths.rows import LengthsRows, typed
 
 
 class Lengths:
@@ -62,13 +62,13 @@ class Lengths:
                 f"{uri} has {self.num_samples} rows, its manifest says "
                 f"{manifest['num_samples']}: run `packidx estimate` again"
             )
-        self._whole: Rows | None = None
+        self._whole: LengthsRows | None = None
         self._groups = groups_in_order(self._footers, "sample_id" in self.columns)
         self._starts = [group.start for group in self._groups or ()]
         self._digests: dict[str, ColumnDigest] = {}
         self._digested = 0
 
-    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Rows:
+    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> LengthsRows:
         """Rows start .. stop - 1 in order of `sample_id`, of all known columns or of some.
 
         Raises:
@@ -89,7 +89,7 @@ class Lengths:
             tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
         skipped = start - found[0].start if found else 0
         frame = _frame(tables, wanted).slice(skipped, stop - start)
-        rows = Rows(self.uri, start, frame.with_columns(_typed(frame, self.uri)))
+        rows = LengthsRows(self.uri, start, frame.with_columns(_typed(frame, self.uri)))
         if "sample_id" in wanted:
             rows.check_ids()
         return rows
@@ -113,7 +113,7 @@ class Lengths:
         parts = [[name, self._digests[name].hexdigest()] for name in self.columns]
         return digest(canonical_json(parts))
 
-    def note(self, rows: Rows) -> None:
+    def note(self, rows: LengthsRows) -> None:
         """Take the next rows into a bare table's fingerprint; others than the next are left out."""
         if self.manifest is not None or rows.start != self._digested:
             return
@@ -180,7 +180,7 @@ class Lengths:
             table = table.take(np.argsort(ids, kind="stable"))
         return table
 
-    def _read_unordered(self) -> Rows:
+    def _read_unordered(self) -> LengthsRows:
         """The whole table, sorted: its row groups say nothing of the order of its samples."""
         with self.local_files() as copies, readable(self.uri):
             tables = [
@@ -194,7 +194,7 @@ class Lengths:
             raise FormatError(
                 f"{self.uri}: {ids.null_count()} sample_id are null: give every sample its own"
             )
-        rows = Rows(self.uri, 0, frame.sort("sample_id"))
+        rows = LengthsRows(self.uri, 0, frame.sort("sample_id"))
         rows.check_ids()
         return rows
 

@@ -1,4 +1,4 @@
-"""A plan as run-length records: what every strategy on counts returns."""
+"""A plan as runs of equal packs: what every strategy on counts returns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
-    """A plan as run-length records: each of `num_packs` packs gets `per_pack` equal samples.
+class PackRuns:
+    """A plan as runs of packs: each of `num_packs` packs gets `per_pack` equal samples.
 
-    Records stand in the order in which the samples, sorted by length descending, are dealt out.
+    Runs stand in the order in which the samples, sorted by length descending, are dealt out.
 
     Attributes:
-        first_pack: int64 [n], the lowest pack number of the record's run of packs.
+        first_pack: int64 [n], the lowest pack number of the run.
         num_packs: int64 [n].
         per_pack: int64 [n].
         position: int64 [n], samples that each of these packs holds already.

@@ -1,4 +1,4 @@
-"""From run-length records to every sample's place: no joins, no Python per sample."""
+"""From runs of packs to every sample's slot: no joins, no Python per sample."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 from packidx.permutation import BijectiveMix, permutation, permuted
 
 _SORTED = 1 << 20  # items sorted at a time
-_CHUNK = 1 << 16  # slots expanded at a time: they stay in the processor's cache
+_CHUNK = 1 << 16  # slots dealt at a time: they stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SlotChunk:
     """Slots that follow one another, all arrays int [n].
 
     Attributes:
         slots: which ones.
         pack: provisional pack numbers.
-        position: places in these.
+        position: positions in these.
         length: of the items as they were planned; None where this is not known without them.
     """
 
@@ -37,14 +37,14 @@ class Run:
 
 
 class Dealt(NamedTuple):
-    """Records, and the length of each one's items, int64 [records]."""
+    """Runs of packs, and the length of each one's items, int64 [runs]."""
 
-    records: Records
+    runs: PackRuns
     length: Int64s
 
 
 class Slots:
-    """Every item's place, in the order in which items are dealt out.
+    """Every item's slot, in the order in which items are dealt out.
 
     Attributes:
         item: int32 [n].
@@ -57,40 +57,40 @@ class Slots:
         self,
         item: Int32s,
         num_packs: int,
-        places: Dealt | tuple[Ints, Ints],
+        slots: Dealt | tuple[Ints, Ints],
         sums: tuple[Int64s, Int64s, Int64s] | None = None,
     ) -> None:
         self.item, self.num_packs, self.sums = item, num_packs, sums
-        self._places = places
+        self._slots = slots
 
     def with_items(self, item: Int32s) -> Slots:
-        """The same places for other items of the same lengths."""
-        return Slots(item, self.num_packs, self._places, self.sums)
+        """The same slots for other items of the same lengths."""
+        return Slots(item, self.num_packs, self._slots, self.sums)
 
-    def runs(self) -> Iterator[Run]:
-        """All slots in runs that fit the cache."""
-        if isinstance(self._places, Dealt):
-            yield from _expanded(*self._places)
+    def chunks(self) -> Iterator[SlotChunk]:
+        """All slots in chunks that fit the cache."""
+        if isinstance(self._slots, Dealt):
+            yield from _chunks_of_slots(*self._slots)
             return
-        pack, position = self._places
+        pack, position = self._slots
         for begin in range(0, len(self.item), _CHUNK):
-            run = slice(begin, begin + _CHUNK)
-            yield Run(run, pack[run], position[run], None)
+            slots = slice(begin, begin + _CHUNK)
+            yield SlotChunk(slots, pack[slots], position[slots], None)
 
     @cached_property
     def pack(self) -> Int32s:
         """int32 [n], provisional pack number of each slot."""
         out = np.empty(len(self.item), np.int32)
-        for run in self.runs():
-            out[run.slots] = run.pack
+        for chunk in self.chunks():
+            out[chunk.slots] = chunk.pack
         return out
 
     @cached_property
     def position(self) -> Int32s:
-        """int32 [n], place of each slot in its pack."""
+        """int32 [n], position of each slot in its pack."""
         out = np.empty(len(self.item), np.int32)
-        for run in self.runs():
-            out[run.slots] = run.position
+        for chunk in self.chunks():
+            out[chunk.slots] = chunk.position
         return out
 
 
@@ -145,65 +145,66 @@ def _sorted(lengths: NDArray[np.integer], longest: int, key: int) -> Int32s:
     return order.astype(np.int32)
 
 
-def expand(records: Records, lengths: NDArray[np.integer], key: int) -> Slots:
-    """Deal items of `lengths` [n], seeded by `key`, to the places of `records`."""
+def deal_into(runs: PackRuns, lengths: NDArray[np.integer], key: int) -> Slots:
+    """Deal items of `lengths` [n], seeded by `key`, to the slots of `runs`."""
     item = deal_order(lengths, key)
-    counts = records.num_packs * records.per_pack
-    of_record = lengths[item[np.cumsum(counts) - counts]].astype(np.int64)
-    sums = _sums(records, of_record)
-    return Slots(item, records.total_packs, Dealt(records, of_record), sums)
+    counts = runs.num_packs * runs.per_pack
+    of_run = lengths[item[np.cumsum(counts) - counts]].astype(np.int64)
+    sums = _sums(runs, of_run)
+    return Slots(item, runs.total_packs, Dealt(runs, of_run), sums)
 
 
-def _expanded(records: Records, lengths: Int64s) -> Iterator[Run]:
-    """Runs of slots of `records`, whose items are of `lengths`, int64 [records]."""
-    counts = records.num_packs * records.per_pack
+def _chunks_of_slots(runs: PackRuns, lengths: Int64s) -> Iterator[SlotChunk]:
+    """Chunks of slots of `runs`, whose items are of `lengths`, int64 [runs]."""
+    counts = runs.num_packs * runs.per_pack
     ends = np.cumsum(counts)
     first = 0
     while first < len(counts):
         begin = int(ends[first] - counts[first])
         last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
-        part = slice(first, last)
-        stop, repeats = int(ends[last - 1]), counts[part]
-        starts, slots = ends[part] - repeats, slice(begin, int(ends[last - 1]))
-        length = np.repeat(lengths[part], repeats)
-        if (records.per_pack[part] == 1).all():
-            pack = np.repeat(records.first_pack[part] - starts, repeats)
+        of_chunk = slice(first, last)
+        stop, repeats = int(ends[last - 1]), counts[of_chunk]
+        starts, slots = ends[of_chunk] - repeats, slice(begin, int(ends[last - 1]))
+        length = np.repeat(lengths[of_chunk], repeats)
+        if (runs.per_pack[of_chunk] == 1).all():
+            pack = np.repeat(runs.first_pack[of_chunk] - starts, repeats)
             pack += np.arange(begin, stop)
-            yield Run(slots, pack, np.repeat(records.position[part], repeats), length)
+            yield SlotChunk(slots, pack, np.repeat(runs.position[of_chunk], repeats), length)
         else:
             offset = np.arange(begin, stop) - np.repeat(starts, repeats)
-            nth, within = np.divmod(offset, np.repeat(records.per_pack[part], repeats))
-            nth += np.repeat(records.first_pack[part], repeats)
-            within += np.repeat(records.position[part], repeats)
-            yield Run(slots, nth, within, length)
+            nth, within = np.divmod(offset, np.repeat(runs.per_pack[of_chunk], repeats))
+            nth += np.repeat(runs.first_pack[of_chunk], repeats)
+            within += np.repeat(runs.position[of_chunk], repeats)
+            yield SlotChunk(slots, nth, within, length)
         first = last
 
 
-def joined(parts: list[Slots]) -> Slots:
+def joined(groups: list[Slots]) -> Slots:
     """Slots of several groups of items as one; the packs of each follow those before it."""
-    firsts = np.cumsum([0, *(part.num_packs for part in parts)])
+    firsts = np.cumsum([0, *(group.num_packs for group in groups)])
     none = np.empty(0, np.int32)
     sums = None
-    if parts and all(part.sums is not None for part in parts):
-        columns = zip(*(part.sums for part in parts if part.sums is not None), strict=True)
-        sizes, lengths, squares = (np.concatenate(one) for one in columns)
+    if groups and all(group.sums is not None for group in groups):
+        columns = zip(*(group.sums for group in groups if group.sums is not None), strict=True)
+        sizes, lengths, squares = (np.concatenate(column) for column in columns)
         sums = sizes, lengths, squares
-    packs = [part.pack + np.int32(first) for part, first in zip(parts, firsts, strict=False)]
-    places = np.concatenate([none, *packs]), np.concatenate([none, *(p.position for p in parts)])
-    items = np.concatenate([none, *(part.item for part in parts)])
-    return Slots(items, int(firsts[-1]), places, sums)
+    packs = [group.pack + np.int32(first) for group, first in zip(groups, firsts, strict=False)]
+    positions = np.concatenate([none, *(group.position for group in groups)])
+    items = np.concatenate([none, *(group.item for group in groups)])
+    return Slots(items, int(firsts[-1]), (np.concatenate([none, *packs]), positions), sums)
 
 
-def _sums(records: Records, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """What the packs of `records` hold, each record's items being of one of `lengths`."""
-    ends = records.first_pack + records.num_packs
-    found = []
-    for amount in (np.ones_like(lengths), lengths, lengths * lengths):
-        steps = np.zeros(records.total_packs + 1, np.int64)
-        np.add.at(steps, records.first_pack, amount * records.per_pack)
-        np.subtract.at(steps, ends, amount * records.per_pack)
-        found.append(np.cumsum(steps)[:-1])
-    return found[0], found[1], found[2]
+def _sums(runs: PackRuns, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """What the packs of `runs` hold, each run's items being of one of `lengths`."""
+    ends = runs.first_pack + runs.num_packs
+
+    def total(amount: Int64s) -> Int64s:
+        steps = np.zeros(runs.total_packs + 1, np.int64)
+        np.add.at(steps, runs.first_pack, amount * runs.per_pack)
+        np.subtract.at(steps, ends, amount * runs.per_pack)
+        return np.cumsum(steps)[:-1]
+
+    return total(np.ones_like(lengths)), total(lengths), total(lengths * lengths)
 
 
 def from_packs(pack: Int64s, lengths: NDArray[np.integer], key: int) -> Slots:

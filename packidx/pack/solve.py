@@ -15,8 +15,8 @@ from packidx.hashing import derive_key
 from packidx.pack.bounds import lower_bound
 from packidx.pack.even import even_out
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
-from packidx.pack.slots import Slots, expand, from_packs
+from packidx.pack.runs import PackRuns
+from packidx.pack.slots import Slots, deal_into, from_packs
 from packidx.pack.strategies.balanced import balanced
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.pack.strategies.caps.bounds import joint_bound
@@ -99,51 +99,51 @@ def _on_counts(problem: Problem, strategy: str) -> Solution:
     histogram = Histogram.of(problem.lengths)
     capacity = problem.capacity
     bound = lower_bound(histogram, capacity)
-    name, records = strategy, None
+    name, runs = strategy, None
     if strategy == "knapsack":
-        records = worst_fit_decreasing(histogram, capacity)
+        runs = worst_fit_decreasing(histogram, capacity)
     elif strategy == "balanced":
-        records = balanced(histogram, capacity)
+        runs = balanced(histogram, capacity)
     elif strategy == "lp":
-        records, bound = _linear(histogram, capacity, bound)
+        runs, bound = _linear(histogram, capacity, bound)
     else:
-        name, records = "bfd", best_fit_decreasing(histogram, capacity)
-    if strategy == "auto" and records is not None:
-        name, records, bound = _better(histogram, capacity, records, bound)
-    if records is None:
+        name, runs = "bfd", best_fit_decreasing(histogram, capacity)
+    if strategy == "auto" and runs is not None:
+        name, runs, bound = _better(histogram, capacity, runs, bound)
+    if runs is None:
         raise OptionError(f"strategy {strategy} found no plan: use auto")
-    chosen = records
+    chosen = runs
 
     def slots(key: int) -> Slots:
-        found = expand(chosen, problem.lengths, key)
+        found = deal_into(chosen, problem.lengths, key)
         return _evened(problem, found, key) if name == "balanced" else found
 
     return Solution(name, bound, slots, chosen.total_packs)
 
 
 def _better(
-    histogram: Histogram, capacity: int, records: Records, bound: tuple[int, str]
-) -> tuple[str, Records, tuple[int, str]]:
+    histogram: Histogram, capacity: int, runs: PackRuns, bound: tuple[int, str]
+) -> tuple[str, PackRuns, tuple[int, str]]:
     """What `auto` takes instead of best fit."""
-    name, plain = "bfd", records
-    gap = records.total_packs - bound[0]
+    name, plain = "bfd", runs
+    gap = runs.total_packs - bound[0]
     if gap > max(1, LP_GAP * bound[0]):
-        linear, bound = _linear(histogram, capacity, bound, records.total_packs)
-        if linear.total_packs < records.total_packs:
-            name, records = "lp", linear
-    mixed = balanced(histogram, capacity, records.total_packs, plain)
-    if mixed is not None and mixed is not plain:
-        name, records = "balanced", mixed
-    return name, records, bound
+        linear, bound = _linear(histogram, capacity, bound, runs.total_packs)
+        if linear.total_packs < runs.total_packs:
+            name, runs = "lp", linear
+    composed = balanced(histogram, capacity, runs.total_packs, plain)
+    if composed is not None and composed is not plain:
+        name, runs = "balanced", composed
+    return name, runs, bound
 
 
 def _linear(
     histogram: Histogram, capacity: int, bound: tuple[int, str], target: int | None = None
-) -> tuple[Records, tuple[int, str]]:
+) -> tuple[PackRuns, tuple[int, str]]:
     from packidx.pack.strategies.lp.column_generation import linear_plan
 
     found = linear_plan(histogram, capacity, target=target)
-    return found.records, max(bound, (found.bound, "LP"), key=lambda one: one[0])
+    return found.runs, max(bound, (found.bound, "LP"), key=lambda one: one[0])
 
 
 def _capped(problem: Problem, strategy: str, key: int) -> Solution:

@@ -34,7 +34,7 @@ from packidx.plan.select.exclusion import read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, taken_windows, windows_of
-from packidx.plan.write.result import Tally, lengths_entry
+from packidx.plan.write.result import PlanTotals, lengths_entry
 from packidx.plan.write.write_window import Progress, write_window
 
 
@@ -80,20 +80,20 @@ class Job:
 
     def run(self) -> tuple[dict[str, Any], bool, dict[str, Any]]:
         """Plan and write window by window; returns manifest, whether it existed, and its body."""
-        tally = Tally(self.options, None if self.append is None else self.append.manifest)
+        totals = PlanTotals(self.options, None if self.append is None else self.append.manifest)
         if self.options.max_packs is not None:
             self.drawn = self._draw(self.options.max_packs)
-        self._prepare(tally)
+        self._prepare(totals)
         with writing(self.output, self._uploaded) as writer:
             if self.append is not None:
                 writer.take_over(self.append.place, self.append.manifest)
-            self._write_all(writer, tally)
+            self._write_all(writer, totals)
             self.progress("publishing")
             body = {
                 "lengths": lengths_entry(self.table, self.margin),
                 "options": self.options.to_json(),
-                "result": tally.result(writer.windows),
-                "sources": tally.sources((self.table.manifest or {}).get("sources", [])),
+                "result": totals.result(writer.windows),
+                "sources": totals.sources((self.table.manifest or {}).get("sources", [])),
                 "shards": self.table.shards,
             }
             manifest, existed = writer.publish(body)
@@ -102,26 +102,26 @@ class Job:
     def _uploaded(self, done: int, total: int) -> None:
         self.progress(f"publishing: {done} of {total} files are uploaded")
 
-    def _prepare(self, tally: Tally) -> None:
+    def _prepare(self, totals: PlanTotals) -> None:
         """Raise an error, before anything is written, where there is nothing to pack."""
         self._todo = iter(self.windows[len(self.taken) :])
-        self._planned = self._first_with_packs(self._todo, tally)
+        self._planned = self._first_with_packs(self._todo, totals)
 
-    def _write_all(self, writer: SnapshotWriter, tally: Tally) -> None:
+    def _write_all(self, writer: SnapshotWriter, totals: PlanTotals) -> None:
         """Write every window that is not taken over."""
         while self._planned:  # not kept: it holds a window's samples
-            self._write(writer, self._planned.pop(0), tally)
+            self._write(writer, self._planned.pop(0), totals)
         for window in self._todo:
-            self._write(writer, self._plan(window), tally)
+            self._write(writer, self._plan(window), totals)
 
-    def _first_with_packs(self, todo: Iterator[Window], tally: Tally) -> list[WindowPlan]:
+    def _first_with_packs(self, todo: Iterator[Window], totals: PlanTotals) -> list[WindowPlan]:
         """Windows up to the first that has packs: nothing is written where there is none."""
         plans = []
         for window in todo:
             plans.append(self._plan(window))
             if plans[-1].items.num_items:
                 return plans
-        if self.append is None or not tally.num_packs:
+        if self.append is None or not totals.num_packs:
             self._complain(plans)
         return plans
 
@@ -167,14 +167,14 @@ class Job:
         """Packs of every window in one epoch."""
         return [plan.num_packs() for plan in map(self._plan, self.windows)]
 
-    def _write(self, writer: SnapshotWriter, plan: WindowPlan, tally: Tally) -> None:
+    def _write(self, writer: SnapshotWriter, plan: WindowPlan, totals: PlanTotals) -> None:
         dropped = plan.dropped
         if self.drawn is not None and plan.items.num_items:
             dropped = plan.keep(self.drawn[plan.number])
         if not self.block and plan.items.num_items:
             self.block = block_of(plan.num_packs(), len(self.windows), self.options)
         window = self.windows[plan.number]
-        write_window(writer, plan, window, dropped, self.block, tally, self.progress)
+        write_window(writer, plan, window, dropped, self.block, totals, self.progress)
         writer.end_window()
 
 

@@ -26,7 +26,7 @@ from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Rules
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
-from packidx.plan.write.result import Tally
+from packidx.plan.write.result import PlanTotals
 from packidx.plan.write.write_window import write_window
 from packidx.run.ray.process import Shared
 from packidx.run.ray.tasks import RayTasks, RayWorkerDied
@@ -86,21 +86,21 @@ class _ToWrite:
 
     Attributes:
         block: packs per optimizer step.
-        tally: empty, with the numbers of the window's first pack and row.
+        totals: empty, with the numbers of the window's first pack and row.
         folder: for the window's own folder.
         every: write a file of each table at least.
     """
 
     asked: _Asked
     block: int
-    tally: Tally
+    totals: PlanTotals
     folder: Path
     every: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    tally: Tally
+    totals: PlanTotals
     folder: Path
     written: WrittenWindow
 
@@ -132,7 +132,7 @@ class RayJob(Job):
         asked = [_Asked(window, None) for window in self.windows]
         return [one.packs[0] for one in self._each("counted", _count, asked)]
 
-    def _prepare(self, tally: Tally) -> None:
+    def _prepare(self, totals: PlanTotals) -> None:
         todo = self.windows[len(self.taken) :]
         drawn = self.drawn
         self._asked = [_Asked(one, None if drawn is None else drawn[one.number]) for one in todo]
@@ -141,11 +141,11 @@ class RayJob(Job):
         if full and not self.block:
             self.block = block_of(full[0], len(self.windows), self.options)
         if not full:
-            super()._prepare(tally)  # says why there are none
+            super()._prepare(totals)  # says why there are none
 
-    def _write_all(self, writer: SnapshotWriter, tally: Tally) -> None:
+    def _write_all(self, writer: SnapshotWriter, totals: PlanTotals) -> None:
         folder = writer.folder_elsewhere()
-        start = tally.going_on()
+        start = totals.going_on()
         todo: list[_ToWrite] = []
         for asked, counted in zip(self._asked, self._counted, strict=True):
             every = not todo and not writer.windows
@@ -153,10 +153,10 @@ class RayJob(Job):
             start = start.going_on()
             start.num_packs += sum(counted.packs)
             start.num_pieces += counted.pieces * len(counted.packs)
-        ends = [*(one.tally for one in todo[1:]), start]
+        ends = [*(one.totals for one in todo[1:]), start]
         for done, end in zip(self._each("written", _write, todo), ends, strict=True):
-            tally.take(done.tally)
-            if (tally.num_packs, tally.num_pieces) != (end.num_packs, end.num_pieces):
+            totals.take(done.totals)
+            if (totals.num_packs, totals.num_pieces) != (end.num_packs, end.num_pieces):
                 raise MismatchError(
                     f"{self.table.uri} changed while it was planned: plan again when nobody writes "
                     "it"
@@ -207,7 +207,7 @@ def _count(asked: _Asked, shared: Shared) -> _Counted:
 
 def _write(todo: _ToWrite, shared: Shared) -> _Done:
     """Write a window into a folder that no other try has."""
-    window, tally = todo.asked.window, todo.tally
+    window, totals = todo.asked.window, todo.totals
     plan: WindowPlan = shared.made(_planner).plan(window)
     dropped = plan.dropped
     if todo.asked.drawn is not None and plan.items.num_items:
@@ -216,8 +216,8 @@ def _write(todo: _ToWrite, shared: Shared) -> _Done:
     folder.mkdir()
     files = WindowFiles(folder, window.number)
     try:
-        write_window(files, plan, window, dropped, todo.block, tally, lambda doing: None)
-        return _Done(tally, folder, files.close(every=todo.every))
+        write_window(files, plan, window, dropped, todo.block, totals, lambda doing: None)
+        return _Done(totals, folder, files.close(every=todo.every))
     except BaseException:
         files.abandon()
         remove_tree(folder)

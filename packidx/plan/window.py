@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Int32s, Int64s
 from packidx.errors import OptionError
 from packidx.hashing import derive_key
-from packidx.lengths.rows import Rows
+from packidx.lengths.rows import LengthsRows
 from packidx.pack.apart import keep_apart
 from packidx.pack.slots import Slots, joined
 from packidx.pack.solve import Problem, Solution, bound_of, solve
@@ -61,7 +61,9 @@ class WindowPlan:
         groups: names of the groups; empty where all items are one.
     """
 
-    def __init__(self, number: int, rows: Rows, options: ResolvedOptions, rules: Rules) -> None:
+    def __init__(
+        self, number: int, rows: LengthsRows, options: ResolvedOptions, rules: Rules
+    ) -> None:
         self.number = number
         self._options = options
         self.items, self.dropped = make_items(rows, options, rules)
@@ -138,11 +140,11 @@ class WindowPlan:
         place[order] = np.cumsum(packs.sizes) - packs.sizes
         placed = np.empty(len(slots.item), np.int64)
         plain = self.items.padded is self.items.length
-        for run in slots.runs():
-            item = slots.item[run.slots]
-            known = run.length if plain else None
+        for chunk in slots.chunks():
+            item = slots.item[chunk.slots]
+            known = chunk.length if plain else None
             length = self.items.length[item] if known is None else known
-            placed[place[run.pack] + run.position] = with_length(item, length)
+            placed[place[chunk.pack] + chunk.position] = with_length(item, length)
         return Variant(packs, placed)
 
     def keep(self, packs: NDArray[np.bool_]) -> pa.Table:
@@ -268,14 +270,14 @@ class WindowPlan:
         return names, codes.astype(np.int32)
 
 
-def _codes(rows: Rows, name: str) -> tuple[Int32s, list[str]]:
+def _codes(rows: LengthsRows, name: str) -> tuple[Int32s, list[str]]:
     """A column of text as numbers into its sorted distinct values, int32 [n]; null is empty."""
     column = rows.frame.get_column(name).fill_null("")
     names = column.unique().sort().to_list()
     return column.cast(pl.Enum(names)).to_physical().cast(pl.Int32).to_numpy(), names
 
 
-def _need(rows: Rows, column: str, kind: str) -> None:
+def _need(rows: LengthsRows, column: str, kind: str) -> None:
     if column not in rows.frame.columns:
         raise OptionError(
             f"group-by {kind} needs the column `{column}`, which {rows.uri} does not have: leave "

@@ -24,30 +24,30 @@ import numpy as np
 from packidx.pack.bounds import volume_bound
 from packidx.pack.correlation import LengthPairs
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 from packidx.pack.strategies.best_fit import best_fit_decreasing, fill
 from packidx.pack.strategies.worst_fit import (
     PacksByRoom,
     Row,
     check_lengths,
     deal_round,
-    to_records,
+    to_runs,
 )
 
 # What is scanned: for each share of tokens dealt to the emptiest (in 1/20), the smallest `times`
 # that keeps the number of packs; a larger one mixes less. Fractions of `times` waste room.
 _SHARES = (13, 16, 10, 6, 0)
 _TIMES = (3, 4, 5, 6, 8)
-# A plan mixed as well as random packs are: the scan need not go on.
-_WELL_MIXED = 0.02
+# Of a plan as well composed as random packs: the scan need not go on.
+_BALANCED = 0.02
 # A plan takes time in proportion to the distinct lengths: so many are planned in a scan, which is
 # cut short where a capacity of 100,000 and more has as many lengths; one plan is always tried.
 _MOST_LENGTHS = 1 << 18
 
 
 def balanced(
-    histogram: Histogram, capacity: int, at_most: int | None = None, plain: Records | None = None
-) -> Records | None:
+    histogram: Histogram, capacity: int, at_most: int | None = None, plain: PackRuns | None = None
+) -> PackRuns | None:
     """The plan with the lowest intra-pack length correlation that was found.
 
     Args:
@@ -67,24 +67,24 @@ def balanced(
         return None
     plain = best_fit_decreasing(histogram, capacity) if plain is None else plain
     limit = plain.total_packs if at_most is None else at_most
-    best: Records | None = None
-    best_mixed = 2.0
+    best: PackRuns | None = None
+    best_correlation = 2.0
     if plain.total_packs <= limit:
-        best, best_mixed = plain, _mixed(plain, histogram)
+        best, best_correlation = plain, _correlation(plain, histogram)
     tries = max(1, _MOST_LENGTHS // max(1, len(histogram.lengths)))
     for share in _SHARES:
         until = _length_at(histogram, share)
         for times in _TIMES:
-            if tries == 0 or best_mixed <= _WELL_MIXED:
+            if tries == 0 or best_correlation <= _BALANCED:
                 return best
             tries -= 1
-            plan = deal(histogram, capacity, Deal(limit, until, times), limit)
+            plan = deal_evenly(histogram, capacity, DealRule(limit, until, times), limit)
             if plan is None:
                 continue
-            mixed = _mixed(plan, histogram)
+            correlation = _correlation(plan, histogram)
             fewer = at_most is None and plan.total_packs < limit
-            if fewer or mixed < best_mixed:
-                best, best_mixed = plan, mixed
+            if fewer or correlation < best_correlation:
+                best, best_correlation = plan, correlation
             if at_most is None:
                 limit = plan.total_packs
             break
@@ -92,7 +92,7 @@ def balanced(
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class DealRule:
     """How samples are dealt.
 
     Attributes:
@@ -106,7 +106,7 @@ class Deal:
     times: int
 
 
-def deal(histogram: Histogram, capacity: int, rule: Deal, limit: int) -> Records | None:
+def deal_evenly(histogram: Histogram, capacity: int, rule: DealRule, limit: int) -> PackRuns | None:
     """The plan that `rule` gives; None if it needs more than `limit` packs.
 
     Packs that stay empty do not count: they are the last ones, as each record takes the first
@@ -133,32 +133,32 @@ def deal(histogram: Histogram, capacity: int, rule: Deal, limit: int) -> Records
                 if total > limit:
                     return None
             left -= fill(packs, out, taken, length, left)
-    return to_records(out, max((first + num for first, num, _, _ in out), default=0))
+    return to_runs(out, max((first + num for first, num, _, _ in out), default=0))
 
 
-def length_correlation(records: Records, histogram: Histogram) -> float | None:
-    """The plan's intra-pack length correlation (see `composition`), from its records alone."""
-    dealt = np.cumsum(records.num_packs * records.per_pack)
+def length_correlation(runs: PackRuns, histogram: Histogram) -> float | None:
+    """The plan's intra-pack length correlation (see `composition`), from its runs alone."""
+    dealt = np.cumsum(runs.num_packs * runs.per_pack)
     nth = np.searchsorted(np.cumsum(histogram.counts), dealt)  # the length of each record
     length = histogram.lengths[nth]
-    end = records.first_pack + records.num_packs
-    # Between two boundaries of records, all packs are equal.
-    bounds = np.unique(np.concatenate([records.first_pack, end]))
-    first, last = np.searchsorted(bounds, records.first_pack), np.searchsorted(bounds, end)
+    end = runs.first_pack + runs.num_packs
+    # Between two boundaries of runs, all packs are equal.
+    bounds = np.unique(np.concatenate([runs.first_pack, end]))
+    first, last = np.searchsorted(bounds, runs.first_pack), np.searchsorted(bounds, end)
     held = []
     for power in (0, 1, 2):
         change = np.zeros(len(bounds), np.int64)
-        np.add.at(change, first, records.per_pack * length**power)
-        np.subtract.at(change, last, records.per_pack * length**power)
+        np.add.at(change, first, runs.per_pack * length**power)
+        np.subtract.at(change, last, runs.per_pack * length**power)
         held.append(np.cumsum(change)[:-1])
     pairs = LengthPairs()
     pairs.add(np.diff(bounds), *held)
     return pairs.correlation()
 
 
-def _mixed(records: Records, histogram: Histogram) -> float:
-    """The correlation; 0 where there is none, as nothing could be mixed better."""
-    return length_correlation(records, histogram) or 0.0
+def _correlation(runs: PackRuns, histogram: Histogram) -> float:
+    """The correlation; 0 where there is none, as nothing could be composed better."""
+    return length_correlation(runs, histogram) or 0.0
 
 
 def _length_at(histogram: Histogram, share: int) -> int:

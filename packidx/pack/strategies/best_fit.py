@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 import numpy as np
 
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 
 # A run of packs with equal content: (first pack, number of packs, samples in each).
 Run = tuple[int, int, int]
@@ -50,7 +50,7 @@ class OpenPacks:
         return room, run
 
 
-def best_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
+def best_fit_decreasing(histogram: Histogram, capacity: int) -> PackRuns:
     """Plan `histogram` into packs of `capacity` tokens.
 
     Raises:
@@ -75,7 +75,7 @@ def best_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
                 total += needed
             left -= fill(open_packs, out, taken, length, left)
     columns = np.array(out, np.int64).reshape(-1, 4).T
-    return Records(columns[0], columns[1], columns[2], columns[3], total)
+    return PackRuns(columns[0], columns[1], columns[2], columns[3], total)
 
 
 def fill(

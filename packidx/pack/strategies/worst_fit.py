@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 from packidx.pack.strategies.best_fit import OpenPacks, Run, fill
 
 Row = tuple[int, int, int, int]  # a record: first pack, number of packs, samples each, position
@@ -55,10 +55,10 @@ def deal_round(
     return placed
 
 
-def to_records(out: list[Row], total_packs: int) -> Records:
+def to_runs(out: list[Row], total_packs: int) -> PackRuns:
     """The rows as a plan."""
     columns = np.array(out, np.int64).reshape(-1, 4).T
-    return Records(columns[0], columns[1], columns[2], columns[3], total_packs)
+    return PackRuns(columns[0], columns[1], columns[2], columns[3], total_packs)
 
 
 def check_lengths(histogram: Histogram, capacity: int) -> None:
@@ -68,7 +68,7 @@ def check_lengths(histogram: Histogram, capacity: int) -> None:
         raise ValueError("every length must lie in 1..capacity")
 
 
-def worst_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
+def worst_fit_decreasing(histogram: Histogram, capacity: int) -> PackRuns:
     """Plan `histogram` into packs of `capacity` tokens, each sample into the emptiest open pack.
 
     Raises:
@@ -86,4 +86,4 @@ def worst_fit_decreasing(histogram: Histogram, capacity: int) -> Records:
             needed = -(-left // (capacity // length))
             fill(packs, out, (capacity, (total, needed, 0)), length, left)
             total += needed
-    return to_records(out, total)
+    return to_runs(out, total)

@@ -10,12 +10,14 @@ import pyarrow as pa
 from packidx.arrays import Int32s, Int64s
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
-from packidx.lengths.rows import Rows
+from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Verdicts
 
 
-def dropped(rows: Rows, verdicts: Verdicts, weight: Int32s, options: ResolvedOptions) -> pa.Table:
+def dropped(
+    rows: LengthsRows, verdicts: Verdicts, weight: Int32s, options: ResolvedOptions
+) -> pa.Table:
     """What is in no pack, in order of sample_id (schema `DROPPED`)."""
     numbers = verdicts.dropped()
     if not len(numbers):
@@ -30,7 +32,11 @@ def dropped(rows: Rows, verdicts: Verdicts, weight: Int32s, options: ResolvedOpt
 
 
 def _details(
-    rows: Rows, numbers: Int64s, reasons: Sequence[str], weight: Int32s, options: ResolvedOptions
+    rows: LengthsRows,
+    numbers: Int64s,
+    reasons: Sequence[str],
+    weight: Int32s,
+    options: ResolvedOptions,
 ) -> list[str | None]:
     """What exactly is wrong, where the reason does not say it all."""
     detail = np.full(len(numbers), None, object)
@@ -73,7 +79,7 @@ def _details(
 
 
 def dropped_with(
-    dropped: pa.Table, rows: Rows, numbers: Int64s | Int32s, reason: str, detail: str
+    dropped: pa.Table, rows: LengthsRows, numbers: Int64s | Int32s, reason: str, detail: str
 ) -> pa.Table:
     """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
     columns = {n: rows.take(n, numbers) for n in ("sample_id", "source", "key", "length")}

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.hashing import derive_key, hash_ints
-from packidx.lengths.rows import Rows
+from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.numbers import parse_share
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.exclusion import Exclusion
@@ -197,7 +197,7 @@ def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int6
 
 
 def judge(
-    rows: Rows, weight: Int32s, options: ResolvedOptions, rules: Rules
+    rows: LengthsRows, weight: Int32s, options: ResolvedOptions, rules: Rules
 ) -> tuple[Verdicts, Copies]:
     """What is dropped before lengths and caps are looked at, and the copies of the rest.
 
@@ -236,7 +236,7 @@ def judge(
     return verdicts, copies
 
 
-def _copies(rows: Rows, options: ResolvedOptions) -> Int64s | None:
+def _copies(rows: LengthsRows, options: ResolvedOptions) -> Int64s | None:
     """Copies of each row by its source's weight; None where every weight is 1."""
     if not options.weights:
         return None
@@ -249,7 +249,7 @@ def _copies(rows: Rows, options: ResolvedOptions) -> Int64s | None:
     return number
 
 
-def _take_off(rows: Rows, consumed: Consumed, copies: Copies, verdicts: Verdicts) -> None:
+def _take_off(rows: LengthsRows, consumed: Consumed, copies: Copies, verdicts: Verdicts) -> None:
     """Take what training has had off the copies."""
     at, mine = _rows_of(consumed.sample_id, rows)
     numbers = np.ones(rows.num_rows, np.int64) if copies.number is None else copies.number
@@ -266,7 +266,7 @@ def _take_off(rows: Rows, consumed: Consumed, copies: Copies, verdicts: Verdicts
     copies.is_partial[copies.left.row] = True
 
 
-def _rows_of(ids: Int64s, rows: Rows) -> tuple[Int64s, Int64s]:
+def _rows_of(ids: Int64s, rows: LengthsRows) -> tuple[Int64s, Int64s]:
     """The rows that have one of `ids`, ascending sample ids, and which of `ids` each has."""
     own = rows.sample_id
     if not len(own):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packidx.digests import array_digest, canonical_json, digest
 from packidx.errors import FormatError, SourceError
 from packidx.io.urls import absolute
-from packidx.lengths.rows import Rows
+from packidx.lengths.rows import LengthsRows
 
 _NAMES = ("source", "key", "sample_id")
 
@@ -28,7 +28,7 @@ class Exclusion:
     named: pl.DataFrame
     fingerprint: str
 
-    def of(self, rows: Rows) -> NDArray[np.bool_]:
+    def of(self, rows: LengthsRows) -> NDArray[np.bool_]:
         """bool [n]: which of `rows` are excluded.
 
         Raises:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError, OptionError
 from packidx.format.reasons import LOST, NOT_ELIGIBLE
-from packidx.lengths.rows import Rows
+from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.dropped import dropped
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
@@ -40,7 +40,7 @@ class Items:
         lost: rows of which tokens are lost, int64, ascending, and how many, int64.
     """
 
-    rows: Rows
+    rows: LengthsRows
     row: Int32s
     length: Int32s
     padded: Int32s
@@ -98,7 +98,7 @@ class Items:
         )
 
 
-def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Items, pa.Table]:
+def make_items(rows: LengthsRows, options: ResolvedOptions, rules: Rules) -> tuple[Items, pa.Table]:
     """Split rows of the table into items that fit a pack and a `dropped` table; nothing is lost.
 
     Raises:
@@ -130,7 +130,7 @@ def make_items(rows: Rows, options: ResolvedOptions, rules: Rules) -> tuple[Item
     return items, dropped(rows, verdicts, weight, options)
 
 
-def _check_labels(rows: Rows, usable: Bools) -> None:
+def _check_labels(rows: LengthsRows, usable: Bools) -> None:
     if "label_tokens" not in rows.frame.columns:
         return
     labels, _ = rows.ints("label_tokens")
@@ -144,7 +144,7 @@ def _check_labels(rows: Rows, usable: Bools) -> None:
 
 
 def _whole(
-    rows: Rows, chosen: Int32s, weight: Int32s, options: ResolvedOptions, copies: Copies
+    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: ResolvedOptions, copies: Copies
 ) -> Items:
     """Every copy of the chosen rows."""
     numbers = None
@@ -240,7 +240,7 @@ def _count_lost(
     items.lost = rows, uncovered(rows, weight, ranges)
 
 
-def _complain(rows: Rows, long: Int64s, weight: Int32s, options: ResolvedOptions) -> None:
+def _complain(rows: LengthsRows, long: Int64s, weight: Int32s, options: ResolvedOptions) -> None:
     worst = int(long[np.argmax(weight[long])])
     key = rows.take("key", np.array([worst]))[0].as_py()
     name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")

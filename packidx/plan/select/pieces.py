@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int64s
-from packidx.lengths.rows import Rows
+from packidx.lengths.rows import LengthsRows
 from packidx.plan.select.pairs import SIDES, changes, expand_ranges
 
 SUMMED = (
@@ -76,7 +76,7 @@ class _Media(NamedTuple):
 
 
 def cut(
-    rows: Rows, stretches: Stretches, longest: int, *, only_first: bool
+    rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool
 ) -> tuple[Pieces, Int64s]:
     """Cut every stretch into pieces of at most `longest` tokens.
 
@@ -162,7 +162,7 @@ def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
     return found
 
 
-def _media_of(rows: Rows, numbers: Int64s) -> tuple[_Media, Int64s]:
+def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
     """Media of the rows `numbers`, and which of these hold some whose place nobody says."""
     lists = rows.media_lists(numbers)
     if lists is None:
@@ -198,13 +198,13 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _may_hold(rows: Rows, numbers: Int64s) -> Bools:
+def _may_hold(rows: LengthsRows, numbers: Int64s) -> Bools:
     """bool [n]: a counter of a row's media is above 0."""
     counters = [rows.ints(name, numbers)[0] for names in _COUNTERS.values() for name in names]
     return np.asarray(np.any([values > 0 for values in counters], axis=0))
 
 
-def _holds_none(rows: Rows, numbers: Int64s) -> Bools:
+def _holds_none(rows: LengthsRows, numbers: Int64s) -> Bools:
     """bool [n]: a row whose media are not listed says that it has no image and no video."""
     known = ~_may_hold(rows, numbers)
     for kind in ("image", "video"):

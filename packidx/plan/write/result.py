@@ -16,7 +16,7 @@ from packidx.plan.window import Variant, WindowPlan
 from packidx.plan.windows import Window
 
 
-class Tally:
+class PlanTotals:
     """Sums over windows and epochs.
 
     Args:
@@ -59,13 +59,13 @@ class Tally:
             {one["name"]: int(one.get("num_label_tokens") is None) for one in sources}
         )
 
-    def going_on(self) -> Tally:
+    def going_on(self) -> PlanTotals:
         """An empty one, whose windows' packs and rows are numbered on from here."""
-        other = Tally(self.options, None)
+        other = PlanTotals(self.options, None)
         other.num_packs, other.num_pieces = self.num_packs, self.num_pieces
         return other
 
-    def take(self, other: Tally) -> None:
+    def take(self, other: PlanTotals) -> None:
         """Add what `other` has added up, which has gone on from here."""
         self.num_packs, self.num_pieces = other.num_packs, other.num_pieces
         self._samples += other._samples

@@ -11,13 +11,13 @@ from packidx.plan.schedule.cost_model import CostModel
 from packidx.plan.schedule.pack_order import blocks_of
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
-from packidx.plan.write.result import Tally
+from packidx.plan.write.result import PlanTotals
 from packidx.plan.write.tables import packs_table, samples_chunks
 
 Progress = Callable[[str], None]
 
 
-class Rows(Protocol):
+class RowSink(Protocol):
     """Where rows go: a `SnapshotWriter`, or a window's own `WindowFiles`."""
 
     def write(self, table: str, rows: pa.Table) -> None:
@@ -25,15 +25,15 @@ class Rows(Protocol):
 
 
 def write_window(
-    output: Rows,
+    output: RowSink,
     plan: WindowPlan,
     window: Window,
     dropped: pa.Table,
     block: int,
-    tally: Tally,
+    totals: PlanTotals,
     progress: Progress,
 ) -> None:
-    """Write a window's packs, samples and dropped samples, and take them into `tally`.
+    """Write a window's packs, samples and dropped samples, and take them into `totals`.
 
     Args:
         output: where the rows go.
@@ -41,19 +41,19 @@ def write_window(
         window: where its rows are in the lengths table.
         dropped: what is in no pack (schema `DROPPED`).
         block: packs per optimizer step; 0 where no window had any yet.
-        tally: of what was written before: numbers of packs and rows go on from there.
+        totals: of what was written before: numbers of packs and rows go on from there.
         progress: told what is being done.
     """
-    options = tally.options
+    options = totals.options
     model = CostModel.from_json(options.cost_model)
-    tally.begin_window(window, plan, dropped)
+    totals.begin_window(window, plan, dropped)
     epochs = options.epochs if plan.items.num_items else 0
     for epoch in range(epochs):
         variant = plan.variant(epoch, block, model)
         if not len(variant.packs):
             continue
         progress(f"writing {len(variant.packs):,} packs of window {plan.number + 1}")
-        first_pack, first_row = tally.num_packs, tally.num_pieces
+        first_pack, first_row = totals.num_packs, totals.num_pieces
         output.write(
             "packs",
             packs_table(
@@ -67,8 +67,8 @@ def write_window(
         )
         for rows in samples_chunks(plan.items, variant.placed, variant.packs.sizes, first_pack):
             output.write("samples", rows)
-        tally.add(epoch, plan, variant)
+        totals.add(epoch, plan, variant)
     if dropped.num_rows:
         output.write("dropped", dropped)
     steps = options.micro_steps
-    tally.end_window(plan, blocks_of(options.schedule, block or steps, steps))
+    totals.end_window(plan, blocks_of(options.schedule, block or steps, steps))

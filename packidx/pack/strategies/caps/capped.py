@@ -5,10 +5,10 @@ are alternatives, and the one with the fewest packs is taken:
 
 - *repair*: the plan for tokens alone, whose packs over a limit exchange items for others as long,
   and give away what is still too much. The best where a limit hardly binds;
-- *deal*: as many empty packs as no plan can do without, filled by
-  `packidx.pack.strategies.caps.rooms.deal` in all dimensions at once, the largest weighted sum of
-  sizes first (Panigrahy, Talwar, Uyeda and Wieder, 2011, "Heuristics for vector bin packing"). What
-  fits nowhere is dealt to further packs. The best where packs hold many items;
+- *deal*: as many empty packs as no plan can do without, filled in all dimensions at once by
+  `packidx.pack.strategies.caps.rooms.assign_rooms`, the largest weighted sum of sizes first
+  (Panigrahy, Talwar, Uyeda and Wieder, 2011, "Heuristics for vector bin packing"). What fits
+  nowhere is dealt to further packs. The best where packs hold many items;
 - *best-fit*: the same order, each item where it leaves the least weighted room. The best where
   packs hold few items or one limit alone decides.
 """
@@ -25,7 +25,7 @@ from packidx.hashing import derive_key
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.pack.strategies.caps.bounds import volume_packs
-from packidx.pack.strategies.caps.rooms import Rooms, best_fit_in_all, deal, scarcity
+from packidx.pack.strategies.caps.rooms import Rooms, assign_rooms, best_fit_in_all, scarcity
 from packidx.pack.strategies.caps.swaps import swap, too_many
 from packidx.permutation import permutation
 
@@ -101,8 +101,8 @@ def alternatives(
 
 def _by_tokens(lengths: Int64s, capacity: int, key: int) -> Int64s:
     """The pack of each item by best fit decreasing on `lengths` alone."""
-    records = best_fit_decreasing(Histogram.of(lengths), capacity)
-    first, packs, each = records.first_pack, records.num_packs, records.per_pack
+    runs = best_fit_decreasing(Histogram.of(lengths), capacity)
+    first, packs, each = runs.first_pack, runs.num_packs, runs.per_pack
     counts = packs * each
     nth = np.arange(len(lengths)) - np.repeat(np.cumsum(counts) - counts, counts)
     pack = np.empty(len(lengths), np.int64)
@@ -112,8 +112,8 @@ def _by_tokens(lengths: Int64s, capacity: int, key: int) -> Int64s:
 
 def _descending(values: NDArray[np.integer] | NDArray[np.floating], key: int) -> Int64s:
     """Item numbers by value, largest first, equal ones in seeded order."""
-    mixed = permutation(len(values), derive_key(key, "items"))
-    return mixed[np.argsort(-values[mixed], kind="stable")]
+    shuffled = permutation(len(values), derive_key(key, "items"))
+    return shuffled[np.argsort(-values[shuffled], kind="stable")]
 
 
 def _repaired(sizes: Int64s, rooms: Rooms, start: Int64s, order: Int64s, key: int) -> Int64s | None:
@@ -133,7 +133,7 @@ def _repaired(sizes: Int64s, rooms: Rooms, start: Int64s, order: Int64s, key: in
 
 def _placed(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
     """The pack of every item, largest first: one of `rooms`, or a new one numbered behind them."""
-    pack = deal(sizes, rooms, derive_key(key, 0))
+    pack = assign_rooms(sizes, rooms, derive_key(key, 0))
     total, turn = rooms.num_packs, 0
     while len(left := np.flatnonzero(pack < 0)):
         turn += 1
@@ -141,7 +141,7 @@ def _placed(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
             pack[left] = total + best_fit_in_all(sizes[left], rooms.limits, 1)
             break
         further = Rooms(volume_packs(sizes[left], rooms.limits), rooms.limits)
-        dealt = deal(sizes[left], further, derive_key(key, turn))
+        dealt = assign_rooms(sizes[left], further, derive_key(key, turn))
         pack[left] = np.where(dealt < 0, -1, total + dealt)
         total += further.num_packs
     return pack

@@ -49,7 +49,7 @@ class Rooms:
             room -= np.bincount(pack, size, minlength=self.num_packs).astype(np.int64)
 
 
-def deal(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
+def assign_rooms(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
     """Deal items, in the order given, to the packs of `rooms`, which shrink accordingly.
 
     Args:

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from packidx.arrays import Int64s
 from packidx.pack.bounds import volume_bound
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 from packidx.pack.strategies.best_fit import best_fit_decreasing
-from packidx.pack.strategies.lp.dealing import deal
+from packidx.pack.strategies.lp.dealing import fill_patterns
 from packidx.pack.strategies.lp.knapsack import Knapsack
 from packidx.pack.strategies.lp.relaxation import Relaxation, by_classes, by_knots
 from packidx.pack.strategies.lp.simplex import Master
@@ -48,11 +48,11 @@ class LinearPlan:
     """What column generation found.
 
     Attributes:
-        records: the plan.
+        runs: the plan.
         bound: no plan needs fewer packs; proven in integers.
     """
 
-    records: Records
+    runs: PackRuns
     bound: int
 
 
@@ -70,8 +70,8 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
     bound = _bound(histogram, capacity, goal)
     for num_classes in _CLASSES:
         if bound < min(goal, best.total_packs):
-            records = _plan(histogram, capacity, num_classes)
-            best = min(best, records, key=_num_packs)
+            runs = _plan(histogram, capacity, num_classes)
+            best = min(best, runs, key=_num_packs)
     return LinearPlan(best, bound)
 
 
@@ -88,22 +88,22 @@ def _bound(histogram: Histogram, capacity: int, goal: int) -> int:
     return bound
 
 
-def _plan(histogram: Histogram, capacity: int, num_classes: int) -> Records:
+def _plan(histogram: Histogram, capacity: int, num_classes: int) -> PackRuns:
     relaxation = by_classes(histogram, capacity, num_classes)
     if relaxation is None:
         return best_fit_decreasing(histogram, capacity)
     solved = _Generation(relaxation, histogram.num_samples + 1)
     patterns, amounts = solved.patterns()
     plans = [
-        deal(histogram, capacity, relaxation.lengths, patterns, num_packs)
+        fill_patterns(histogram, capacity, relaxation.lengths, patterns, num_packs)
         for fraction in _ROUND_UP
         for num_packs in [np.floor(amounts + (1.0 - fraction)).astype(np.int64)]
     ]
     return min(plans, key=_num_packs)
 
 
-def _num_packs(records: Records) -> int:
-    return records.total_packs
+def _num_packs(runs: PackRuns) -> int:
+    return runs.total_packs
 
 
 class _Generation:

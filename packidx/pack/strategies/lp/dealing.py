@@ -11,16 +11,16 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.pack.histogram import Histogram
-from packidx.pack.runs import Records
+from packidx.pack.runs import PackRuns
 from packidx.pack.strategies.best_fit import OpenPacks, fill
 
 # `packs` packs from number `first` on get `per_pack` samples of `length` each.
 _Piece = tuple[int, int, int, int]  # length, first, packs, per_pack
 
 
-def deal(
+def fill_patterns(
     histogram: Histogram, capacity: int, borders: Int64s, patterns: Int64s, num_packs: Int64s
-) -> Records:
+) -> PackRuns:
     """Plan `histogram` along patterns of classes.
 
     Args:
@@ -31,7 +31,7 @@ def deal(
     """
     pieces, rest, rest_counts = _into_slots(histogram, borders, patterns, num_packs)
     total, rooms = _close_up(pieces, capacity)
-    return _records(*_best_fit(rooms, total, pieces, rest, rest_counts, capacity))
+    return _to_runs(*_best_fit(rooms, total, pieces, rest, rest_counts, capacity))
 
 
 def _into_slots(
@@ -122,7 +122,7 @@ def _best_fit(
     return pieces, total
 
 
-def _records(pieces: list[_Piece], total: int) -> Records:
+def _to_runs(pieces: list[_Piece], total: int) -> PackRuns:
     """The pieces in the order of dealing, split where their packs differ in what they hold."""
     columns = np.array(pieces, np.int64).reshape(-1, 4)
     columns = columns[np.argsort(-columns[:, 0], kind="stable")]
@@ -144,4 +144,4 @@ def _records(pieces: list[_Piece], total: int) -> Records:
     at = np.flatnonzero(starts)
     last = np.append(at[1:], len(piece)) - 1
     begin, end = edges[span[at]], edges[span[last] + 1] if len(at) else edges[:0]
-    return Records(begin, end - begin, each[piece[at]], position[at], total)
+    return PackRuns(begin, end - begin, each[piece[at]], position[at], total)
