@@ -29,7 +29,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.records.fetch import Fetcher
 from packidx.torch import PackSampler
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
 
 from object_store import Store, object_store
 

@@ -20,7 +20,7 @@ from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
 from packidx.pack.strategies.caps.capped import alternatives
 from packidx.plan import plan_packs
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
 from vlm_mix import MAX_IMAGES, MAX_VISION_PATCHES, SOURCES, vlm_mix
 
 RANKS = 64

@@ -196,7 +196,7 @@ def under_the_environments_own(script: Path, *arguments: str | Path) -> None:
     """Run a script under the release of transformers that the environment has without overlays."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [path for path in paths if path and not Path(path, "transformers").is_dir()]
-    python_path = os.pathsep.join([str(REPO / "tests"), *kept])
+    python_path = os.pathsep.join([str(REPO / "tests" / "helpers"), *kept])
     environment = {**os.environ, "PYTHONPATH": python_path}
     command = [sys.executable, str(script), *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

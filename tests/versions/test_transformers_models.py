@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import test_isolation_flex as flex
 import test_isolation_proof as proof
-import test_torch_models as models
+import test_models as models
 import test_trainer as trainers
 import torch
 from plain_flash import NAME, plain_flash, use_flash

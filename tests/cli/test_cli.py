@@ -1,0 +1,360 @@
+"""The command line as users and programs meet it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import cli, main
+
+
+@pytest.fixture
+def index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    pq.write_table(pa.table({"length": [5, 6, 7, 8, 99]}), tmp_path / "lengths.parquet")
+    index = str(tmp_path / "index")
+    assert main(["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "16"]) == 0
+    capsys.readouterr()
+    return index
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    status = main(list(args))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_plan_prints_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"length": [5, 6, 7, 8, 99]}), tmp_path / "l.parquet")
+    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
+    status, out, err = run(capsys, *command)
+    assert (status, err) == (0, "")
+    for words in (
+        "5 in, 4 packed",
+        "26",
+        "2 of 16 tokens",
+        "81.250 %",
+        "2 packs",
+        "99 tokens, 79.2 % of the 125 to be packed (1 too_long)",
+    ):
+        assert words in out
+    line = next(line for line in out.splitlines() if "packidx sql" in line)
+    assert f'packidx sql {tmp_path / "i"} "SELECT' in line  # unbroken, to be copied
+    assert "exists already" in run(capsys, *command)[1]
+    [_, out, _] = run(capsys, *command, "--json")
+    assert json.loads(out)["existed"] is True
+
+
+def test_one_of_a_thing_is_said_in_the_singular(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"length": [1]}), tmp_path / "l.parquet")
+    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "i"), "--capacity", "16"]
+    plan = run(capsys, *command, "--global-batch", "2", "--micro-steps", "2")[1]
+    assert "lower bound  1 pack (" in plan and "none: 2 packs per step" in plan
+    pq.write_table(pa.table({"length": [16] * 3}), tmp_path / "l.parquet")
+    command = ["plan", str(tmp_path / "l.parquet"), "-o", str(tmp_path / "j"), "--capacity", "16"]
+    plan = run(capsys, *command, "--global-batch", "2", "--micro-steps", "2")[1]
+    assert "1 of 2 packs per epoch; 1 pack (33.3 %) is left over, another one in each epoch" in plan
+    assert "2 micro-steps of 1 pack per step, for up to 1 rank" in plan
+    assert re.search(r"\b1 (packs|ranks|tokens|samples|steps)\b", plan) is None
+
+
+def test_the_line_to_try_works_where_it_is_printed(index: str, tmp_path: Path) -> None:
+    """Called by its path, outside PATH, as `make plan` does."""
+    program = Path(sys.executable).parent / "packidx"
+    command = [program, "plan", tmp_path / "lengths.parquet", "-o", index, "--capacity", "16"]
+    env = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("try"))
+    shell = line.removeprefix("try").strip()
+    assert shell.startswith(str(program))
+    tried = subprocess.run(shell, shell=True, env=env, capture_output=True, text=True, check=True)
+    assert "num_samples" in tried.stdout
+
+
+def test_stats_json_has_result_and_options(index: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "stats", index, "--json")
+    stats = json.loads(out)
+    assert status == 0
+    assert stats["result"]["num_packs"] == 2
+    assert stats["result"]["dropped"] == {"too_long": 1}
+    assert stats["options"]["capacity"] == 16
+    assert stats["packs"]["num_samples"]["max"] == 2
+    assert "fill" in run(capsys, "stats", index)[1]
+
+
+def test_log_lists_snapshots_newest_first(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "20", "--json"]
+    newer = json.loads(run(capsys, *plan)[1])["snapshot_id"]
+    rows = json.loads(run(capsys, "log", index, "--json")[1])
+    assert [row["head"] for row in rows] == [True, False]
+    assert rows[0]["snapshot_id"] == newer
+    assert rows[0]["parent"] == rows[1]["snapshot_id"]
+    assert newer[:12] in run(capsys, "log", index)[1]
+
+
+def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of what a snapshot's packs were made: the schedule, the steps, and what it goes on from."""
+    lengths, index = str(tmp_path / "l.parquet"), str(tmp_path / "i")
+    pq.write_table(pa.table({"length": [8] * 64}), lengths)
+    plan = ["plan", lengths, "-o", index, "--capacity", "16", "--json"]
+    usual = json.loads(run(capsys, *plan)[1])["snapshot_id"]
+    first = json.loads(
+        run(capsys, *plan, "--global-batch", "8", "--schedule", "random", "--align", "2")[1]
+    )["snapshot_id"]
+    state = tmp_path / "state.json"
+    at = {"seed": 0, "epoch": 0, "global_batch": 8, "position": 8}
+    state.write_text(json.dumps({"version": 1, "snapshot_id": first, **at}))
+    status, out, err = run(
+        capsys, "plan", "--continue", f"{index}@{first}", "--state", str(state), "--json"
+    )
+    assert status == 0, err
+    rest = json.loads(out)["snapshot_id"]
+    said = {line.split()[0]: line for line in run(capsys, "log", index)[1].splitlines()}
+    asked = "--align 2 --schedule random --global-batch 8"
+    assert asked in said[first[:12]] and "--continue" not in said[first[:12]]
+    assert said[rest[:12]].endswith(f"{asked} --continue @{first[:12]} after 8 packs")
+    assert "--" not in said[usual[:12]]
+
+
+def test_sql_formats_agree(index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = (
+        "SELECT pack_id, sum(length) AS tokens, count(*) AS n FROM samples GROUP BY 1 ORDER BY 1"
+    )
+    status, out, _ = run(capsys, "sql", index, query, "--format", "json")
+    want = json.loads(out)
+    assert status == 0
+    assert sorted(row["tokens"] for row in want) == [13, 13]  # balanced: 8 + 5, 7 + 6
+    text = run(capsys, "sql", index, query, "--format", "csv")[1]
+    rows = [{k: int(v) for k, v in row.items()} for row in csv.DictReader(io.StringIO(text))]
+    assert rows == want
+    for name in ("o.json", "o.csv", "o.parquet"):
+        assert run(capsys, "sql", index, query, "-o", str(tmp_path / name))[:2] == (0, "")
+    assert json.loads((tmp_path / "o.json").read_text()) == want
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist() == want
+    table = run(capsys, "sql", index, query)[1].splitlines()
+    assert table[0].split() == ["pack_id", "tokens", "n"]
+    assert len(table) == 4
+
+
+def test_sql_sees_all_views_and_lengths_while_it_lasts(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for view, rows in {"packs": 2, "samples": 4, "dropped": 1, "lengths": 5}.items():
+        out = run(capsys, "sql", index, f"SELECT count(*) AS n FROM {view}", "--format", "json")[1]
+        assert json.loads(out) == [{"n": rows}]
+    (tmp_path / "lengths.parquet").rename(tmp_path / "moved")
+    status, _, err = run(capsys, "sql", index, "SELECT * FROM lengths")
+    assert status == 1 and "lengths" in err
+    root = f"{tmp_path / 'lengths.parquet'}={tmp_path / 'moved'}"
+    assert run(capsys, "sql", index, "SELECT * FROM lengths", "--root", root)[0] == 0
+
+
+def test_sql_values_survive_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values = "NULL AS n, 'ü\"' AS s, 1.5 AS f, [1, 2] AS l, 0.1::DECIMAL(3,1) AS d"
+    query = f"SELECT {values}, sum(length) AS big FROM packs"
+    [row] = json.loads(run(capsys, "sql", index, query, "--format", "json")[1])
+    assert row == {"n": None, "s": 'ü"', "f": 1.5, "l": [1, 2], "big": 26, "d": 0.1}
+
+
+def test_verify_exits_3_when_something_is_wrong(
+    index: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(capsys, "verify", index, "--json")
+    assert status == 0 and json.loads(out)["ok"] is True
+    [samples] = Path(index).glob("snapshots/*/samples-*.parquet")
+    samples.write_bytes(samples.read_bytes()[:-4] + b"XXXX")
+    status, out, err = run(capsys, "verify", index, "--json")
+    assert status == 3
+    assert [check["name"] for check in json.loads(out)["checks"] if not check["ok"]] == ["files"]
+    assert err.count("\n") == 1
+    assert run(capsys, "verify", index)[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "statuses", "says"),
+    [
+        (["plan", "LENGTHS", "-o", "OUT", "--capacity", "0"], {1, 2}, "capacity"),
+        (["plan", "LENGTHS", "-o", "OUT", "--capacity", "many"], {1, 2}, "capacity"),
+        (["plan", "LENGTHS", "-o", "OUT"], {2}, "capacity"),
+        (["plan", "nowhere", "-o", "OUT", "--capacity", "9"], {1}, "does not exist"),
+        (["plan", "FOLDER", "-o", "OUT", "--capacity", "9"], {1}, "no lengths table"),
+        (["plan", "LENGTHS", "-o", "OUT", "--capacity", "9", "--margin", "2"], {1}, "margin"),
+        (["stats", "nowhere"], {1}, "does not exist"),
+        (["stats", "FOLDER"], {1}, "no pack index"),
+        (["stats", "INDEX@0000"], {1}, "no snapshot '0000'"),
+        (["log", "nowhere"], {1}, "does not exist"),
+        (["sql", "INDEX", "SELECT nonsense"], {1}, "nonsense"),
+        (["sql", "INDEX", "SELECT 1", "--root", "x"], {1}, "OLD=NEW"),
+        (["verify", "INDEX", "--sample", "3"], {1}, "--processor"),
+        (["verify", "INDEX", "--sample", "-1"], {1}, "--sample"),
+        (["frobnicate"], {2}, "frobnicate"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_no_traceback(
+    index: str, tmp_path: Path, args: list[str], statuses: set[int], says: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    places = {
+        "LENGTHS": str(tmp_path / "lengths.parquet"),
+        "FOLDER": str(tmp_path / "folder"),
+        "OUT": str(tmp_path / "out"),
+        "INDEX": index,
+    }
+    for name, place in places.items():
+        args = [arg.replace(name, place) for arg in args]
+    done = subprocess.run(
+        [sys.executable, "-m", "packidx_cli", *args], capture_output=True, text=True
+    )
+    assert done.returncode in statuses
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    if done.returncode == 1:
+        assert done.stderr.startswith("packidx: ") and done.stderr.count("\n") == 1
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules in a fresh process after `code`."""
+    script = f"import sys\n{code}\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["plan", "--help"]], ids=" ".join)
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    loaded = loaded_by(f"from packidx_cli.main import main; main({words})")
+    assert "click" in loaded
+    heavy = {"torch", "transformers", "polars", "duckdb", "ray", "numpy", "pyarrow", "rich"}
+    assert loaded & heavy == set()
+
+
+def test_import_packidx_is_light_and_names_resolve() -> None:
+    loaded = loaded_by("import packidx; dir(packidx)")
+    assert loaded & {"numpy", "pyarrow", "polars", "torch", "duckdb", "transformers"} == set()
+    import packidx
+
+    assert len(packidx.__all__) <= 12
+    for name in packidx.__all__:
+        assert getattr(packidx, name) is not None
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = packidx.nothing_like_it
+
+
+def test_import_torch_reader_is_light() -> None:
+    loaded = loaded_by("import packidx.torch")
+    assert "torch" in loaded
+    assert loaded & {"duckdb", "polars", "transformers"} == set()
+
+
+def commands() -> list[click.Command]:
+    context = click.Context(cli)
+    found = [cli.get_command(context, name) for name in cli.list_commands(context)]
+    return [command for command in found if command is not None]
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
+def test_every_command_and_option_has_help_and_is_in_the_readme(command: click.Command) -> None:
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{command.name} {parameter.name} has no help"
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"packidx {command.name}" in readme
+
+
+def test_sql_output_goes_where_it_is_sent(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through a link into its target, into a pipe or device as it is; never in their place."""
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    reader = subprocess.Popen(["cat", str(tmp_path / "pipe.csv")], stdout=subprocess.PIPE)
+    for name in ("link.csv", "pipe.csv"):
+        assert run(capsys, "sql", index, "SELECT 7 AS n", "-o", str(tmp_path / name))[0] == 0
+    assert reader.communicate()[0] == b"n\n7\n"
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text() == "n\n7\n"
+    assert stat.S_ISFIFO((tmp_path / "pipe.csv").stat().st_mode)
+    for wrong in ("no/such/folder.csv", "table.xlsx"):
+        status, _, err = run(capsys, "sql", index, "SELECT 7", "-o", str(tmp_path / wrong))
+        assert status == 1 and wrong.split("/")[-1].split(".")[0] in err
+
+
+def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str]) -> None:
+    query = (
+        "SELECT 'nan'::DOUBLE AS a, '-inf'::FLOAT AS b, 'x'::BLOB AS c, [NULL, 'inf'::FLOAT] AS d,"
+        " TIMESTAMPTZ '2026-01-02 03:04:05+00' AS e, {'k': 1.5::DECIMAL(3, 1)} AS f"
+    )
+    [row] = json.loads(run(capsys, "sql", index, query, "--format", "json")[1])
+    assert row["e"].startswith("2026-01-0")
+    del row["e"]
+    assert row == {"a": None, "b": None, "c": "78", "d": [None, None], "f": {"k": 1.5}}
+    assert run(capsys, "sql", index, "SELECT 1 AS a, 2 AS a", "--format", "json")[0] == 1
+    empty = run(capsys, "sql", index, "SELECT 1 AS a WHERE false", "--format", "json")
+    assert json.loads(empty[1]) == []
+
+
+def test_sql_without_a_query_lists_the_columns_and_waits_for_nobody(index: str) -> None:
+    command = [sys.executable, "-m", "packidx_cli", "sql", index]
+    process = subprocess.Popen(
+        [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )  # stdin stays open
+    assert process.stdout is not None
+    assert "attention_cost" in process.stdout.read()
+    assert process.wait() == 0
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdout.close()
+    query = "SELECT 41 + 1 AS n"
+    done = subprocess.run([*command, "-"], input=query, capture_output=True, text=True, check=True)
+    assert "42" in done.stdout
+
+
+@pytest.mark.parametrize("damage", ["delete", "empty", "garbage"])
+@pytest.mark.parametrize("table", ["packs", "samples", "dropped"])
+def test_damaged_tables_get_one_sentence_and_plan_mends_them(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, damage: str
+) -> None:
+    [path] = Path(index).glob(f"snapshots/*/{table}-*.parquet")
+    path.unlink() if damage == "delete" else path.write_bytes(
+        b"junk" if damage == "garbage" else b""
+    )
+    assert run(capsys, "verify", index)[0] == 3
+    commands = [["sql", index, f"SELECT * FROM {table}"]]
+    commands += [["stats", index]] if table == "packs" else []
+    for command in commands:
+        status, _, err = run(capsys, *command)
+        assert status == 1 and err.count("\n") == 1 and "unexpected" not in err
+    plan = ["plan", str(tmp_path / "lengths.parquet"), "-o", index, "--capacity", "16"]
+    assert run(capsys, *plan)[0] == 0
+    assert run(capsys, "verify", index)[0] == 0
+
+
+def test_a_bad_snapshot_does_not_hide_the_others(
+    index: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(index) / "snapshots" / ("0" * 32)
+    other.mkdir()
+    (other / "manifest.json").write_text("[" * 100_000)
+    status, out, err = run(capsys, "log", index, "--json")
+    assert status == 0 and len(json.loads(out)) == 1
+    assert err.count("\n") == 1 and str(other) in err
+    (Path(index) / "HEAD").write_bytes(b"\xff\xfe")
+    assert run(capsys, "stats", index)[0] == 1

@@ -1,0 +1,161 @@
+"""What data holds is shown, and is never a command to the terminal that shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+from packidx_cli.show.console import json_text, visible
+
+# A title, the clipboard, C1's CSI, DEL, text turned around, the start of the line.
+HOSTILE = "k\x1b]0;title\x07\x1b]52;c;YQ\x07\x9b2J\x7f\u202eend\rover"
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+CLI = Path(__file__).parents[2] / "cli"
+
+
+def shown(capfd: pytest.CaptureFixture[str], *args: str, status: int = 0) -> str:
+    capfd.readouterr()
+    assert main([*args]) == status
+    out, err = capfd.readouterr()
+    assert not CONTROLS.search(out + err), args
+    return out + err
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Records whose keys, sources, files and folder are hostile."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path(HOSTILE)
+    folder.mkdir()
+    with open(folder / "r.jsonl", "w") as file:
+        for number in range(4):
+            turns = [{"role": "user", "content": "one " * (number + 1)}]
+            record = {"id": f"{HOSTILE}{number}", "messages": turns}
+            file.write(json.dumps(record | ({"image": HOSTILE} if number == 3 else {})) + "\n")
+    return f"{HOSTILE}={HOSTILE}/r.jsonl"
+
+
+def test_no_command_lets_names_of_data_reach_the_terminal(
+    data: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lengths, index = f"{HOSTILE}/lengths", f"{HOSTILE}/index"
+    assert "\\x1b]0;title\\x07" in shown(capfd, "estimate", data, "-o", lengths, "--workers", "1")
+    assert "\\x9b2J\\x7f" in shown(capfd, "plan", lengths, "-o", index, "--capacity", "9")
+    for command in (["stats"], ["log"], ["verify"], ["sql"]):
+        shown(capfd, *command, index)
+        shown(capfd, *command, f"{HOSTILE}nowhere", status=1)
+    for command in (["stats"], ["log"], ["verify"]):
+        json.loads(shown(capfd, *command, index, "--json"))
+    assert "\\u202eend\\rover" in shown(capfd, "stats", index)
+    assert "k\\x1b]0;" in shown(capfd, "sql", index, "SELECT key, source FROM samples")
+    [row] = json.loads(shown(capfd, "sql", index, f"SELECT '{HOSTILE}' AS a", "--format", "json"))
+    assert row == {"a": HOSTILE}
+    shown(capfd, "sql", index, f"SELECT 1 AS \"{HOSTILE}\", error('{HOSTILE}')", status=1)
+    assert "\\x9b2J\\x7f" in shown(capfd, "doctor", index)
+    shown(capfd, "export", "wds", index, "-o", f"{HOSTILE}/{HOSTILE}", status=0)
+    shown(capfd, "export", "energon", index, "-o", f"{HOSTILE}/energon", status=1)
+    shown(capfd, "precompute", data, "-o", "out", "--processor", HOSTILE, status=1)
+    shown(capfd, "plan", lengths, "-o", index, "--capacity", HOSTILE, status=2)
+    shown(capfd, "plan", lengths, "-o", index, "--capacity", "9", "--mix", f"{HOSTILE}=x", status=1)
+    shown(capfd, HOSTILE, status=2)
+
+
+def test_csv_is_data_for_programs_and_text_for_a_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A program that reads CSV knows of no escapes: what it reads must be the value."""
+    pq.write_table(pa.table({"length": [1], "key": [HOSTILE]}), tmp_path / "l.parquet")
+    query = ["sql", str(tmp_path / "l.parquet"), "SELECT key FROM lengths", "--format", "csv"]
+    assert main(query) == 0
+    assert HOSTILE in capfd.readouterr().out
+    seen = on_a_terminal(query)
+    assert seen.decode().splitlines() == ["key", visible(HOSTILE)]
+
+
+@pytest.mark.parametrize("kind", ["table", "csv", "json"])
+def test_a_result_is_on_the_terminal_by_itself_once_the_progress_is_gone(
+    kind: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"length": [7]}), tmp_path / "l.parquet")
+    query = ["sql", str(tmp_path / "l.parquet"), "SELECT 7 AS seven", "--format", kind]
+    seen = on_a_terminal(query, stderr=True)
+    assert b"running the query" in seen
+    progress, cleared, result = seen.rpartition(
+        b"\x1b[2K"
+    )  # the last line of progress is wiped out
+    assert cleared and b"seven" in result and b"seven" not in progress
+    alone = on_a_terminal(query)
+    assert result == alone
+
+
+def on_a_terminal(query: list[str], stderr: bool = False) -> bytes:
+    """What a command writes on its terminal: stdout, and stderr too if asked for."""
+    ours, theirs = pty.openpty()
+    more = {"stderr": theirs} if stderr else {}
+    environment = os.environ | {"TERM": "xterm"}
+    command = [sys.executable, "-m", "packidx_cli", *query]
+    process = subprocess.Popen(command, stdout=theirs, env=environment, **more)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            block = os.read(ours, 1 << 16)
+        except OSError:
+            break
+        if not block:
+            break
+        seen += block
+    os.close(ours)
+    assert process.wait() == 0
+    return seen
+
+
+def test_what_is_escaped_can_be_read_and_nothing_else_is() -> None:
+    assert visible(HOSTILE) == (
+        "k\\x1b]0;title\\x07\\x1b]52;c;YQ\\x07\\x9b2J\\x7f\\u202eend\\rover"
+    )
+    plain = "Ünïcode, 文字, \\ and 100 % of the “rest” 🙂"
+    assert visible(plain) == plain
+    assert visible("a\nb\tc") == "a\\nb\\tc" and visible("a\nb", lines=True) == "a\nb"
+    assert visible("\udcff") == "\\udcff"
+    assert json.loads(json_text({HOSTILE: plain})) == {HOSTILE: plain}
+    assert json_text("\x7f\x9b") == '"\\u007f\\u009b"'
+
+
+def test_text_is_printed_in_one_place() -> None:
+    for path in CLI.glob("*.py"):
+        if path.name != "console.py":
+            assert not re.search(r"\bclick\.s?echo\(|(?<![\w.])print\(", path.read_text()), path
+
+
+@pytest.mark.parametrize("columns", [80, 100, 40])
+def test_ids_stay_whole_in_a_table_that_a_terminal_has_no_room_for(
+    columns: int, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"length": [5, 6, 7, 8]}), tmp_path / "l.parquet")
+    index = str(tmp_path / "index")
+    for seed in ("1", "2"):
+        options = ["--capacity", "16", "--seed", seed, "--schedule", "random"]
+        assert main(["plan", str(tmp_path / "l.parquet"), "-o", index, *options]) == 0
+    near, far = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "packidx_cli", "log", index]
+        env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+        subprocess.run(command, stdout=far, env=env, check=True)
+        text = os.read(near, 1 << 16).decode()
+    finally:
+        os.close(near)
+        os.close(far)
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    assert max(map(len, lines)) <= columns
+    for folder in (tmp_path / "index" / "snapshots").iterdir():
+        assert sum(line.split()[:1] == [folder.name[:12]] for line in lines) == 1

@@ -1,0 +1,531 @@
+"""Sources and media in an S3 bucket: the same tables and packs as from disk, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from clips import write_clip
+from object_store import URL, Store, object_store
+from PIL import Image
+from record_files import chats, write
+from torch.utils.data import DataLoader
+from torch_packs import SyntheticEncode
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.errors import SourceError
+from packidx.io import cache, storage
+from packidx.io.retry import is_transient
+from packidx.precompute import precompute
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
+from packidx.records.shards import short_names
+from packidx.records.sources.find_shards import find_shards
+from packidx.torch import PackedDataset, PackSampler
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import bench_remote
+
+KINDS = ("jsonl", "json", "csv", "parquet", "arrow", "tar", "jsonl.gz", "json.zst", "csv.gz")
+COUNT = 16
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the same conversations in every kind of file, images beside or inside."""
+    folder = tmp_path_factory.mktemp("here")
+    rng = np.random.default_rng(5)
+    for kind in KINDS:
+        (folder / "kinds" / kind).mkdir(parents=True)
+        for number in range(COUNT):
+            size = (30 + 5 * (number % 4), 40 + 9 * (number % 7), 3)
+            image = Image.fromarray(rng.integers(0, 256, size, np.uint8))
+            image.save(folder / "kinds" / kind / f"{number}.png")
+        write(folder / "kinds" / kind, kind, chats(COUNT))
+    _more(folder)
+    return folder
+
+
+def _more(folder: Path) -> None:
+    """An Energon data set, a mix, and files that differ in a number."""
+    tars = folder / "energon"
+    (tars / ".nv-meta").mkdir(parents=True)
+    for name in ("a.tar", "b.tar"):
+        shutil.copy(folder / "kinds" / "tar" / "data.tar", tars / name)
+    info = {"shard_counts": {"a.tar": COUNT, "b.tar": COUNT}}
+    (tars / ".nv-meta" / ".info.json").write_text(json.dumps(info))
+    split = {"split_parts": {"train": ["a.tar"], "val": ["b.tar"]}}
+    (tars / ".nv-meta" / "split.yaml").write_text(json.dumps(split))
+    line = (folder / "kinds" / "jsonl" / "data.jsonl").read_bytes()
+    for name in ("x-00000-of-00002.jsonl", "x-00001-of-00002.jsonl", "sub/y.jsonl", ".z.jsonl"):
+        (folder / "many" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "many" / name).write_bytes(line)
+    (folder / "many" / "settings.json").write_text('{\n"a": 1\n}')
+    mix = {"m": {"file_name": "many/x-*.jsonl", "media_dir": "kinds/jsonl"}}
+    (folder / "mix.json").write_text(json.dumps(mix))
+
+
+@pytest.fixture(scope="module")
+def there(store: Store, here: Path) -> str:
+    return store.put_tree(here, "there")
+
+
+def tables(folder: Path) -> list[bytes]:
+    found = [path.read_bytes() for path in sorted(folder.glob("part-*.parquet"))]
+    assert found
+    return found
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(sorted(folder.glob("part-*.parquet"))).to_pylist()
+    return found
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def counted(
+    here: Path, there: str, processors: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Tables of all kinds: of the files here, and of those there."""
+    out = tmp_path_factory.mktemp("counted")
+    for name, place in (("here", str(here)), ("there", there)):
+        sources = [f"{kind}={place}/kinds/{kind}/data.{kind}" for kind in KINDS]
+        processor = str(processors / "qwen2.5-vl")
+        estimate_lengths(sources, out / name, processor=processor, workers=2)
+    return out
+
+
+# -- sources ---------------------------------------------------------------------------------------
+
+SOURCES = {
+    "file": ["kinds/csv.gz/data.csv.gz"],
+    "array": ["kinds/json/data.json"],
+    "named": ["my=@kinds/tar/data.tar"],
+    "glob": ["many/x-*.jsonl"],
+    "deep glob": ["many/**/*.jsonl"],
+    "folder": ["many"],
+    "folder/": ["many/"],
+    "everything": ["kinds", "many"],
+    "energon": ["energon"],
+    "a split": ["energon#val"],
+    "two splits": ["energon#val,train"],
+    "mix": ["mix.json"],
+    "part of a mix": ["mix.json#m"],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_are_found_as_on_disk(here: Path, there: str, name: str) -> None:
+    def found(place: str) -> list[tuple[str, ...]]:
+        given = [one.replace("@", f"{place}/") for one in SOURCES[name]]
+        given = [one if "=" in one else f"{place}/{one}" for one in given]
+        shards = find_shards(given)
+        names = short_names([shard.path for shard in shards])
+        return [
+            (one.path.removeprefix(place), one.source, one.container, short)
+            + (str(one.layout.media_root or "").removeprefix(place),)
+            for one, short in zip(shards, names, strict=True)
+        ]
+
+    assert found(there) == found(str(here))
+    assert found(there)
+
+
+def test_what_is_no_source(there: str) -> None:
+    bad = {
+        f"{there}/nothing.jsonl": "no such file",
+        f"{there}/nothing/*.jsonl": "no such file",
+        f"{there}/many/settings.json": "neither a record nor a mix",
+        f"{there}/kinds/jsonl/0.png": "of an unknown kind",
+        "s3://key:secret@bucket/a.jsonl": "has a password in it",
+        "nowhere://bucket/a.jsonl": "Protocol not known",
+        f"{there}/energon#test": "has no split 'test'",
+        "s3://nobodys/a.jsonl": "no such file",
+    }
+    for source, words in bad.items():
+        with pytest.raises(SourceError) as caught:
+            find_shards([source])
+        assert words in str(caught.value)
+        assert "secret" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+    twice = [f"{there}/many/sub/y.jsonl", f"{there}/many/./sub/../sub/*.jsonl"]
+    with pytest.raises(SourceError, match="is the same file as"):
+        find_shards(twice)
+
+
+# -- lengths ---------------------------------------------------------------------------------------
+
+
+def test_lengths_have_the_same_bytes(counted: Path, there: str) -> None:
+    assert tables(counted / "there") == tables(counted / "here")
+    ours, theirs = manifest(counted / "there"), manifest(counted / "here")
+    assert ours["fingerprint"] == theirs["fingerprint"]
+    assert [one["uri"] for one in ours["shards"]] == [
+        f"{there}/kinds/{kind}/data.{kind}" for kind in KINDS
+    ]
+    plain = [one["fingerprint"] for one in theirs["shards"]]  # uri and marks are of the place
+    assert [one["fingerprint"] for one in ours["shards"]] == plain
+    assert all("version" in one and "mtime" not in one for one in ours["shards"])
+    found = rows(counted / "there")
+    assert {one["source"] for one in found} == set(KINDS)
+    assert {(one["status"], one["method"], one["num_images"]) for one in found} == {
+        ("ok", "exact", 1)
+    }
+
+
+def test_shards_are_copied_once(store: Store, here: Path, there: str, tmp_path: Path) -> None:
+    kinds = [kind for kind in KINDS if kind != "tar"]
+    for kind in kinds:  # none of these is in the cache
+        shutil.copytree(here / "kinds" / kind, tmp_path / "once" / kind)
+    url = store.put_tree(tmp_path / "once", "once")
+    store.forget()
+    estimate_lengths([f"{url}/{kind}" for kind in kinds], tmp_path / "out", workers=1)
+    for kind in kinds:
+        size = (here / "kinds" / kind / f"data.{kind}").stat().st_size
+        assert store.read(f"once/{kind}/data.{kind}") == size, kind
+
+
+def test_large_images_are_counted_by_their_headers(store: Store, tmp_path: Path) -> None:
+    """Of images of a megabyte: the bytes and the requests that each takes, also in a tar."""
+    images, endings = 12, ("jpg", "png")
+    size = bench_remote.corpus(tmp_path / "data", images, 2, 900, endings)
+    assert size / images > 700_000
+    url = store.put_tree(tmp_path / "data", "large")
+    for kind in ("files", "tar"):
+        store.forget()
+        summary = estimate_lengths(f"{url}/{kind}", tmp_path / f"{kind}-there", workers=1)
+        assert (summary.num_samples, summary.num_rejected) == (images, 0)
+        assert store.read() < 0.2 * size, kind
+        most = {"files": 3, "tar": 2.5}[kind] * images  # of a PNG one more than of a JPEG
+        assert len(store.requests) <= most + 12, kind  # 12: to find the shards and their ends
+        estimate_lengths(str(tmp_path / "data" / kind), tmp_path / f"{kind}-here", workers=1)
+        assert tables(tmp_path / f"{kind}-there") == tables(tmp_path / f"{kind}-here")
+
+
+def test_small_images_take_one_request(store: Store, here: Path, there: str) -> None:
+    store.forget()
+    source = f"{there}/kinds/jsonl/data.jsonl"
+    estimate_lengths(source, here / "small", workers=1)
+    asked = [one.method for one in store.requests if one.path.endswith(".png")]
+    assert asked == ["GET"] * COUNT
+
+
+class InFlight:
+    """How many requests for bytes were under way at a time, each of which takes a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = self._now = 0
+        lock, request = threading.Lock(), storage._range
+
+        def slow(*args: Any) -> bytes:
+            with lock:
+                self._now += 1
+                self.most = max(self.most, self._now)
+            time.sleep(0.05)
+            data = request(*args)
+            with lock:
+                self._now -= 1
+            return data
+
+        monkeypatch.setattr(storage, "_range", slow)
+
+
+def test_requests_do_not_wait_for_each_other(
+    store: Store, there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a batch's images, a pack's samples, and a sample's images."""
+    in_flight = InFlight(monkeypatch)
+    estimate_lengths(f"{there}/kinds/jsonl/data.jsonl", tmp_path / "l", workers=1)
+    assert in_flight.most >= 8
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=9000, margin=0.0)
+    in_flight.most = 0
+    dataset = PackedDataset(tmp_path / "index", SyntheticEncode())
+    number = max(range(len(dataset)), key=lambda at: len(dataset.index.pack(at).samples))
+    assert len(dataset.index.pack(number).samples) > 8
+    with pytest.raises(Exception, match="seed"):  # which it looks for in a record
+        dataset[number]
+    assert in_flight.most >= 8
+    in_flight.most = 0
+    turns = [{"role": "user", "content": "<image><image><image>?"}]
+    names = [f"{number}.png" for number in range(3)]
+    opened = open_media(
+        {"messages": turns, "images": names}, MediaRoot(f"{there}/kinds/jsonl", True)
+    )
+    assert in_flight.most == 3
+    assert [image.format for image in opened["images"]] == ["PNG"] * 3
+
+
+def test_records_whose_media_cannot_be_had(store: Store, tmp_path: Path) -> None:
+    Image.new("RGB", (50, 40)).save(tmp_path / "a.png")
+    (tmp_path / "data" / "in").mkdir(parents=True)
+    for name in ("data/in/a.png", "outside.png"):
+        shutil.copy(tmp_path / "a.png", tmp_path / name)
+    (tmp_path / "data" / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:60])
+    (tmp_path / "data" / "empty.png").write_bytes(b"")
+    references = {
+        "in/a.png": None,
+        "in/../in/a.png": None,
+        "none.png": "missing_media",
+        "in": "missing_media",
+        "cut.png": "broken_media",
+        "empty.png": "broken_media",
+        "../outside.png": "media_outside_root",
+        f"{URL}/refused/data/in/a.png": None,
+        f"{URL}/refused/data/../outside.png": "media_remote",
+        "https://example.org/a.png": "media_remote",
+        f"s3://key:secret@{URL[5:]}/refused/data/in/a.png": "media_remote",
+        "/etc/hostname": "media_outside_root",
+    }
+    turns = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "!"}]
+    lines = [json.dumps({"messages": turns, "images": [ref]}) for ref in references]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    url = store.put_tree(tmp_path, "refused")
+    for source in (tmp_path / "x.jsonl", f"{url}/x.jsonl"):
+        estimate_lengths(str(source), tmp_path / "out", media_root=f"{url}/data", workers=1)
+        found = rows(tmp_path / "out")
+        assert [one["reason"] for one in found] == list(references.values())
+        assert not any("secret" in (one["detail"] or "") for one in found)
+    estimate_lengths(f"{url}/x.jsonl", tmp_path / "out", workers=1)  # unconfined: beside it
+    reasons = [one["reason"] for one in rows(tmp_path / "out")]
+    assert reasons[0] == reasons[1] == "missing_media"
+    assert reasons[6] == "media_outside_root"
+    assert reasons[7] == reasons[8] is None
+
+
+def test_a_store_that_refuses_stops_the_count(
+    store: Store, there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str, *_: Any) -> bytes:
+        raise PermissionError(13, "Access Denied", path)
+
+    monkeypatch.setattr(storage, "_range", refused)
+    with pytest.raises(SourceError, match=r"cannot read s3://.*png: Access Denied; check the URL"):
+        estimate_lengths(f"{there}/kinds/jsonl/data.jsonl", tmp_path / "out", workers=1)
+
+
+def test_cut_connections_are_tried_again(store: Store, counted: Path, here: Path) -> None:
+    url = store.put_tree(here / "kinds", "cut")
+    sources = [f"{kind}={url}/{kind}/data.{kind}" for kind in ("jsonl", "tar", "parquet")]
+    store.cuts += ["data.jsonl", "data.tar", "data.tar", "jsonl/3.png", "data.parquet"]
+    estimate_lengths(sources, counted / "cut", workers=1)
+    assert not store.cuts
+    local = [f"{kind}={here}/kinds/{kind}/data.{kind}" for kind in ("jsonl", "tar", "parquet")]
+    estimate_lengths(local, counted / "uncut", workers=1)
+    assert tables(counted / "cut") == tables(counted / "uncut")
+
+
+def test_videos_and_frames(
+    store: Store, processors: Path, encoder: ProcessorEncoder, tmp_path: Path
+) -> None:
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    write_clip(folder / "a.mp4", frames=12, size=(84, 56), fps="4")
+    write_clip(folder / "b.mkv", frames=9, size=(84, 56), fps="3")
+    for number in range(4):
+        Image.new("RGB", (60, 40), (9 * number, 0, 0)).save(folder / f"{number}.png")
+    turns = [{"role": "user", "content": "<video>?"}, {"role": "assistant", "content": "!"}]
+    videos = ["a.mp4", "b.mkv", [f"{number}.png" for number in range(4)]]
+    lines = [json.dumps({"messages": turns, "videos": [one]}) for one in videos]
+    (folder / "x.jsonl").write_text("\n".join(lines))
+    url = store.put_tree(folder, "clips")
+    packs = []
+    for name, source in (("here", str(folder / "x.jsonl")), ("there", f"{url}/x.jsonl")):
+        processor = str(processors / "qwen2.5-vl")
+        summary = estimate_lengths(source, tmp_path / name, processor=processor, workers=1)
+        assert (summary.num_rejected, summary.num_samples) == (0, 3), summary.rejected
+        plan_packs(tmp_path / name, tmp_path / f"{name}-index", capacity=2048)
+        packs.append(PackedDataset(tmp_path / f"{name}-index", encoder)[0])
+    assert tables(tmp_path / "there") == tables(tmp_path / "here")
+    assert_equal(packs[1], packs[0])
+
+
+def test_precompute_writes_the_same(
+    store: Store, here: Path, there: str, processors: Path, tmp_path: Path
+) -> None:
+    kinds = ("jsonl", "json", "csv.gz", "parquet")
+    for name, place in (("here", str(here)), ("there", there)):
+        sources = [f"{place}/kinds/{kind}/data.{kind}" for kind in kinds]
+        precompute(sources, tmp_path / name, processors / "qwen2.5-vl", workers=1)
+    written = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").iterdir())
+    assert len(written) == len(kinds) + 1
+    for path in written[1:]:
+        assert (tmp_path / "there" / path).read_bytes() == (tmp_path / "here" / path).read_bytes()
+
+
+# -- the reader ------------------------------------------------------------------------------------
+
+
+def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        same = torch.equal(found[key], value) if torch.is_tensor(value) else found[key] == value
+        assert same, key
+
+
+@pytest.fixture(scope="module")
+def encoder(processors: Path) -> ProcessorEncoder:
+    return ProcessorEncoder(str(processors / "qwen2.5-vl"))
+
+
+@pytest.fixture(scope="module")
+def index(counted: Path) -> Path:
+    plan_packs(counted / "there", counted / "index", capacity=512)
+    return counted / "index"
+
+
+def test_packs_equal_those_from_disk(
+    index: Path, store: Store, here: Path, there: str, encoder: ProcessorEncoder
+) -> None:
+    """Planned there and read there, and read here by `roots`; the sources take turns in packs."""
+    ours, theirs = PackedDataset(index, encoder), PackedDataset(index, encoder, {there: str(here)})
+    store.forget()
+    expected = [theirs[number] for number in range(len(theirs))]
+    assert not store.requests
+    assert len(expected) > 10
+    for number, pack in enumerate(expected):
+        assert_equal(ours[number], pack)
+    heads = [one.path for one in store.requests if one.method == "HEAD"]
+    assert len(heads) == len(set(heads)) == len(KINDS)  # of each shard, once
+
+
+def test_packs_that_were_planned_on_disk(
+    counted: Path, here: Path, there: str, encoder: ProcessorEncoder
+) -> None:
+    plan_packs(counted / "here", counted / "index-here", capacity=512)
+    ours = PackedDataset(counted / "index-here", encoder, {str(here): there})
+    theirs = PackedDataset(counted / "index-here", encoder)
+    for number in range(0, len(theirs), 4):
+        assert_equal(ours[number], theirs[number])
+
+
+def test_a_reader_moves_what_it_uses(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request for each record and each image, of tars for each sample; Parquet once."""
+    images = 24
+    bench_remote.corpus(tmp_path / "data", images, 4, 300, ("jpg", "png"))
+    url = store.put_tree(tmp_path / "data", "moved")
+    for kind, most in (("files", 1.2), ("tar", 1.2), ("parquet", 1.5)):
+        out = tmp_path / kind
+        estimate_lengths(f"{url}/{kind}", out / "l", workers=1)
+        windows = {"window_shards": 1} if kind == "parquet" else {}
+        plan_packs(out / "l", out / "index", capacity=4096, margin=0.0, **windows)
+        monkeypatch.setenv("PACKIDX_CACHE", str(out / "cache"))
+        (length,) = {one["length"] for one in rows(out / "l")}
+        ids = torch.ones(length, dtype=torch.int64)
+        dataset = PackedDataset(out / "index", lambda _, ids=ids: {"input_ids": ids})
+        used = sum(path.stat().st_size for path in (tmp_path / "data" / kind).iterdir())
+        store.forget()
+        order = list(PackSampler(dataset.index, seed=3))
+        assert sorted(order) == list(range(len(dataset)))
+        for number in order:
+            dataset[number]
+        assert 0.9 * used < store.read() <= most * used, kind
+        gets = sum(one.method == "GET" for one in store.requests)
+        assert gets == {"files": 2 * images, "tar": images, "parquet": 4}[kind]
+        assert sum(one.method == "HEAD" for one in store.requests) == 4
+
+
+def test_workers_that_were_forked(index: Path, encoder: ProcessorEncoder) -> None:
+    """The store has been used before the fork: its connections are not for the children."""
+    dataset = PackedDataset(index, encoder)
+    expected = [dataset[number] for number in range(8)]
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_size=None, sampler=range(8), num_workers=2, multiprocessing_context="fork"
+    )
+    for found, pack in zip(loader, expected, strict=True):
+        assert_equal(found, pack)
+
+
+def test_a_reader_waits_for_a_store_that_stumbles(
+    store: Store, index: Path, here: Path, there: str, encoder: ProcessorEncoder, tmp_path: Path
+) -> None:
+    dataset = PackedDataset(index, encoder)
+    store.cuts += ["data.jsonl", "data.tar", "jsonl/5.png"]
+    found = [dataset[number] for number in range(len(dataset))]
+    assert not store.cuts
+    theirs = PackedDataset(index, encoder, {there: str(here)})
+    for number, pack in enumerate(found):
+        assert_equal(pack, theirs[number])
+
+
+def test_errors_of_a_store_may_pass(
+    there: str, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that fails for good may be repeated later; one that is refused may not."""
+    dataset = PackedDataset(index, SyntheticEncode(), retries=0)
+    samples = [one for number in range(9) for one in dataset.index.pack(number).samples]
+    sample = next(one for one in samples if one.source == "jsonl")
+    for error, transient in (
+        (OSError(5, "Could not connect"), True),
+        (PermissionError(13, "Access Denied"), False),
+        (FileNotFoundError(2, "No such key"), False),
+    ):
+
+        def failing(*_: Any, error: OSError = error) -> bytes:
+            raise error
+
+        fetcher = dataset._reader._fetcher
+        fetcher.read(sample)
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "_range", failing)
+            with pytest.raises(SourceError, match=r"cannot read s3://.*; check the URL") as caught:
+                fetcher.read(sample)
+        assert is_transient(caught.value) is transient
+
+
+def test_a_shard_that_is_another(store: Store, tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "So it is."}]
+    text = b"".join(json.dumps({"messages": said}).encode() + b"\n" for _ in range(4))
+    storage.write(f"{URL}/changing.jsonl", text)
+    estimate_lengths(f"{URL}/changing.jsonl", tmp_path / "l", workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=100)
+    index = open_index(tmp_path / "index")
+    storage.write(f"{URL}/changing.jsonl", text + b"\n")
+    with pytest.raises(Exception, match=r"changing.jsonl has \d+ bytes, \d+ when it was planned"):
+        PackedDataset(index, SyntheticEncode())[0]
+    storage.remove(f"{URL}/changing.jsonl")
+    cache.forget()
+    with pytest.raises(SourceError, match=r"shard s3://.*say where it is now with roots"):
+        PackedDataset(index, SyntheticEncode())[0]
+
+
+def test_databases(store: Store, tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    Image.new("RGB", (50, 40)).save(tmp_path / "a.png")
+    with (
+        lmdb.open(str(tmp_path / "x.lmdb"), map_size=1 << 20, subdir=False) as database,
+        database.begin(write=True) as transaction,
+    ):
+        transaction.put(b"k", (tmp_path / "a.png").read_bytes())
+    turns = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "!"}]
+    keys = ("k", "none")
+    lines = [json.dumps({"messages": turns, "images": [f"x.lmdb::{key}"]}) for key in keys]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    url = store.put_tree(tmp_path, "databases")
+    for place in (str(tmp_path), url):
+        estimate_lengths(f"{place}/x.jsonl", tmp_path / "out", media_root=place, workers=1)
+        assert [one["reason"] for one in rows(tmp_path / "out")] == [None, "missing_media"]

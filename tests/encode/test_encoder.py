@@ -1,0 +1,372 @@
+"""`ProcessorEncoder` builds what the real processor builds, and what the plan counted."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from counting import count_row
+from PIL import Image
+from processors import qwen_folders
+from random_records import record
+from transformers import AutoProcessor, AutoTokenizer
+
+from packidx.encode import ProcessorEncoder
+from packidx.errors import BadRecord, OptionError
+from packidx.processor import Counter, load_processor
+from packidx.records.conversation import to_messages
+from packidx.records.dialects.parse import parse
+
+NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+
+
+@pytest.fixture(scope="module")
+def processors(folders: dict[str, Path]) -> dict[str, Any]:
+    return {name: AutoProcessor.from_pretrained(path) for name, path in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def encoders(folders: dict[str, Path]) -> dict[str, ProcessorEncoder]:
+    return {name: ProcessorEncoder(path) for name, path in folders.items()}
+
+
+def messages_of(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """The record as a transformers user writes it, images in place."""
+    conversation = parse(raw)
+    messages = to_messages(conversation)
+    images = iter(medium.ref for medium in conversation.media)
+    for message in messages:
+        for part in message["content"] if isinstance(message["content"], list) else ():
+            if part["type"] == "image":
+                part["image"] = next(images)
+    return messages
+
+
+def reference(processor: Any, raw: dict[str, Any], **options: Any) -> Any:
+    return processor.apply_chat_template(
+        messages_of(raw), tokenize=True, return_dict=True, return_tensors="pt", **options
+    )
+
+
+def chat(*parts: Any, answer: str = "It is a cat.") -> dict[str, Any]:
+    content = [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image", "image": part}
+        for part in parts
+    ]
+    return {
+        "messages": [
+            {"role": "user", "content": content},
+            {"role": "assistant", "content": answer},
+        ]
+    }
+
+
+def test_a_template_that_trims_only_lists_gets_what_the_record_holds(
+    folders: dict[str, Path],
+) -> None:
+    """Exact lengths of the record's own form, lists of parts or strings, as it is."""
+    processor = AutoProcessor.from_pretrained(folders["qwen2.5-vl"])
+    processor.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}"
+        "{{ m.content }}{% else %}{% for part in m.content %}{{ part.text | trim }}{% endfor %}"
+        "{% endif %}<|im_end|>\n{% endfor %}"
+    )
+    encoder = ProcessorEncoder(processor)
+    lengths = set()
+    for listed in (False, True):
+        texts = ["\n\n  What is it?  \n", "  A cat.\n\n\n"]
+        contents = [[{"type": "text", "text": text}] if listed else text for text in texts]
+        roles = ("user", "assistant")
+        messages = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)]
+        real = processor.apply_chat_template(messages, tokenize=True, return_dict=True)
+        assert encoder({"messages": messages})["input_ids"].tolist() == real["input_ids"][0]
+        assert encoder.count({"messages": messages}) == len(real["input_ids"][0])
+        lengths.add(encoder.count({"messages": messages}))
+    assert len(lengths) == 2  # the template does tell them apart
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_the_processor(
+    name: str, encoders: dict[str, ProcessorEncoder], processors: dict[str, Any]
+) -> None:
+    """Ids, pixels and grids equal transformers', and the counts what is built."""
+    encoder = encoders[name]
+    counter = Counter(encoder.files)
+    num_images = 0
+    for seed in range(40):
+        raw = record(random.Random(seed))
+        want, got = reference(processors[name], raw), encoder(raw)
+        assert torch.equal(got["input_ids"], want["input_ids"][0]), seed
+        conversation = parse(raw)
+        sizes = [(medium.ref.height, medium.ref.width) for medium in conversation.media]
+        row = count_row(counter, conversation, *sizes)
+        assert row.length == encoder.count(raw) == len(got["input_ids"]), seed
+        assert row.label_tokens == int((got["labels"] != -100).sum()), seed
+        assert row.method == "exact"
+        kept = got["labels"] != -100
+        assert torch.equal(got["labels"][kept], got["input_ids"][kept])
+        assert {value.dtype for key, value in got.items() if "pixel" not in key} == {torch.int64}
+        assert got["position_ids"].shape == (3, row.length)
+        if not sizes:
+            assert "pixel_values" not in got
+            continue
+        num_images += len(sizes)
+        assert torch.equal(got["pixel_values"], want["pixel_values"]), seed
+        assert torch.equal(got["image_grid_thw"], want["image_grid_thw"]), seed
+        assert [[m["t"], m["h"], m["w"]] for m in row.media] == got["image_grid_thw"].tolist()
+        pad = got["input_ids"] == processors[name].image_token_id
+        starts = torch.nonzero(pad & ~torch.roll(pad, 1)).flatten().tolist()
+        assert [m["at"] for m in row.media] == starts
+    assert num_images > 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "size", [(3000, 2000), (20_000, 110), (9, 1800), (5, 5), (1, 199), (2250, 4000)]
+)
+def test_counts_of_extreme_sizes(
+    name: str,
+    size: tuple[int, int],
+    processors: dict[str, Any],
+    encoders: dict[str, ProcessorEncoder],
+) -> None:
+    """Against the processor's own arithmetic; decoding such images would take too long."""
+    processor = processors[name]
+    raw = chat("a", Image.new("L", size), "b")
+    want = processor._get_num_multimodal_tokens(image_sizes=[(size[1], size[0])])
+    encoder = encoders[name]
+    one = encoder.count(chat("a", Image.new("L", (56, 56)), "b"))
+    base = processor._get_num_multimodal_tokens(image_sizes=[(56, 56)])
+    assert encoder.count(raw) - one == want["num_image_tokens"][0] - base["num_image_tokens"][0]
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_one_fingerprint(
+    name: str, folders: dict[str, Path], processors: dict[str, Any], tmp_path: Path
+) -> None:
+    """Folder, object, saved folder, object loaded from that; and a call leaves no trace."""
+    want = load_processor(folders[name]).fingerprint()
+    processor = processors[name]
+    processor.tokenizer(["a", "b c"], padding=True, truncation=True, max_length=4)
+    assert ProcessorEncoder(processor).fingerprint() == want
+    assert ProcessorEncoder(folders[name]).fingerprint() == want
+    processor.save_pretrained(tmp_path)
+    assert not (tmp_path / "preprocessor_config.json").exists()
+    assert load_processor(tmp_path).fingerprint() == want
+    assert ProcessorEncoder(AutoProcessor.from_pretrained(tmp_path)).fingerprint() == want
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_is_the_tokenizers(
+    processors: dict[str, Any], encoders: dict[str, ProcessorEncoder], name: str
+) -> None:
+    wanted = processors[name].tokenizer.pad_token_id
+    assert wanted is not None
+    assert encoders[name].pad_token_id == wanted
+    assert ProcessorEncoder(processors[name]).pad_token_id == wanted
+
+
+def test_a_changed_object_has_another_fingerprint(processors: dict[str, Any]) -> None:
+    original = processors["qwen3-vl"]
+    smaller, reworded, extended = (copy.copy(original) for _ in range(3))
+    smaller.image_processor = copy.copy(original.image_processor)
+    smaller.image_processor.size = {"shortest_edge": 65_536, "longest_edge": 262_144}
+    reworded.chat_template = original.chat_template + " "
+    extended.tokenizer = copy.deepcopy(original.tokenizer)
+    extended.tokenizer.add_tokens(["<new>"])
+    changed = (original, smaller, reworded, extended)
+    assert len({ProcessorEncoder(processor).fingerprint() for processor in changed}) == 4
+
+
+def test_labels_are_the_answers_and_their_ends(encoders: dict[str, ProcessorEncoder]) -> None:
+    encoder = encoders["qwen2.5-vl"]
+    raw = chat("Look: ", Image.new("RGB", (60, 80)), "what?", answer="A 🦜 \n")
+    raw["messages"] += [
+        {"role": "user", "content": "assistant"},
+        {"role": "assistant", "content": ""},
+    ]
+    sample = encoder(raw)
+    tokenizer = encoder.files.tokenizer
+    assert tokenizer is not None
+    labels = sample["labels"]
+    edges = torch.nonzero(torch.diff((labels != -100).int(), prepend=torch.tensor([0]))).flatten()
+    spans = [labels[a:b].tolist() for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    decoded = [tokenizer.decode(span, skip_special_tokens=False) for span in spans]
+    assert decoded == ["A 🦜 \n<|im_end|>", "<|im_end|>"]
+
+
+def test_tools_and_calls(processors: dict[str, Any]) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    raw = {
+        "messages": [
+            {"role": "user", "content": "do"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "done"},
+            {"role": "assistant", "content": "good"},
+        ],
+    }
+    encoder = ProcessorEncoder(processors["qwen3-vl"])
+    got, want = encoder(raw), reference(processors["qwen3-vl"], raw)
+    assert torch.equal(got["input_ids"], want["input_ids"][0])
+    assert encoder.count(raw) == len(got["input_ids"])
+    assert 20 < int((got["labels"] != -100).sum()) < 40
+
+
+def test_settings_of_the_object_count(processors: dict[str, Any]) -> None:
+    processor = copy.copy(processors["qwen2.5-vl"])
+    processor.image_processor = copy.copy(processor.image_processor)
+    processor.image_processor.size = {"shortest_edge": 3136, "longest_edge": 20_000}
+    encoder = ProcessorEncoder(processor)
+    raw = chat("x", Image.new("RGB", (640, 480), "red"))
+    sample = encoder(raw)
+    assert torch.equal(sample["input_ids"], reference(processor, raw)["input_ids"][0])
+    assert encoder.count(raw) == len(sample["input_ids"])
+
+
+def test_a_tokenizer_alone(folders: dict[str, Path]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folders["qwen3-vl"])
+    encoder = ProcessorEncoder(tokenizer)
+    raw = {"messages": messages_of(record(random.Random(3), images=False))}
+    want = tokenizer.apply_chat_template(raw["messages"], tokenize=True, return_dict=True)
+    sample = encoder(raw)
+    assert sample["input_ids"].tolist() == list(want["input_ids"])
+    assert torch.equal(sample["position_ids"], torch.arange(len(sample["input_ids"])))
+    with pytest.raises(BadRecord, match="unsupported_media"):
+        encoder(chat(Image.new("L", (9, 9))))
+
+
+def test_counting_decodes_no_pixels(encoders: dict[str, ProcessorEncoder]) -> None:
+    data = io.BytesIO()
+    Image.effect_noise((300, 200), 9).save(data, "JPEG")
+    cut = data.getvalue()[:2000]
+    encoder = encoders["qwen3-vl"]
+    raw = chat("x", Image.open(io.BytesIO(cut)))
+    assert encoder.count(raw) > 20
+    with pytest.raises(BadRecord, match="broken_media"):
+        encoder(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (chat("x", Image.new("L", (1, 201))), "aspect_ratio"),
+        (chat("<|image_pad|>", Image.new("L", (9, 9))), "media_token_in_text"),
+        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, None),
+        ({"no": 1}, "no_messages"),
+    ],
+)
+def test_refused_records(
+    encoders: dict[str, ProcessorEncoder], raw: dict[str, Any], reason: str | None
+) -> None:
+    encoder = encoders["qwen3-vl"]
+    for call in (encoder, encoder.count):
+        with pytest.raises(BadRecord) as caught:
+            call(raw)
+        assert reason is None or caught.value.reason == reason
+
+
+def test_unusable_processors(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="fast tokenizer"):
+        ProcessorEncoder(object())
+    tokenizer = AutoTokenizer.from_pretrained(folders["qwen3-vl"])
+    tokenizer.chat_template = None
+    with pytest.raises(OptionError, match="no chat template"):
+        ProcessorEncoder(tokenizer)
+    settings = (folders["qwen3-vl"] / "preprocessor_config.json").read_bytes()
+    (tmp_path / "preprocessor_config.json").write_bytes(settings)
+    with pytest.raises(OptionError, match=r"no tokenizer\.json"):
+        ProcessorEncoder(tmp_path)
+
+
+def test_an_encoder_goes_to_workers(encoders: dict[str, ProcessorEncoder]) -> None:
+    encoder = encoders["qwen3-vl"]
+    raw = chat("x", Image.new("RGB", (64, 99)))
+    want, got = encoder(raw), pickle.loads(pickle.dumps(encoder))(raw)
+    assert want.keys() == got.keys()
+    assert all(torch.equal(want[key], got[key]) for key in want)
+
+
+def run(code: str, *arguments: Any) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+NO_TORCH = """
+import sys
+sys.modules["torch"] = None
+from packidx.encode import ProcessorEncoder
+from packidx.errors import MissingExtraError
+encoder = ProcessorEncoder(sys.argv[1])
+raw = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+assert encoder.count(raw) > 5 and len(encoder.fingerprint()) == 64
+try:
+    encoder(raw)
+except MissingExtraError as error:
+    print(error)
+"""
+
+
+def test_without_torch(folders: dict[str, Path]) -> None:
+    assert 'pip install "packidx[transformers,torch]"' in run(NO_TORCH, folders["qwen3-vl"])
+
+
+NO_TORCHVISION = """
+import importlib.metadata, importlib.util, sys
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = (
+    lambda n, p=None: None if n.startswith("torchvision") else find_spec(n, p))
+sys.modules["torchvision"] = None
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer, Qwen3VLProcessor
+from packidx.encode import ProcessorEncoder
+
+class WithoutVideo(Qwen3VLProcessor):
+    def check_argument_for_proper_class(self, name, argument):
+        return None if name == "video_processor" else super().check_argument_for_proper_class(
+            name, argument)
+
+WithoutVideo.__name__ = "Qwen3VLProcessor"
+folder = sys.argv[1]
+image = AutoImageProcessor.from_pretrained(folder)
+template = open(folder + "/chat_template.jinja").read()
+tokenizer = AutoTokenizer.from_pretrained(folder)
+processor = WithoutVideo(image, tokenizer, None, chat_template=template)
+picture = Image.effect_noise((333, 222), 50)
+content = [{"type": "image", "image": picture}, {"type": "text", "text": "hi"}]
+messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "yes"}]
+want = processor.apply_chat_template(
+    messages, tokenize=True, return_dict=True, return_tensors="pt")
+for encoder in (ProcessorEncoder(processor), ProcessorEncoder(folder)):
+    got = encoder({"messages": messages})
+    assert torch.equal(got["input_ids"], want["input_ids"][0])
+    assert torch.equal(got["pixel_values"], want["pixel_values"])
+    assert got["pixel_values"].dtype == torch.float32
+    print(encoder.fingerprint(), type(encoder._image_processor).__name__)
+"""
+
+
+def test_without_torchvision(folders: dict[str, Path]) -> None:
+    want = load_processor(folders["qwen3-vl"]).fingerprint()
+    lines = run(NO_TORCHVISION, folders["qwen3-vl"]).splitlines()
+    assert lines == [f"{want} Qwen2VLImageProcessorPil"] * 2

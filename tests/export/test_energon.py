@@ -1,0 +1,628 @@
+"""`packidx export energon`: packs as lines beside tars that stay as they are.
+
+What Energon makes of it is tested in its own environment: tests/energon.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from click.testing import CliRunner
+from dying import dying
+from object_store import URL, object_store
+from packidx_cli.main import cli
+from PIL import Image
+from tar_chats import CHATS, DIALECTS, dumped, members_of, picture, put, turns
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.errors import OptionError, PackidxError
+from packidx.export.energon import api, export_energon
+from packidx.export.energon.lines import written
+from packidx.export.energon.members import MemberName, NamedSample, read_named
+from packidx.export.energon.sources import as_energon_names
+from packidx.io import storage
+from packidx.records.dialects.parse import parse
+from packidx.records.layout import DEFAULT
+from packidx.torch import PackedDataset
+
+Line = dict[str, Any]
+
+
+def planned(folder: Path, *sources: str | Path, capacity: int = 1500, **options: Any) -> Path:
+    """Lengths that are guessed, and a plan of them."""
+    given = [str(source) for source in sources]
+    estimate_lengths(given, folder / "lengths", workers=1)
+    plan_packs(folder / "lengths", folder / "index", capacity=capacity, **options)
+    return folder / "index"
+
+
+def tars(folder: Path, dialect: str = "messages", shards: int = 2) -> Path:
+    """`CHATS` in several tars."""
+    members = members_of(dialect)
+    keys = list(CHATS)
+    for shard in range(shards):
+        own = keys[shard::shards]
+        put(
+            folder / f"part-{shard}.tar",
+            [m for m in members if m[0].partition(".")[0] in own],
+        )
+    return folder
+
+
+def lines_of(export: Path) -> list[Line]:
+    return [json.loads(line) for line in (export / "packs.jsonl").read_bytes().splitlines()]
+
+
+def contents(export: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(export.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chats")
+    return planned(folder, tars(folder / "tars"))
+
+
+# -- what a line says ------------------------------------------------------------------------------
+
+
+def test_lines_are_the_index(index: Path, tmp_path: Path) -> None:
+    summary = export_energon(index, tmp_path / "out", workers=1)
+    opened = open_index(index)
+    lines = lines_of(tmp_path / "out")
+    assert [line["pack_id"] for line in lines] == list(range(opened.num_packs))
+    for line in lines:
+        wanted = opened.pack(line["pack_id"]).samples
+        found = [(one["key"], one["token_len"]) for one in line["samples"]]
+        assert found == [(one.key, one.length) for one in wanted]
+        for one in line["samples"]:
+            assert set(one) == {"key", "json", "media", "token_len"}
+            assert one["media"] == [f"{one['key']}.{name}" for name in CHATS[one["key"]][1]]
+    assert summary.num_samples == len(CHATS)
+    assert summary.num_media == sum(len(images) for _, images in CHATS.values())
+    assert set(contents(tmp_path / "out")) == {
+        ".packidx.json",
+        "metadataset.yaml",
+        "packs.jsonl",
+        "packs.jsonl.idx",
+    }
+
+
+def test_every_dialect_gives_the_same_lines(tmp_path: Path) -> None:
+    found = {}
+    for dialect in DIALECTS:
+        folder = tmp_path / dialect
+        export_energon(planned(folder, tars(folder / "tars", dialect)), folder / "out", workers=1)
+        found[dialect] = (folder / "out" / "packs.jsonl").read_bytes()
+    assert set(found.values()) == {found["messages"]}
+
+
+def fill(sample: Line, content: dict[str, bytes]) -> Line:
+    """The sample's record with its media in their places, as a task encoder puts them there."""
+    names = iter(sample["media"])
+    for message in sample["json"]["messages"]:
+        for part in message["content"] if isinstance(message["content"], list) else []:
+            if part["type"] == "image":
+                part["image"] = Image.open(io.BytesIO(content[next(names)]))
+    return dict(sample["json"])
+
+
+def test_encoded_lines_are_what_the_reader_builds(tmp_path: Path, processors: Path) -> None:
+    """Token by token, cut samples included: the text of a line is all that lengths are made of."""
+    chat = turns("<image>Tell me. ", "It is so. " * 80)
+    long = [("long.json", dumped({"messages": chat})), ("long.png", picture(0))]
+    put(tmp_path / "tars" / "a.tar", members_of("conversations") + long)
+    processor = str(processors / "qwen2.5-vl")
+    estimate_lengths(str(tmp_path / "tars"), tmp_path / "l", processor=processor, workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=150, on_long="split")
+    export_energon(tmp_path / "index", tmp_path / "out", workers=1)
+    with tarfile.open(tmp_path / "tars" / "a.tar") as archive:
+        content = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore
+    encoder = ProcessorEncoder(processor)
+    dataset = PackedDataset(tmp_path / "index", encoder)
+    lines = lines_of(tmp_path / "out")
+    assert len(lines) == len(dataset) > 5
+    pieces = set()
+    for line in lines:
+        ids = []
+        for sample in line["samples"]:
+            start = sample.get("token_start", 0)
+            encoded = encoder(fill(sample, content))["input_ids"]
+            ids.append(encoded[start : start + sample["token_len"]])
+            pieces.add(sample.get("piece", 0))
+            assert ("piece" in sample) == ("token_start" in sample) == (start > 0)
+        assert torch.equal(torch.cat(ids), dataset[line["pack_id"]]["input_ids"])
+    assert len(pieces) >= 2
+
+
+NAME = MemberName(b"k.jpg")
+PNG = MemberName(b"k.png")
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+RECORDS: dict[str, tuple[Line, Line, list[str]]] = {
+    "text": (
+        {"messages": turns("Why?")},
+        {"messages": turns("Why?")},
+        [],
+    ),
+    "a system prompt, tools and a turn that is not trained on": (
+        {
+            "system": "Be brief.",
+            "tools": json.dumps([CALL]),
+            "conversations": [
+                {"from": "human", "value": "Go"},
+                {"from": "function_call", "value": '{"name": "f"}', "loss": False},
+            ],
+        },
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Go"},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"type": "function", "function": {"name": "f"}}],
+                    "train": False,
+                },
+            ],
+            "tools": [CALL],
+        },
+        [],
+    ),
+    "stated sizes": (
+        {
+            "messages": turns(" <image>\n"),
+            "images": [NAME],
+            "mm_inputs_meta": {"images_meta": [[30, 40, 6]]},
+        },
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": " "},
+                        {"type": "image", "height": 30, "width": 40, "n_tokens": 6},
+                        {"type": "text", "text": "\n"},
+                    ],
+                },
+                {"role": "assistant", "content": "So."},
+            ]
+        },
+        ["k.jpg"],
+    ),
+    "a video, and one as frames": (
+        {
+            "messages": turns("<video><video><image>"),
+            "videos": [{"path": MemberName(b"k.mp4"), "fps": 2.0}, [NAME, PNG]],
+            "image": PNG,
+        },
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "video", "fps": 2.0},
+                        {"type": "video", "frames": 2},
+                        {"type": "image"},
+                    ],
+                },
+                {"role": "assistant", "content": "So."},
+            ]
+        },
+        ["k.mp4", "k.jpg", "k.png", "k.png"],
+    ),
+    "tokens": (
+        {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "messages": turns("Why?")},
+        {"input_ids": [1, 2, 3], "labels": [-100, 2, 3]},
+        [],
+    ),
+    "an id of its own": (
+        {"id": 17, "messages": turns("Why?")},
+        {"id": 17, "messages": turns("Why?")},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_what_a_record_becomes(name: str) -> None:
+    record, wanted, media = RECORDS[name]
+    line = written(NamedSample("k", record, {}), "x.tar", None)
+    assert (line.json, line.media, line.key) == (wanted, media, "k")
+    if not media:  # what was written is read as the record was
+        again, was = parse(line.json), parse(record)
+        assert (again.turns, again.tools) == (was.turns, was.tools)
+        assert (again.input_ids, again.labels) == (was.input_ids, was.labels)
+
+
+def test_copies_and_epochs(tmp_path: Path) -> None:
+    folder = tars(tmp_path / "web")
+    index = planned(tmp_path, f"web={folder}", mix=["web=2"], epochs=2)
+    export_energon(index, tmp_path / "out", workers=1)
+    lines, opened = lines_of(tmp_path / "out"), open_index(index)
+    assert len(lines) == opened.num_packs
+    for line in lines:
+        pack = opened.pack(line["pack_id"])
+        assert line.get("epoch", 0) == pack.stats["epoch"]
+        copies = [one.get("copy", 0) for one in line["samples"]]
+        assert copies == [one.copy for one in pack.samples]
+    assert {line.get("epoch") for line in lines} == {None, 1}
+    assert {one.get("copy") for line in lines for one in line["samples"]} == {None, 1}
+
+
+def shout(record: Line, rng: np.random.Generator) -> Line:
+    return record
+
+
+def test_a_declared_transform_is_told(tmp_path: Path) -> None:
+    """It draws by `sample_id`, so lines must have it."""
+    source = tars(tmp_path / "tars")
+    name = f"{__name__}:shout"
+    estimate_lengths(str(source), tmp_path / "l", transform=name, workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=1500)
+    summary = export_energon(tmp_path / "index", tmp_path / "out", workers=1)
+    assert [text for text in summary.warnings if f"the transform {name}:" in text]
+    opened = open_index(tmp_path / "index")
+    for line in lines_of(tmp_path / "out"):
+        ids = [one.sample_id for one in opened.pack(line["pack_id"]).samples]
+        assert [one["sample_id"] for one in line["samples"]] == ids
+
+
+# -- where it says that the media are --------------------------------------------------------------
+
+
+def metadataset(export: Path) -> str:
+    return (export / "metadataset.yaml").read_text()
+
+
+def test_the_folder_that_energon_prepared(tmp_path: Path) -> None:
+    """The nearest one above the tars; of others, each tar's own folder."""
+    tars(tmp_path / "web" / "deep")
+    put(tmp_path / "b o:oks" / "a.tar", [("x.json", dumped({"messages": turns("Why?")}))])
+    meta = tmp_path / "web" / ".nv-meta"
+    meta.mkdir()
+    counts = {"deep/part-0.tar": 12, "deep/part-1.tar": 12}
+    (meta / ".info.json").write_text(json.dumps({"shard_counts": counts}))
+    index = planned(tmp_path, tmp_path / "web", tmp_path / "b o:oks")
+    summary = export_energon(index, tmp_path / "out", workers=1)
+    folders = {"src": f"{tmp_path}/web", "src1": f"{tmp_path}/b o:oks"}
+    assert summary.sources == folders
+    assert f"src: {tmp_path}/web\n" in metadataset(tmp_path / "out")
+    for line in lines_of(tmp_path / "out"):
+        for one in line["samples"]:
+            assert one["aux"] == ("src1" if one["key"] == "x" else "src")
+    first, second, third = summary.warnings
+    assert first.startswith(f"{tmp_path}/web has no") and second.startswith(f"{tmp_path}/b o:oks")
+    assert third.startswith("25 of 25 lengths are guesses")
+    export_energon(index, tmp_path / "out", relative=True, workers=1)
+    assert "src: ../web\n" in metadataset(tmp_path / "out")
+    roots = {str(tmp_path): "msc://lake/data"}
+    export_energon(index, tmp_path / "out", energon_roots=roots, workers=1)
+    assert "src: msc://lake/data/web\n" in metadataset(tmp_path / "out")
+    with pytest.raises(OptionError, match="--energon-root /nowhere=…: no folder of tars begins so"):
+        export_energon(index, tmp_path / "out", energon_roots={"/nowhere": "x"}, workers=1)
+
+
+def test_folders_that_are_not_ready(tmp_path: Path) -> None:
+    """Prepared for a part of the tars, or by an Energon that listed no members: told, exported."""
+    tars(tmp_path / "web")
+    index = planned(tmp_path, tmp_path / "web")
+    meta = tmp_path / "web" / ".nv-meta"
+    meta.mkdir()
+    (meta / ".info.yaml").write_text("shard_counts: {part-0.tar: 12}\n")
+    (meta / "index.sqlite").touch()
+    warning, _ = export_energon(index, tmp_path / "out", workers=1).warnings
+    assert "was prepared without part-1.tar" in warning
+    (meta / ".info.yaml").write_text("shard_counts: {part-0.tar: 12, part-1.tar: 12}\n")
+    warning, _ = export_energon(index, tmp_path / "out", workers=1).warnings
+    assert "index.sqlite lists no members" in warning
+    (meta / "index.sqlite").write_bytes(b"no database at all" * 100)
+    refused(index, tmp_path / "out", "index.sqlite cannot be read")
+    (meta / ".info.yaml").write_text("[]")
+    refused(index, tmp_path / "out", "has no shard_counts")
+
+
+def test_data_that_has_moved(index: Path, tmp_path: Path) -> None:
+    old = index.parent / "tars"
+    (tmp_path / "new").symlink_to(old)
+    export_energon(index, tmp_path / "one", workers=1)
+    export_energon(index, tmp_path / "two", roots={str(old): f"{tmp_path}/new"}, workers=1)
+    assert f"src: {tmp_path}/new\n" in metadataset(tmp_path / "two")
+    one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
+    assert one["packs.jsonl"] == two["packs.jsonl"]
+
+
+def test_names_of_stores() -> None:
+    """Multi-Storage Client's implicit profiles: `_resolve_non_msc_url` in its shortcuts.py."""
+    assert as_energon_names("s3://lake/web/x") == "msc://_s3-lake/web/x"
+    assert as_energon_names("gs://lake") == "msc://_gs-lake"
+    assert as_energon_names("/data/x") == "/data/x"
+    with pytest.raises(PackidxError, match="--energon-root"):
+        as_energon_names("memory://x")
+
+
+def test_the_command(index: Path, tmp_path: Path) -> None:
+    """A folder that Energon has not prepared is exported, and told."""
+    out = str(tmp_path / "out")
+    done = CliRunner().invoke(cli, ["export", "energon", str(index), "-o", out])
+    assert done.exit_code == 0, done.output
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 2 and "run `energon prepare /" in warnings[0]
+    assert "24, which name 24 media" in done.stdout
+    done = CliRunner().invoke(cli, ["export", "energon", str(index), "-o", out, "--json"])
+    assert json.loads(done.stdout)["num_samples"] == 24
+
+
+# -- what is read and written ----------------------------------------------------------------------
+
+
+def test_one_per_cent_of_the_tars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Photographs of 640 x 480 (COCO's have 160 kB on average) with an answer of 600 letters."""
+    members = []
+    for number in range(30):
+        rng = np.random.default_rng(number)
+        small = Image.fromarray(rng.integers(0, 256, (240, 320, 3), np.uint8))
+        sink = io.BytesIO()
+        small.resize((640, 480), Image.Resampling.BICUBIC).save(sink, "JPEG", quality=75)
+        chat = turns("<image>\nWhat is to be seen?", "There is much. " * 40)
+        record = {"messages": chat, "images": ["jpg"]}
+        members += [(f"p{number}.jpg", sink.getvalue()), (f"p{number}.json", dumped(record))]
+    put(tmp_path / "tars" / "a.tar", members)
+    index = planned(tmp_path, tmp_path / "tars")
+    moved = []
+    read_range = storage.read_range
+
+    def counting(path: str, offset: int, nbytes: int) -> bytes:
+        data = read_range(path, offset, nbytes)
+        moved.append(len(data) if path.endswith(".tar") else 0)
+        return data
+
+    monkeypatch.setattr(storage, "read_range", counting)
+    summary = export_energon(index, tmp_path / "out", workers=1)
+    share, read = summary.nbytes / summary.source_bytes, sum(moved) / summary.source_bytes
+    with capsys.disabled():
+        print(f"\n  export: {share:.2%} of the tars' bytes, {read:.2%} read ", end="")
+    assert 0.001 < share <= 0.01
+    assert 0 < read < 0.15
+
+
+def test_equal_bytes_with_any_number_of_processes(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_energon(index, tmp_path / "one", workers=1)
+    monkeypatch.setattr(api, "_PART_PACKS", 2)
+    seen: list[tuple[int, int]] = []
+    export_energon(
+        index, tmp_path / "two", workers=2, progress=lambda done, total: seen.append((done, total))
+    )
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    num_packs = open_index(index).num_packs
+    assert seen[0] == (2, num_packs) and seen[-1] == (num_packs, num_packs)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "one", tmp_path / "two"]
+
+
+def test_members_in_long_and_foreign_tars(tmp_path: Path) -> None:
+    """GNU and pax headers of long names, folders between members, a name that begins as bzip2."""
+    key = "BZ" + "d" * 120 + "/" + "k" * 120
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        path = tmp_path / "x.tar"
+        with tarfile.open(path, "w", format=form) as archive:
+            archive.addfile(tarfile.TarInfo("first.txt"))
+            for name, data in ((f"{key}.a.PNG", picture(1)), (f"{key}.json", b'{"images": []}')):
+                folder = tarfile.TarInfo("a-folder")
+                folder.type = tarfile.DIRTYPE
+                archive.addfile(folder)
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+        with tarfile.open(path) as archive:
+            start = archive.getmember(f"{key}.a.PNG").offset
+            last = archive.getmember(f"{key}.json")
+        end = last.offset_data + 512
+        found = read_named(str(path), start, end - start, DEFAULT)
+        assert (found.key, found.record["images"]) == (key, [f"{key}.a.PNG".encode()])
+        assert found.ranges[last.name] == (last.offset_data, last.size)
+
+
+# -- bad use ---------------------------------------------------------------------------------------
+
+
+def refused(index: Path | str, output: Path | str, match: str, **options: Any) -> None:
+    with pytest.raises(PackidxError, match=match) as caught:
+        export_energon(index, output, workers=1, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_use(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    refused(index, tmp_path / "full", "holds mine.txt, which packidx did not write")
+    refused(index, tmp_path / "file", "is no folder")
+    refused(tmp_path / "none", tmp_path / "out", "does not exist")
+    refused(f"{index}@ffff", tmp_path / "out", "no snapshot")
+    with pytest.raises(PackidxError, match="workers is 0"):
+        export_energon(index, tmp_path / "out", workers=0)
+    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_tars(tmp_path: Path) -> None:
+    lines = b"\n".join(dumped({"messages": turns("Why?")}) for _ in range(3))
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    refused(planned(tmp_path, tmp_path / "a.jsonl"), tmp_path / "out", "export wds")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"length": [3, 4]}), tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "bare", capacity=10)
+    refused(tmp_path / "bare", tmp_path / "out", "bare lengths")
+
+
+def test_media_outside_the_tar(tmp_path: Path) -> None:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "x.png").write_bytes(picture(1))
+    record = {"messages": turns("<image>"), "images": ["x.png"]}
+    put(tmp_path / "tars" / "a.tar", [("k.json", dumped(record))])
+    estimate_lengths(
+        str(tmp_path / "tars"), tmp_path / "l", workers=1, media_root=str(tmp_path / "media")
+    )
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=1500)
+    refused(tmp_path / "index", tmp_path / "out", "'k' of .*a.tar has a medium that is no member")
+    assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_another_tar_than_was_planned(tmp_path: Path) -> None:
+    index = planned(tmp_path, tars(tmp_path / "tars"))
+    path = tmp_path / "tars" / "part-1.tar"
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(512))
+    refused(index, tmp_path / "out", "part-1.tar has .* bytes")
+    path.write_bytes(whole[512:] + bytes(512))
+    refused(index, tmp_path / "out", "part-1.tar")
+    path.unlink()
+    refused(index, tmp_path / "out", "part-1.tar.*--root")
+
+
+# -- killed ----------------------------------------------------------------------------------------
+
+RUN = """
+import sys
+from packidx.export.energon import api as energon
+from packidx_cli.main import main
+energon._PART_PACKS = 2
+sys.exit(main(["export", "energon", *sys.argv[1:]]))
+"""
+DYING = dying("""
+from packidx.export.energon import api as energon
+energon._PART_PACKS = 2
+""")
+
+
+@pytest.fixture(scope="module")
+def died() -> Any:
+    """(changes before death, folder, arguments) → exit status."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", DYING], stdin=pipe, stdout=pipe, text=True) as run:
+
+        def ask(left: int, below: Path, *arguments: str | Path) -> int:
+            assert run.stdin and run.stdout
+            run.stdin.write(json.dumps([left, str(below), list(map(str, arguments))]) + "\n")
+            run.stdin.flush()
+            return int(run.stdout.readline())
+
+        yield ask
+        assert run.stdin
+        run.stdin.close()
+
+
+def test_killed_before_any_change(
+    index: Path, tmp_path: Path, died: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old export or the whole new one, and a restart finishes without what was done."""
+    monkeypatch.setattr(api, "_PART_PACKS", 2)
+    out = tmp_path / "out"
+    old_index = planned(tmp_path / "old", index.parent / "tars", capacity=5000)
+    export_energon(index, tmp_path / "whole", workers=1)
+    new = contents(tmp_path / "whole")
+    moments = list(range(200))
+    resumed, states = [], set()
+    for moment in moments:
+        export_energon(old_index, out, workers=1)
+        old = contents(out)
+        status = died(moment, tmp_path, "export", "energon", index, "-o", out, "--workers", "1")
+        found = contents(out)
+        assert found in (old, new), moment
+        states.add(found == new)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        before = {path.name for path in tmp_path.glob(".out.new-*/notes/0*.json")}
+        summary = export_energon(index, out, workers=1)
+        assert contents(out) == new and summary.resumed_parts == len(before)
+        resumed.append(summary.resumed_parts)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "out", "whole"]
+    assert moment > 20 and max(resumed) >= 2 and states == {False, True}
+
+
+def test_killed_at_random_moments(index: Path, tmp_path: Path) -> None:
+    """Processes that write parts included: none of them lives on."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", RUN, str(index), "-o", str(out), "--workers", "2"]
+    begun = time.monotonic()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    seconds, new = time.monotonic() - begun, contents(out)
+    export_energon(planned(tmp_path / "old", index.parent / "tars", capacity=5000), out, workers=1)
+    old = contents(out)
+    numbers = random.Random(7)
+    for _ in range(4):
+        run = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(numbers.uniform(0.3, 1) * seconds)
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        assert contents(out) in (old, new)
+        deadline = time.monotonic() + 10
+        while _alive(run.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert contents(out) == new
+    assert not list(tmp_path.glob(".out*"))
+
+
+def _alive(group: int) -> bool:
+    """Whether a process of this session is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# -- in a store ------------------------------------------------------------------------------------
+
+
+def test_s3_at_both_ends(index: Path, tmp_path: Path) -> None:
+    """Tars, plan and export in a store: the bytes of the local export, by as many requests as
+    there are samples or so, of their headers and records."""
+    export_energon(index, tmp_path / "here", workers=1)
+    with object_store(tmp_path / "cache") as store:
+        source = store.put_tree(index.parent / "tars", "web")
+        estimate_lengths(source, f"{URL}/lengths", workers=1)
+        plan_packs(f"{URL}/lengths", f"{URL}/index", capacity=1500)
+        store.forget()
+        for _ in range(2):  # the second one replaces the first
+            summary = export_energon(f"{URL}/index", f"{URL}/packs", workers=1)
+        gets = [one for one in store.requests if one.path.partition("?")[0].endswith(".tar")]
+        assert 0 < len([one for one in gets if one.method == "GET"]) <= 2 * 2 * len(CHATS)
+        assert summary.sources == {"src": "msc://_s3-corpus/web"} and summary.warnings
+        for name in ("packs.jsonl", "packs.jsonl.idx"):
+            assert storage.read(f"{URL}/packs/{name}") == (tmp_path / "here" / name).read_bytes()
+        assert b"src: msc://_s3-corpus/web\n" in storage.read(f"{URL}/packs/metadataset.yaml")
+        export_energon(f"{URL}/index", f"{URL}/packs", relative=True, workers=1)
+        assert b"src: ../web\n" in storage.read(f"{URL}/packs/metadataset.yaml")
+        storage.write(f"{URL}/full/mine.txt", b"mine")
+        refused(f"{URL}/index", f"{URL}/full", "mine.txt")
+        refused(f"{URL}/index", tmp_path / "there", "not in one place", relative=True)

@@ -1,0 +1,645 @@
+"""`packidx export wds`: what is in the tars, in which order, and that there is all of it or nothing."""
+
+# ruff: noqa: E501  a row of a table is a line
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from clips import write_clip
+from dying import dying
+from export_files import contents, picture
+from packidx_cli.main import main
+from PIL import Image
+from record_files import tar_of
+from webdataset import tariterators
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import OptionError, SourceError
+from packidx.export.wds import WdsSummary, export_wds
+from packidx.export.wds.media import extension
+from packidx.export.wds.texts import is_pairs, messages_of, pairs_of
+from packidx.index import Index
+from packidx.io import files
+from packidx.records.dialects.parse import parse
+
+ASK, SAY = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+
+# record -> its questions and answers, and whether they are all of it
+TURNS: dict[str, tuple[dict[str, Any], list[tuple[str, str]], bool]] = {
+    "a pair": ({"messages": [ASK, SAY]}, [("Why?", "So.")], True),
+    "pairs": ({"messages": [ASK, SAY, ASK, SAY]}, [("Why?", "So.")] * 2, True),
+    "a placeholder": ({"messages": [{"role": "user", "content": "<image> what\n"}, SAY], "images": ["a"]}, [("<image> what\n", "So.")], True),
+    "parts": ({"messages": [{"role": "user", "content": [{"type": "image", "image": "a"}, {"type": "text", "text": " what"}, {"type": "video", "video": "b"}]}, SAY]}, [("<image> what<video>", "So.")], True),
+    "sizes are hints": ({"messages": [{"role": "user", "content": [{"type": "image", "image": "a", "height": 3, "width": 4}]}, SAY]}, [("<image>", "So.")], True),
+    "nothing asked": ({"conversations": [{"from": "human", "value": ""}, {"from": "gpt", "value": "So."}]}, [("", "So.")], True),
+    "null": ({"messages": [{**ASK, "name": None}, SAY]}, [("Why?", "So.")], True),
+    "name": ({"messages": [{**ASK, "name": "Ann"}, SAY]}, [("Why?", "So.")], False),
+    "system": ({"system": "Be kind.", "messages": [ASK, SAY]}, [("Be kind.\nWhy?", "So.")], False),
+    "system turn": ({"messages": [{"role": "system", "content": "Be kind."}, ASK, SAY]}, [("Be kind.\nWhy?", "So.")], False),
+    "two answers": ({"messages": [ASK, SAY, SAY]}, [("Why?", "So."), ("", "So.")], False),
+    "two questions": ({"messages": [ASK, ASK, SAY]}, [("Why?\nWhy?", "So.")], False),
+    "question last": ({"messages": [ASK, SAY, ASK]}, [("Why?", "So."), ("Why?", "")], False),
+    "answer first": ({"messages": [SAY, ASK, SAY, ASK]}, [("", "So."), ("Why?", "So."), ("Why?", "")], False),
+    "not trained on": ({"messages": [ASK, {**SAY, "train": False}]}, [("Why?", "So.")], False),
+    "tools": ({"messages": [ASK, SAY], "tools": [{"name": "f"}]}, [("Why?", "So.")], False),
+    "a call": ({"messages": [ASK, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "42", "name": "f"}, SAY]}, [("Why?", '[{"type":"function","function":{"name":"f","arguments":{"x":1}}}]'), ("42", "So.")], False),
+    "texts that meet": ({"messages": [{"role": "user", "content": ["a", "b"]}, SAY]}, [("ab", "So.")], False),
+    "frames": ({"messages": [{"role": "user", "content": "<video>"}, SAY], "videos": [["a", "b"]]}, [("<video>", "So.")], False),
+    "chosen frames": ({"messages": [{"role": "user", "content": "<video>"}, SAY], "videos": [{"path": "a", "fps": 2.0, "frame_indices": [0, 5]}]}, [("<video>", "So.")], False),
+    "tokens": ({"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, [], False),
+    "tokens alone": ({"input_ids": [1, 2, 3]}, [], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_no_turn_is_lost(case: str) -> None:
+    record, pairs, whole = TURNS[case]
+    conversation = parse(record)
+    assert pairs_of(conversation) == pairs
+    assert is_pairs(conversation) is whole
+    kept = messages_of(conversation, [medium.ref for medium in conversation.media])
+    if case == "null":
+        assert "name" not in kept["messages"][0]
+    else:
+        assert parse(json.loads(json.dumps(kept))) == conversation
+    if whole:  # what packidx reads of the pairs is the conversation, too
+        from packidx.records.dialects.loongforge import with_texts
+
+        asked, answered = zip(*pairs, strict=True)
+        media = [medium.ref for medium in conversation.media]
+        suffix = {"a": "a.jpg", "b": "b.mp4"}
+        texts = {"texts": {"prompts": [list(asked)], "captions": [list(answered)]}}
+        read = parse(with_texts({**texts, "media_files": [[suffix[one] for one in media]]}))
+        drawn = [
+            [part if isinstance(part, str) else part.kind for part in turn.parts]
+            for turn in conversation.turns
+        ]
+        assert drawn == [
+            [part if isinstance(part, str) else part.kind for part in turn.parts]
+            for turn in read.turns
+        ]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
+def test_an_extension_is_the_content_s(kind: str) -> None:
+    expected = {"JPEG": "jpg"}.get(kind, kind.lower())
+    assert extension(picture(1, kind), "x.mp4") == expected
+
+
+@pytest.mark.parametrize("name", ["x.mp4", "x.mov", "x.mkv", "x.webm", "x.avi", "x.flv", "x.ts"])
+def test_an_extension_of_a_clip(name: str, tmp_path: Path) -> None:
+    codec = {"x.webm": "libvpx", "x.flv": "flv"}.get(name, "mpeg4")
+    data = write_clip(tmp_path / name, frames=3, codec=codec, fps="25").read_bytes()
+    assert extension(data) == ("bin" if name == "x.ts" else name[2:])
+    assert extension(data, name.upper()) == name[2:]
+
+
+def talk(number: int, images: int = 1) -> list[dict[str, str]]:
+    asked = "<image>" * images + f"What is {number}? " + "And so on. " * (number % 5)
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": f"{number}."}]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[bytes]]]:
+    """A folder of sources that have their media in every way, and the media of each key."""
+    folder = tmp_path_factory.mktemp("data")
+    media: dict[str, list[bytes]] = {}
+    records: list[dict[str, Any]] = []
+    for number in range(40):  # files; every other one has a name that says nothing
+        name = f"{number}.png" if number % 2 else f"picture-{number}"
+        (folder / name).write_bytes(picture(number))
+        media[f"file{number}"] = [picture(number)]
+        records.append({"id": f"file{number}", "messages": talk(number), "images": [name]})
+    for case, (record, _, _) in TURNS.items():
+        if not any(key in json.dumps(record) for key in ('"a"', '"b"')):
+            records.append({"id": case, **record})
+            media[case] = []
+    for number in range(5):  # in the record
+        data = picture(100 + number, "JPEG")
+        uri = "data:image/jpeg;base64," + base64.b64encode(data).decode()
+        media[f"uri{number}"] = [data, data]
+        content = [{"type": "image_url", "image_url": {"url": uri}}, {"type": "image"}]
+        records.append(
+            {
+                "id": f"uri{number}",
+                "messages": [{"role": "user", "content": content}, SAY],
+                "images": [{"bytes": base64.b64encode(data).decode()}],
+            }
+        )
+    with lmdb.open(str(folder / "db.lmdb")) as database, database.begin(write=True) as put:
+        put.put(b"k", picture(200))
+    media["lmdb"] = [picture(200)]
+    records.append({"id": "lmdb", "messages": talk(200), "images": ["db.lmdb::k"]})
+    clip = write_clip(folder / "clip.mp4", frames=5)
+    asked = [{"role": "user", "content": "<video>and<image>?"}, SAY]
+    media["video"] = [clip.read_bytes(), picture(3)]
+    records.append(
+        {
+            "id": "video",
+            "messages": asked,
+            "images": ["3.png"],
+            "videos": [{"path": "clip.mp4", "fps": 10}],
+        }
+    )
+    media["frames"] = [picture(7), picture(7), picture(14), picture(3)]
+    frames = [{"frames": ["7.png", "7.png", "picture-14"]}]
+    records.append({"id": "frames", "messages": asked, "images": ["3.png"], "videos": frames})
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / "lines.jsonl").write_text(lines)
+    cells = []
+    for number in range(300, 320):  # cells of a table
+        cell = {"bytes": picture(number), "path": "x.png"}
+        cells.append({"id": f"cell{number}", "messages": talk(number), "images": [cell]})
+        media[f"cell{number}"] = [picture(number)]
+    pq.write_table(pa.Table.from_pylist(cells), folder / "table.parquet", row_group_size=7)
+    members: list[tuple[str, bytes]] = []
+    for number in range(400, 420):  # members, whose names lie about their kind
+        text = json.dumps({"messages": talk(number, 2)}).encode()
+        key, pictures = f"tar{number}", [picture(number), picture(number, "JPEG")]
+        members += [
+            (f"{key}.1.jpg", pictures[0]),
+            (f"{key}.2.jpg", pictures[1]),
+            (f"{key}.json", text),
+        ]
+        media[key] = pictures
+    (folder / "shard.tar").write_bytes(tar_of(members))
+    return folder, media
+
+
+def plan(tmp_path: Path, *sources: Path, capacity: int = 600, **options: Any) -> Index:
+    estimate_lengths([str(source) for source in sources], tmp_path / "lengths", workers=1)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=capacity, **options)
+    return open_index(tmp_path / "index")
+
+
+@pytest.fixture(scope="module")
+def index(
+    data: tuple[Path, dict[str, list[bytes]]], tmp_path_factory: pytest.TempPathFactory
+) -> Index:
+    folder = data[0]
+    files = [folder / name for name in ("lines.jsonl", "table.parquet", "shard.tar")]
+    index = plan(tmp_path_factory.mktemp("plan"), *files, capacity=8000, seed=3)
+    assert index.num_samples == len(data[1]) and index.num_packs > 5
+    return index
+
+
+@pytest.fixture(scope="module")
+def export(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "tars"
+    summary = export_wds(index, folder, max_count=3, workers=1)
+    assert (summary.num_packs, summary.num_samples) == (index.num_packs, index.num_samples)
+    assert summary.num_shards == -(-index.num_packs // 3)
+    return folder
+
+
+def packs_of(folder: Path) -> list[dict[str, Any]]:
+    """All samples as the package webdataset reads them."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.tar")):
+        with open(path, "rb") as file:
+            files = tariterators.tar_file_iterator(file)
+            found += tariterators.group_by_keys({**one, "__url__": ""} for one in files)
+    return [{**sample, "json": json.loads(sample["json"])} for sample in found]
+
+
+def flat(names: Any) -> Iterator[str]:
+    for name in names:
+        yield from [name] if isinstance(name, str) else flat(name)
+
+
+def test_every_sample_in_its_pack_with_its_media(
+    export: Path, index: Index, data: tuple[Path, dict[str, list[bytes]]]
+) -> None:
+    media = dict(data[1])
+    packs = packs_of(export)
+    assert [pack["__key__"] for pack in packs] == [f"pack{n:06d}" for n in range(index.num_packs)]
+    for number, pack in enumerate(packs):
+        planned, meta = index.pack(number), pack["json"]["_meta"]
+        assert meta["pack_id"] == number and meta["epoch"] == 0
+        assert meta["sample_ids"] == [sample.sample_id for sample in planned.samples]
+        assert meta["keys"] == [sample.key for sample in planned.samples]
+        assert meta["sources"] == [sample.source for sample in planned.samples]
+        assert meta["token_lens"] == [sample.length for sample in planned.samples]
+        assert meta["total_token_len"] == planned.stats["length"]
+        names = pack["json"]["media_files"]
+        assert len(names) == len(planned.samples) == len(pack["json"]["texts"]["prompts"])
+        for at, (key, own) in enumerate(zip(meta["keys"], names, strict=True)):
+            found = list(flat(own))
+            assert [pack[name] for name in found] == media.pop(key)
+            assert all(name.startswith(f"s{at:03d}_") for name in found)
+        inside = {name for name in pack if not name.startswith("__")}
+        assert inside == {"json", *flat(names)}  # and nothing else
+        opened = {
+            name: Image.open(io.BytesIO(pack[name])).format
+            for name in flat(names)
+            if ".mp4" not in name
+        }
+        assert all(
+            {"PNG": "png", "JPEG": "jpg"}[kind] == name[-3:] for name, kind in opened.items()
+        )
+    assert not media
+
+
+def test_every_turn_is_there(export: Path, data: tuple[Path, dict[str, list[bytes]]]) -> None:
+    originals = {}
+    for line in (data[0] / "lines.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        originals[record["id"]] = record
+    seen = 0
+    for pack in packs_of(export):
+        texts, meta = pack["json"]["texts"], pack["json"]["_meta"]
+        kept = meta.get("records", [None] * len(meta["keys"]))
+        assert "records" not in meta or any(kept)
+        said = zip(meta["keys"], texts["prompts"], texts["captions"], kept, strict=True)
+        for key, asked, answered, messages in said:
+            if (original := originals.get(key)) is None:
+                continue
+            seen += 1
+            conversation = parse(original)
+            assert list(zip(asked, answered, strict=True)) == pairs_of(conversation)
+            if messages is None:
+                assert is_pairs(conversation)
+                continue
+            read = parse(messages)
+            assert read.tools == conversation.tools and read.input_ids == conversation.input_ids
+            for turn, other in zip(read.turns, conversation.turns, strict=True):
+                assert (turn.role, turn.train, turn.extra) == (other.role, other.train, other.extra)
+                for part, same in zip(turn.parts, other.parts, strict=True):
+                    if isinstance(part, str):
+                        assert part == same
+                    else:
+                        assert (part.kind, part.fps) == (same.kind, same.fps)
+                        assert all(name in pack for name in flat([part.ref]))
+    assert seen == len(originals)
+    frames = next(p["json"] for p in packs_of(export) if "frames" in p["json"]["_meta"]["keys"])
+    names = frames["media_files"][frames["_meta"]["keys"].index("frames")]
+    assert [len(name) if isinstance(name, list) else 1 for name in names] == [3, 1]
+
+
+def test_what_energon_reads_is_where_the_tars_have_it(export: Path, index: Index) -> None:
+    """Offsets and rows, against Python's tarfile (tests/energon compares with `energon prepare`)."""
+    meta = export / ".nv-meta"
+    database = sqlite3.connect(meta / "index.sqlite")
+    samples = database.execute("SELECT * FROM samples ORDER BY rowid").fetchall()
+    parts = database.execute("SELECT * FROM sample_parts ORDER BY rowid").fetchall()
+    database.close()
+    counts, own_samples, own_parts = {}, [], []
+    for shard, path in enumerate(sorted(export.glob("*.tar"))):
+        with tarfile.open(path) as archive:
+            members = archive.getmembers()
+        assert {(m.mtime, m.uid, m.gid, m.mode, m.uname) for m in members} == {(0, 0, 0, 0o644, "")}
+        keys = list(dict.fromkeys(member.name.partition(".")[0] for member in members))
+        starts = [next(m.offset for m in members if m.name.startswith(f"{k}.")) for k in keys]
+        last = members[-1]
+        starts.append(last.offset_data + -(-last.size // 512) * 512)
+        idx = Path(f"{path}.idx").read_bytes()
+        assert struct.unpack(f"<{len(idx) // 8}Q", idx) == tuple(starts)
+        assert path.read_bytes()[starts[-1] :] == bytes(1024)
+        counts[path.name] = len(keys)
+        own_samples += [
+            (shard, k, n, a, b - a)
+            for n, (k, a, b) in enumerate(zip(keys, starts[:-1], starts[1:], strict=True))
+        ]
+        for member in members:
+            key, _, name = member.name.partition(".")
+            own_parts.append((shard, keys.index(key), name, member.offset_data, member.size))
+    assert samples == own_samples and parts == own_parts
+    for name in (".info.json", ".info.yaml"):
+        assert yaml.safe_load((meta / name).read_text()) == {"shard_counts": counts}
+    split = yaml.safe_load((meta / "split.yaml").read_text())
+    last = f"{len(counts) - 1:06d}"
+    assert split["split_parts"]["train"] == [f"packs-{{000000..{last}}}.tar"]
+
+
+def test_the_bytes_depend_on_the_plan_alone(export: Path, index: Index, tmp_path: Path) -> None:
+    from packidx.export.wds import api
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "_PACKS_PER_PROCESS", 1)
+        export_wds(index, tmp_path / "again", max_count=3, workers=2)
+    assert contents(tmp_path / "again") == contents(export)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """24 packs of one sample with two pictures each."""
+    folder = tmp_path_factory.mktemp("many")
+    lines = []
+    for number in range(24):
+        (folder / f"{number}.png").write_bytes(picture(number) + bytes(3000))
+        record = {"messages": talk(5, 2), "images": [f"{number}.png", "0.png"], "id": f"k{number}"}
+        lines.append(json.dumps(record) + "\n")
+    (folder / "lines.jsonl").write_text("".join(lines))
+    estimate_lengths(str(folder / "lines.jsonl"), folder / "lengths", workers=1)
+    plan_packs(folder / "lengths", folder / "index", capacity=10_000, max_images=2)
+    index = open_index(folder / "index")
+    assert index.num_packs == 24
+    return index
+
+
+def shards_of(folder: Path) -> list[dict[str, Any]]:
+    return list(json.loads((folder / ".packidx.json").read_text())["shards"])
+
+
+def test_shards_are_bounded_by_count_and_size(many: Index, tmp_path: Path) -> None:
+    export_wds(many, tmp_path / "count", max_count=10)
+    assert [shard["num_packs"] for shard in shards_of(tmp_path / "count")] == [10, 10, 4]
+    assert [shard["first_pack"] for shard in shards_of(tmp_path / "count")] == [0, 10, 20]
+    whole = max(shard["bytes"] for shard in shards_of(tmp_path / "count"))
+    export_wds(many, tmp_path / "size", max_size=whole // 2)
+    shards = shards_of(tmp_path / "size")
+    assert {shard["num_packs"] for shard in shards[:-1]} == {4} or len(shards) > 4
+    for shard in shards:
+        assert shard["bytes"] == (tmp_path / "size" / shard["path"]).stat().st_size <= whole // 2
+    assert min(s["bytes"] for s in shards[:-1]) + whole // 10 > whole // 2  # none ends early
+    export_wds(many, tmp_path / "alone", max_size="1KB")
+    assert [shard["num_packs"] for shard in shards_of(tmp_path / "alone")] == [1] * 24
+    ids = [pack["json"]["_meta"]["pack_id"] for pack in packs_of(tmp_path / "alone")]
+    assert ids == list(range(24))
+
+
+def test_kinds_stay_apart_where_the_plan_keeps_them_apart(
+    data: tuple[Path, dict[str, list[bytes]]], tmp_path: Path
+) -> None:
+    index = plan(tmp_path, data[0] / "lines.jsonl", capacity=8000, group_by="media_type")
+    export_wds(index, tmp_path / "tars")
+    groups = index.packs(["group"]).column(0).to_pylist()
+    found = [pack["json"]["media_type"] for pack in packs_of(tmp_path / "tars")]
+    assert found == groups and set(found) == {"text", "image", "image+video"}
+
+
+def test_all_epochs_in_the_order_of_the_packs(
+    data: tuple[Path, dict[str, list[bytes]]], tmp_path: Path
+) -> None:
+    index = plan(tmp_path, data[0] / "shard.tar", capacity=2000, epochs=3)
+    export_wds(index, tmp_path / "tars")
+    epochs = [pack["json"]["_meta"]["epoch"] for pack in packs_of(tmp_path / "tars")]
+    assert epochs == index.packs(["epoch"]).column(0).to_pylist() and set(epochs) == {0, 1, 2}
+
+
+def test_packidx_counts_the_same_tokens(corpus: Path, processors: Path, tmp_path: Path) -> None:
+    """Qwen3-VL's template puts nothing before a conversation, so a pack is as long as its samples."""
+    lines = (corpus / "vqa_multiturn.jsonl").read_bytes().splitlines(keepends=True)
+    source, processor = tmp_path / "some.jsonl", str(processors / "qwen3-vl")
+    source.write_bytes(b"".join(lines[:200]))
+    options: dict[str, Any] = {"processor": processor, "workers": 1}
+    estimate_lengths(str(source), tmp_path / "lengths", media_root=corpus, **options)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=2000)
+    index = open_index(tmp_path / "index")
+    summary = export_wds(index, tmp_path / "tars", max_count=20)
+    assert summary.num_kept == 0 and summary.num_packs > 20
+    estimate_lengths(str(tmp_path / "tars"), tmp_path / "again", **options)
+    again = pq.read_table(tmp_path / "again" / "part-00000.parquet").to_pydict()
+    assert set(again["status"]) == {"ok"}
+    assert again["length"] == index.packs(["length"]).column(0).to_pylist()
+    assert sum(again["length"]) == summary.num_tokens
+
+
+DYING = dying("import packidx.export.wds, packidx.records.shards")
+
+
+def states(parent: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of change of the tars with a note."""
+    found = {}
+    for note in parent.glob(".out.new-*/notes/packs-*.json"):
+        path = note.parents[1] / "table" / f"{note.stem}.tar"
+        if path.exists():
+            found[path.name] = path.stat().st_ino, path.stat().st_mtime_ns
+    return found
+
+
+def test_killed_before_each_change_to_the_disk(many: Index, tmp_path: Path) -> None:
+    root, chance = tmp_path / "exports", random.Random(5)
+    root.mkdir()
+    export_wds(many, root / "out", max_count=24)
+    export_wds(many, tmp_path / "whole", max_count=10)
+    before, expected = contents(root / "out"), contents(tmp_path / "whole")
+    arguments = ["export", "wds", many.path, "-o", str(root / "out"), "--max-count", "10"]
+    arguments += ["--workers", "1", "--quiet"]
+    kills: dict[int, int] = {}  # by the number of shards that were finished before
+    kept: dict[str, tuple[int, int]] = {}
+    command, pipe = [sys.executable, "-c", DYING], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as runs:
+        assert runs.stdin is not None and runs.stdout is not None
+        while True:
+            if contents(root / "out") == before:
+                assert states(root).items() >= kept.items()  # none is ever done again
+                kept = states(root)
+            number = kills.get(len(kept), 0)
+            print(json.dumps([number, str(root), arguments]), file=runs.stdin, flush=True)
+            status = int(runs.stdout.readline())
+            assert contents(root / "out") in (before, expected)
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL
+            kills[len(kept)] = number + chance.randrange(2, 16)
+    assert set(kills) == {0, 1, 2, 3} and min(kills.values()) >= 4 and kills[3] >= 10
+    assert contents(root / "out") == expected
+    assert os.listdir(root) == ["out"]
+
+
+def test_what_was_replaced_is_never_taken_over(many: Index, tmp_path: Path) -> None:
+    """A run that dies right after the swap leaves its notes beside the tars that were there."""
+    out = tmp_path / "out"
+    export_wds(many, out, max_count=12)
+    expected = contents(out)
+    for path in out.glob("*.tar"):  # as another plan's, of the same names and sizes
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "remove_tree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            export_wds(many, out, max_count=12)
+    assert contents(out) == expected and len(states(tmp_path)) == 2
+    assert export_wds(many, out, max_count=12).num_shards_taken_over == 0
+    assert contents(out) == expected
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_killed_at_ten_random_moments(many: Index, tmp_path: Path) -> None:
+    root, chance, killed = tmp_path / "exports", random.Random(11), 0
+    root.mkdir()
+    export_wds(many, root / "out", max_count=24)
+    export_wds(many, tmp_path / "whole", max_count=1)
+    before, expected = contents(root / "out"), contents(tmp_path / "whole")
+    command = [sys.executable, "-m", "packidx_cli", "export", "wds", many.path, "-o"]
+    command += [str(root / "out"), "--max-count", "1", "--workers", "2", "--quiet"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        while killed < 10:
+            finished = states(root)
+            run = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+            while run.poll() is None and not list(root.glob(".out.new-*")):
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.15))
+            os.killpg(run.pid, signal.SIGKILL)
+            killed += run.wait() == -signal.SIGKILL
+            now = contents(root / "out")
+            assert now in (before, expected)
+            if now == expected:
+                shutil.rmtree(root / "out")
+                shutil.copytree(tmp_path / "whole", root / "out")
+                before = expected
+            else:
+                assert states(root).items() >= finished.items()
+        kept = states(root)
+        assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
+    assert contents(root / "out") == expected
+    for name, state in kept.items():
+        status = (root / "out" / name).stat()
+        assert (status.st_ino, status.st_mtime_ns) == state
+    assert os.listdir(root) == ["out"]
+
+
+def test_a_sample_that_cannot_be_read_stops_it_and_nothing_is_done_twice(
+    many: Index, tmp_path: Path
+) -> None:
+    folder = Path(many.path).parent
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved, ignore=shutil.ignore_patterns("index", "lengths"))
+    key = many.pack(13).samples[0].key
+    lost = moved / f"{key[1:]}.png" if key is not None else moved
+    picture_bytes = lost.read_bytes()
+    lost.unlink()
+
+    def export() -> WdsSummary:
+        return export_wds(many, tmp_path / "out", max_count=5, roots={str(folder): str(moved)})
+
+    with pytest.raises(SourceError) as failed:
+        export()
+    said = str(failed.value)
+    assert said.startswith(f"pack 13, sample {key!r} of shard {folder}/lines.jsonl: missing_media")
+    assert not (tmp_path / "out").exists()
+    kept = states(tmp_path)
+    assert len(kept) == (13 - 1) // 5 == 2  # the third is not full
+    lost.write_bytes(picture_bytes)
+    assert export().num_shards_taken_over == len(kept)
+    for name, state in kept.items():
+        status = (tmp_path / "out" / name).stat()
+        assert (status.st_ino, status.st_mtime_ns) == state
+    assert len(packs_of(tmp_path / "out")) == 24
+
+
+def test_a_shard_that_is_not_what_its_note_says_is_written_again(
+    many: Index, tmp_path: Path
+) -> None:
+    lost = Path(many.path).parent / "23.png"
+    last = next(n for n in range(24) if many.pack(n).samples[0].key == "k23")
+    data = lost.read_bytes()
+    lost.unlink()
+    try:
+        with pytest.raises(SourceError):
+            export_wds(many, tmp_path / "out", max_count=2)
+    finally:
+        lost.write_bytes(data)
+    names = sorted(states(tmp_path))
+    assert len(names) == (last - 1) // 2 > 1
+    (cut,) = tmp_path.glob(f".out.new-*/table/{names[-1]}.idx")
+    cut.write_bytes(cut.read_bytes()[:-8])
+    assert export_wds(many, tmp_path / "out", max_count=2).num_shards_taken_over == len(names) - 1
+    export_wds(many, tmp_path / "whole", max_count=2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "split": ({"capacity": 40, "on_long": "split"}, "pieces of samples (sample 'long' is split)"),
+    "truncate": ({"capacity": 40, "on_long": "truncate"}, "are cut off by --on-long truncate"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_plans_of_what_is_no_record_are_refused(case: str, tmp_path: Path) -> None:
+    options, said = REFUSED[case]
+    record = {"id": "long", "messages": [ASK, {"role": "assistant", "content": "word " * 100}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    index = plan(tmp_path, tmp_path / "a.jsonl", **options)
+    with pytest.raises(OptionError) as refused:
+        export_wds(index, tmp_path / "out")
+    assert said in str(refused.value) and not (tmp_path / "out").exists()
+
+
+def first_words(record: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return record
+
+
+def test_a_transform_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": [ASK, SAY]}) + "\n")
+    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "l", workers=1, transform=first_words)
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=100)
+    with pytest.raises(OptionError, match="counted with the transform .*first_words, which"):
+        export_wds(tmp_path / "index", tmp_path / "out")
+
+
+def test_only_its_own_folder_is_replaced(many: Index, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_wds(many, out, max_count=24)
+    export_wds(many, out, max_count=12)
+    assert len(list(out.glob("*.tar"))) == 2
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(OptionError, match="holds mine.txt, which packidx did not write"):
+        export_wds(many, out, max_count=24)
+    assert (out / "mine.txt").exists() and len(list(out.glob("*.tar"))) == 2
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match="is no folder"):
+        export_wds(many, tmp_path / "file")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / ".packidx.json").write_text('{"format": "packidx-precomputed"}')
+    with pytest.raises(OptionError, match=r"holds \.packidx\.json, which"):
+        export_wds(many, tmp_path / "foreign")
+    with pytest.raises(OptionError, match="which is exported: name another folder"):
+        export_wds(many, Path(many.path).parent)
+    for size in ("0", "1XB", "-3", ""):
+        with pytest.raises(OptionError, match="max-size is .*: say it like 1GB"):
+            export_wds(many, tmp_path / "new", max_size=size)
+    with pytest.raises(OptionError, match="max-count is 0"):
+        export_wds(many, tmp_path / "new", max_count=0)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_export_is_no_source_that_is_overwritten(many: Index, tmp_path: Path) -> None:
+    export_wds(many, tmp_path / "one", max_count=5)
+    index = plan(tmp_path, tmp_path / "one", capacity=50_000)
+    with pytest.raises(OptionError, match="which is exported: name another folder"):
+        export_wds(index, tmp_path / "one")
+    export_wds(index, tmp_path / "two")
+    pictures = [
+        [pack[name] for pack in packs_of(tmp_path / folder) for name in pack if name[-3:] == "png"]
+        for folder in ("one", "two")
+    ]
+    assert sorted(pictures[0]) == sorted(pictures[1]) and len(pictures[0]) == 48
+
+
+def test_the_command(many: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["export", "wds", f"{many.path}@{many.id[:8]}", "-o", str(tmp_path / "out")]
+    assert main([*command, "--max-size", "20KB"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "24 of snapshot" in out and "48" in out
+    assert main([*command, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["num_packs"], summary["num_shards"], summary["num_media"]) == (24, 1, 48)
+    assert main([*command, "--max-size", "big"]) == 1
+    assert "max-size is 'big': say it like 1GB" in capsys.readouterr().err

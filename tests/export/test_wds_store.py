@@ -1,0 +1,113 @@
+"""`packidx export wds` from an S3 bucket into an S3 bucket: the bytes of a local run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from export_files import contents, picture
+from object_store import URL, Store, object_store
+from record_files import chats, tar_of
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import OptionError
+from packidx.export.wds import export_wds
+from packidx.index import Index
+from packidx.io import storage, urls
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records with pictures beside them, and a tar of others."""
+    folder = tmp_path_factory.mktemp("data")
+    records = chats(30)
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / "lines.jsonl").write_text(lines)
+    for number in range(30):
+        (folder / f"{number}.png").write_bytes(picture(number))
+    members: list[tuple[str, bytes]] = []
+    for number, record in enumerate(chats(20)):
+        noise = picture(number) + bytes(50_000)
+        members += [(f"t{number}.{number}.png", noise)]
+        members += [(f"t{number}.json", json.dumps({**record, "id": f"t{number}"}).encode())]
+    (folder / "tars.tar").write_bytes(tar_of(members))
+    return folder
+
+
+def planned(sources: str, output: str) -> Index:
+    names = [urls.join(sources, name) for name in ("lines.jsonl", "tars.tar")]
+    estimate_lengths(names, f"{output}/lengths", workers=1)
+    plan_packs(f"{output}/lengths", f"{output}/index", capacity=3000)
+    return open_index(f"{output}/index")
+
+
+@pytest.fixture(scope="module")
+def indexes(data: Path, store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[Index]:
+    local = planned(str(data), str(tmp_path_factory.mktemp("local")))
+    remote = planned(store.put_tree(data, "data"), f"{URL}/plan")
+    assert local.id == remote.id and local.num_packs > 3
+    return [local, remote]
+
+
+def stored(url: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for folder, _, names in storage.walk(url):
+        for name in names:
+            path = urls.join(folder, name)
+            found[path.removeprefix(f"{url}/")] = storage.read(path)
+    return found
+
+
+def test_the_bytes_are_those_of_a_local_run(
+    indexes: list[Index], store: Store, tmp_path: Path
+) -> None:
+    local, remote = indexes
+    export_wds(local, tmp_path / "out", max_count=2)
+    expected = contents(tmp_path / "out")
+    store.forget()
+    store.cuts += ["/12.png", "/tars.tar"]  # connections that break
+    summary = export_wds(remote, f"{URL}/out", max_count=2)
+    assert not store.cuts and summary.num_shards > 1
+    found = stored(f"{URL}/out")
+    listed = json.loads(found.pop(".packidx-files.json"))["files"]
+    assert found == expected and set(listed) == set(found)
+
+
+def test_only_what_is_needed_is_read(indexes: list[Index], store: Store, data: Path) -> None:
+    """The ranges of the samples in the tar, each once."""
+    store.forget()
+    export_wds(indexes[1], f"{URL}/once")
+    samples = (data / "tars.tar").stat().st_size
+    assert samples * 0.9 < store.read("/data/tars.tar") <= samples * 1.2
+
+
+def test_what_is_replaced_and_what_is_not(indexes: list[Index], store: Store) -> None:
+    url = f"{URL}/again"
+    export_wds(indexes[0], url, max_count=1)
+    many = len(stored(url))
+    export_wds(indexes[0], url)
+    assert len(stored(url)) < many and "packs-000001.tar" not in stored(url)
+    storage.write(f"{url}/mine.txt", b"mine")
+    with pytest.raises(OptionError, match=r"holds mine.txt, which packidx did not write"):
+        export_wds(indexes[0], url)
+    with pytest.raises(OptionError, match="which is exported: name another folder"):
+        export_wds(indexes[1], f"{URL}/plan")
+    with pytest.raises(OptionError, match="there is no bucket s3://none-such"):
+        export_wds(indexes[0], "s3://none-such/out")
+
+
+def test_progress_of_packs_and_files(indexes: list[Index], store: Store) -> None:
+    told: list[Any] = []
+    export_wds(indexes[0], f"{URL}/told", progress=lambda *one: told.append(one))
+    packs = indexes[0].num_packs
+    assert told[:packs] == [("packs", number + 1, packs) for number in range(packs)]
+    assert {what for what, _, _ in told[packs:]} == {"files"}

@@ -1,0 +1,46 @@
+"""Processor folders for tests, made as `examples/make_processors.py` makes them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+_made: dict[str, Path] = {}
+
+
+def _script() -> ModuleType:
+    path = Path(__file__).resolve().parents[2] / "examples" / "make_processors.py"
+    spec = importlib.util.spec_from_file_location("make_processors", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def qwen_folders(tmp: Path, num_ranks: int | None = None) -> dict[str, Path]:
+    """Folders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL, by name; made once per process, under `tmp`.
+
+    Args:
+        num_ranks: how many of the vocabulary's tokens to keep, most frequent first: folders that
+            load quickly, and whose ids are not Qwen's own. None for all.
+    """
+    if not _made:
+        script, arguments = _script(), sys.argv
+        if num_ranks is not None:
+            whole = script.read_ranks
+            script.read_ranks = lambda path: dict(list(whole(path).items())[:num_ranks])
+        sys.argv = ["make_processors.py", str(tmp)]
+        try:
+            script.main()
+        finally:
+            sys.argv = arguments
+        shutil.copytree(tmp / "qwen2.5-vl", tmp / "qwen2-vl", dirs_exist_ok=True)
+        path = tmp / "qwen2-vl" / "preprocessor_config.json"
+        settings = json.loads(path.read_text()) | {"processor_class": "Qwen2VLProcessor"}
+        path.write_text(json.dumps(settings))
+        _made.update({name: tmp / name for name in ("qwen2-vl", "qwen2.5-vl", "qwen3-vl")})
+    return dict(_made)

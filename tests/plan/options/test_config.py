@@ -1,0 +1,319 @@
+"""`packidx plan --config`: a recipe's section and ours mean the same plan as options do."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.commands.plan import plan
+from packidx_cli.main import main
+
+from packidx.errors import OptionError
+from packidx.format.plan import Options
+from packidx.plan import PlanOptions
+from packidx.plan.options.config import read_config
+from packidx.plan.options.nemo import TRANSLATIONS
+from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
+from packidx.plan.options.resolved import DEFAULT_CHANCE, DEFAULT_MARGINS, resolve
+from packidx.plan.options.values import TYPES
+from packidx.plan.schedule.cost_model import DEFAULT_PRESET
+
+RECIPE = """\
+recipe: FinetuneRecipeForVLM
+seed: 1234
+step_scheduler: {global_batch_size: 144}
+model: {torch_dtype: bfloat16, attn_implementation: sdpa}
+dataset: {split: train}
+packed_sequence:
+  pretokenize: true
+  max_length: 2048
+  pack_size: 2048
+  collate_max_length: 2048
+  packing_ratio: 0.9
+  drop_long_samples: true
+  max_packs: 3
+  balance_media_tokens: true
+  packing_format: neat
+  attn_implementation: sdpa
+  post_tokenize_hook_fn: null
+validation_dataset: none
+optimizer: {lr: 5.0e-6}
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "recipe.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture
+def lengths(tmp_path: Path) -> str:
+    values = [37 * n % 900 + 1 for n in range(200)] + [2500]
+    path = tmp_path / "lengths.parquet"
+    pq.write_table(pa.table({"length": values, "source": ["a", "b", "c"] * 67}), path)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, the manifest printed and what went to stderr."""
+    code = main(["plan", *args, "--json", "--quiet"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else {}, err
+
+
+def test_a_recipe_is_the_plan_of_its_options(
+    tmp_path: Path, lengths: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, RECIPE)
+    code, planned, notes = run(capsys, lengths, "-o", str(tmp_path / "index"), "--config", path)
+    assert code == 0
+    said = ["--capacity", "2048", "--packing-ratio", "0.9", "--max-packs", "3"]
+    _, same, _ = run(capsys, lengths, "-o", str(tmp_path / "index"), *said, "--on-long", "drop")
+    assert planned["snapshot_id"] == same["snapshot_id"] and same["existed"]
+    assert planned["result"]["num_packs"] == 3
+    for key in ("pretokenize", "collate_max_length", "packing_format", "attn_implementation"):
+        assert f"note: {path}: packed_sequence.{key} changes no plan" in notes
+    assert "shift: true" in notes
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("pack_size: 512", "capacity", 512),
+        ("packing_ratio: 0.9", "packing_ratio", 0.9),
+        ("packing_ratio: 1", "packing_ratio", 1.0),
+        ("drop_long_samples: true", "on_long", "drop"),
+        ("drop_long_samples: false", "on_long", "error"),
+        ("max_packs: 7", "max_packs", 7),
+        ("balance_media_tokens: true", "schedule", "stratified"),
+        ("balance_media_tokens: false", "schedule", "random"),
+    ],
+)
+def test_what_each_key_of_a_recipe_means(
+    tmp_path: Path, text: str, field: str, value: object
+) -> None:
+    options = read_config(write(tmp_path, f"packed_sequence:\n  {text}\n")).options
+    assert options == {field: value} and type(options[field]) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["max_packs: null", "max_packs: none", "enabled: true", "pretokenize: false"]
+)
+def test_keys_that_ask_for_nothing(tmp_path: Path, text: str) -> None:
+    assert read_config(write(tmp_path, f"packed_sequence: {{{text}}}")).options == {}
+
+
+OURS = """\
+packidx:
+  capacity: 4096
+  strategy: window:50
+  seed: 3
+  on-long: split
+  overflow-chance: 0.002
+  shift: true
+  max-images: 5
+  max-vision-patches: 600
+  max-samples: 9
+  group-by: source
+  align: 8
+  pad-pack-to: 64
+  max-packs: 2
+  mix: [a=2, b=0.5]
+  mix-by: tokens
+  holdout: 0.1
+  side: holdout
+  exclude: seen.parquet
+  epochs: 2
+  schedule: cost
+  global-batch: 16
+  micro-steps: 4
+  cost: llm_linear=1,vit_linear=2
+  window-samples: 50
+  memory-limit: 2GB
+"""
+
+
+def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
+    asked = PlanOptions(
+        capacity=4096,
+        strategy="window:50",
+        seed=3,
+        on_long="split",
+        overflow_chance=0.002,
+        shift=True,
+        max_images=5,
+        max_vision_patches=600,
+        max_samples=9,
+        group_by="source",
+        align=8,
+        pad_pack_to=64,
+        max_packs=2,
+        mix=("a=2", "b=0.5"),
+        mix_by="tokens",
+        holdout=0.1,
+        side="holdout",
+        exclude="seen.parquet",
+        epochs=2,
+        schedule="cost",
+        global_batch=16,
+        micro_steps=4,
+        cost="llm_linear=1,vit_linear=2",
+        window_samples=50,
+        memory_limit="2GB",
+    )
+    dashed = read_config(write(tmp_path, OURS))
+    assert PlanOptions(**dashed.options) == asked and not dashed.notes
+    lines = OURS.splitlines()
+    underlined = [f"{k.replace('-', '_')}:{v}" for k, v in (one.split(":", 1) for one in lines)]
+    assert read_config(write(tmp_path, "\n".join(underlined))).options == dashed.options
+    flags = [parameter.name for parameter in plan.params if parameter.name in TYPES]
+    assert flags == list(TYPES)  # what the command line has, the section has
+
+
+def test_defaults_that_the_help_puts_into_words_are_those_of_a_plan() -> None:
+    said = {name: each.shown_default or "" for name, each in OPTIONS.items()}
+    shares = [f"{float(share):g}" for share in DEFAULT_MARGINS.values()]
+    assert said["margin"].startswith("{}; {} or {} for inexact lengths".format(*shares))
+    assert said["overflow_chance"] == f"{DEFAULT_CHANCE:g}" and said["cost"] == DEFAULT_PRESET
+    in_words = {name for name, text in said.items() if text}
+    assert {DEFAULTS[name] for name in in_words} == {None}  # others say themselves
+
+
+def test_the_format_has_every_option_of_a_manifest() -> None:
+    text = (Path(__file__).parents[3] / "FORMAT.md").read_text()
+    table = text.split("| `options`, all resolved |")[1].split("\n\n")[0].splitlines()[2:]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.split(" | ")] for row in table]
+    values = {name: words for names, words in rows for name in names}
+    stored = resolve(PlanOptions(8), "exact").to_json().keys()
+    assert values.keys() == stored == {each.name for each in fields(Options)} - {"more"}
+    for name in stored & OPTIONS.keys():
+        assert not OPTIONS[name].choices or values[name] == list(OPTIONS[name].choices)
+    assert values["strategy"] == list(STRATEGIES)
+
+
+def test_weights_may_be_mappings_and_numbers_text(tmp_path: Path) -> None:
+    text = "packidx:\n  mix: {a: 2, b: 1/3}\n  cost:\n    llm_linear: 1\n  overflow-chance: 1e-3\n"
+    assert read_config(write(tmp_path, text)).options == {
+        "mix": ("a=2", "b=1/3"),
+        "cost": "llm_linear=1",
+        "overflow_chance": 0.001,
+    }
+    options = read_config(write(tmp_path, "packidx: {mix: 'a=2,b=1'}")).options
+    assert options == {"mix": ("a=2", "b=1")}
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (["--capacity", "1024"], {"capacity": 1024, "packing_ratio": 0.9}),
+        (["--margin", "0.25"], {"margin": 0.25, "packing_ratio": 0.75, "capacity": 2048}),
+        (["--seed", "5", "--max-packs", "2"], {"seed": 5, "max_packs": 2, "align": 8}),
+        (["--window-samples", "60"], {"window_samples": 60, "window_shards": None}),
+        (["--mix", "b=2"], {"weights": {"b": "2"}}),
+        (["--shift"], {"shift": True}),
+    ],
+)
+def test_the_command_line_wins(
+    tmp_path: Path,
+    lengths: str,
+    capsys: pytest.CaptureFixture[str],
+    said: list[str],
+    wanted: dict[str, Any],
+) -> None:
+    ours = "packidx: {seed: 4, align: 8, mix: [a=2]}\n"
+    if "--window-samples" in said:  # else refused: these lengths have no shards
+        ours = ours.replace("{", "{window_shards: 1, ")
+    path = write(tmp_path, RECIPE + ours)
+    arguments = [lengths, "-o", str(tmp_path / "index"), "--config", path, *said]
+    code, planned, _ = run(capsys, *arguments)
+    assert code == 0 and planned["options"].items() >= wanted.items()
+
+
+def test_a_dry_run_takes_the_file_too(
+    tmp_path: Path, lengths: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "packidx: {capacity: 3000}")
+    code, shown, _ = run(capsys, lengths, "--dry-run", "--config", path)
+    assert code == 0 and "3000" in json.dumps(shown)
+    _, shown, _ = run(capsys, lengths, "--dry-run", "--config", path, "--capacity", "4000,5000")
+    assert "4000" in json.dumps(shown) and "3000" not in json.dumps(shown)
+
+
+KNOWN = ", ".join(TRANSLATIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "packed_sequence: {pack_size: 8, pack_ratio: 0.9}",
+            f"unknown key packed_sequence.pack_ratio: known are {KNOWN}",
+        ),
+        ("packidx: {capacty: 8}", "unknown key packidx.capacty: known are capacity, strategy, "),
+        ("packidx: {lengths: x}", "data and output are arguments of the command"),
+        ("packed_sequnce: {pack_size: 8}", "unknown section 'packed_sequnce': known are packed_"),
+        ("pack_size: 8", "pack_size stands alone: it belongs under packed_sequence:"),
+        ("on-long: drop", "on-long stands alone: it belongs under packidx:"),
+        ("model: {}", "neither a section packed_sequence: nor packidx:"),
+        ("packed_sequence: 8", "packed_sequence is 8: write its keys under it"),
+        ("- 8", "has no sections"),
+        ("", "has no sections"),
+        ("packidx: [", "is not valid YAML: while parsing"),
+        ("packidx: !!python/object:os.system {}", "is not valid YAML: could not determine"),
+        ("packidx:\n  seed: 1\n  seed: 2", "line 3 has the key 'seed' a second time"),
+        ("packidx: {on-long: drop, on_long: drop}", "packidx.on_long is given twice"),
+        (
+            "packed_sequence: {pack_size: 8}\npackidx: {capacity: 8}",
+            "packidx.capacity and packed_sequence say the same thing: give one of them",
+        ),
+        (
+            "packed_sequence: {packing_ratio: 0.9}\npackidx: {margin: 0.1}",
+            "margin 0.1 and packing-ratio 0.9 say the same thing",
+        ),
+        ("packed_sequence: {pack_size: 2048.0}", "pack_size is 2048.0: it must be a whole number"),
+        ("packed_sequence: {pack_size: 0}", "pack_size is 0, which turns packing off"),
+        ("packed_sequence: {pack_size: -8}", "capacity is -8: choose how many tokens"),
+        ("packed_sequence: {packing_ratio: 1.5}", "packing-ratio is 1.5: it must be above 0"),
+        ("packed_sequence: {packing_ratio: much}", "is 'much': it must be a number"),
+        ("packed_sequence: {drop_long_samples: 1}", "is 1: it must be true or false"),
+        ("packed_sequence: {max_packs: true}", "is True: it must be a whole number"),
+        ("packed_sequence: {packing_format: bshd}", "is 'bshd': choose neat or thd"),
+        ("packed_sequence: {enabled: false}", "packing is off, so there is nothing to plan"),
+        (
+            "packed_sequence: {pack_size: 4096, max_length: 1024}",
+            "max_length is 1024, below pack_size 4096",
+        ),
+        ("packed_sequence: {post_tokenize_hook_fn: a.b}", "as --transform or --encode"),
+        ("packidx: {mix: 3}", "packidx.mix is 3: write name: weight"),
+        ("packidx: {align: '8'}", "packidx.align is '8': it must be a whole number"),
+        ("packidx: {strategy: best}", "strategy is 'best': choose one of auto"),
+    ],
+)
+def test_what_is_not_understood(
+    tmp_path: Path,
+    lengths: str,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    message: str,
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(OptionError) as caught:
+        read_config(path)
+    assert path in str(caught.value) and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    code, _, err = run(capsys, lengths, "-o", str(tmp_path / "index"), "--config", path)
+    assert code == 1 and path in err.replace("\n", "") and not (tmp_path / "index").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot read .*gone.yaml: No such file"):
+        read_config(str(tmp_path / "gone.yaml"))
+    with pytest.raises(OptionError, match="cannot read .*: Is a directory"):
+        read_config(str(tmp_path))

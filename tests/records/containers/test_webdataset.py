@@ -1,0 +1,675 @@
+"""WebDataset shards: what is a sample, where its media are, what is refused, and that tars equal
+files."""
+
+# ruff: noqa: E501  a row of a table is a line
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+import webdataset
+from clips import write_clip
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from record_files import tar_of, zstd
+from tar_chats import (
+    CHATS,
+    DIALECTS,
+    Files,
+    Record,
+    dumped,
+    members_of,
+    picture,
+    put,
+    turns,
+)
+from webdataset import tariterators
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.errors import BadRecord, SourceError
+from packidx.export.energon import export_energon
+from packidx.export.wds import export_wds
+from packidx.io.ranges import Extent, ReadAhead
+from packidx.records import shards
+from packidx.records.containers.tar import container
+from packidx.records.shards import RawRecord, read_records, read_row, scan
+from packidx.records.sources.find_shards import find_shards
+from packidx.torch import PackedDataset
+
+
+def estimate(source: Path | str, output: Path, **options: Any) -> Any:
+    return estimate_lengths(str(source), output, **{"workers": 1, **options})
+
+
+def as_files(folder: Path) -> Path:
+    """`CHATS` as JSON Lines with image files."""
+    lines = []
+    for key, (record, images) in CHATS.items():
+        for name, data in images.items():
+            (folder / f"{key}.{name}").parent.mkdir(parents=True, exist_ok=True)
+            (folder / f"{key}.{name}").write_bytes(data)
+        named = [f"{key}.{name}" for name in images]
+        lines.append(dumped({"id": key, **record, "images": named}))
+    (folder / "chats.jsonl").write_bytes(b"\n".join(lines))
+    return folder / "chats.jsonl"
+
+
+def loaded(value: Any) -> Any:
+    """`value` with the content of what was left in the tar."""
+    if isinstance(value, dict):
+        return {key: loaded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [loaded(item) for item in value]
+    return value.read() if isinstance(value, Extent) else value
+
+
+def everything(path: Path | str) -> list[RawRecord]:
+    result = scan(str(path), None, "tar")
+    rows = [raw for part in result.ranges for raw in read_records(str(path), part, "tar")]
+    assert [raw.row for raw in rows] == list(range(result.num_records))
+    return [raw._replace(record=loaded(raw.record)) for raw in rows]
+
+
+def outcomes(path: Path) -> list[Any]:
+    """Per row its key and reason, or None for a good one; each is read by its place, too."""
+    found = []
+    for raw in everything(path):
+        reason = raw.record.reason if isinstance(raw.record, BadRecord) else None
+        found.append((raw.key, reason))
+        if reason == "duplicate_key":  # no reader asks for what was rejected
+            continue
+        try:
+            again = read_row(str(path), raw.row, raw.offset, raw.nbytes, kind="tar")
+        except BadRecord as error:
+            assert error.reason == reason
+            assert str(path) in error.detail
+        else:
+            assert again == raw.record
+    return found
+
+
+# -- tars equal files ------------------------------------------------------------------------------
+
+
+READ = ("messages", "parts")
+"""Dialects that packs are read from."""
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory, processors: Path) -> Path:
+    """Tables of `CHATS` as files and as tars, and indices over some; the tars lie apart."""
+    folder = tmp_path_factory.mktemp("wds")
+    (folder / "data").mkdir()
+    inputs = {"files": as_files(folder / "data")}
+    for name in DIALECTS:
+        inputs[name] = put(folder / "tars" / f"{name}.tar", members_of(name))
+    processor = str(processors / "qwen2.5-vl")
+    named = [f"{name}={path}" for name, path in inputs.items()]
+    estimate_lengths(named, folder / "all", processor=processor, workers=1)
+    for name in ("files", *READ):
+        estimate(inputs[name], folder / name / "l", processor=processor)
+        plan_packs(folder / name / "l", folder / name / "index", capacity=256)
+    return folder
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_lengths_from_tars_equal_lengths_from_files(counted: Path, name: str) -> None:
+    rows = pq.read_table(sorted((counted / "all").glob("part-*.parquet"))).to_pylist()
+    own = ("sample_id", "shard", "offset", "nbytes", "source")
+
+    def of(source: str) -> list[Record]:
+        found = [row for row in rows if row["source"] == source]
+        return [{k: v for k, v in row.items() if k not in own} for row in found]
+
+    expected = of("files")
+    assert [row["key"] for row in expected] == list(CHATS)
+    assert sum(row["num_images"] for row in expected) == 24
+    assert {(row["status"], row["method"]) for row in expected} == {("ok", "exact")}
+    assert of(name) == expected
+
+
+@pytest.mark.parametrize("name", READ)
+def test_packs_from_tars_equal_packs_from_files(
+    counted: Path, processors: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the reader moves the bytes of its samples, no others, without opening the tar."""
+    encoder = ProcessorEncoder(str(processors / "qwen2.5-vl"))
+    ours = PackedDataset(counted / name / "index", encoder)
+    theirs = PackedDataset(counted / "files" / "index", encoder)
+    assert len(ours) == len(theirs) > 3
+    moved: list[int] = []
+    pread = os.pread
+
+    def counting(handle: int, nbytes: int, offset: int) -> bytes:
+        data = pread(handle, nbytes, offset)
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".tar"):
+            moved.append(len(data))
+        return data
+
+    def opened(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the reader opens a tar")
+
+    contents = {key: sum(map(len, media.values())) for key, (_, media) in CHATS.items()}
+    for number in range(len(ours)):
+        expected = theirs[number]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pread", counting)
+            patch.setattr(tarfile, "open", opened)
+            found = ours[number]
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            same = torch.equal(found[key], value) if torch.is_tensor(value) else found[key] == value
+            assert same, key
+        samples = ours.index.pack(number).samples
+        assert len(moved) == len(samples)
+        assert sum(moved) == sum(int(sample.nbytes or 0) for sample in samples)
+        content = sum(contents[str(sample.key)] for sample in samples)
+        assert sum(moved) <= 1.2 * (content + 1024 * len(samples))  # of JSON less, of images more
+        moved.clear()
+
+
+def test_clips_and_frames_from_tars_equal_those_from_files(
+    tmp_path: Path, processors: Path
+) -> None:
+    write_clip(tmp_path / "a.mp4", frames=12, size=(84, 56), fps="4")
+    frames = {f"{n}.png": picture(3) for n in range(4)}
+    for name, data in frames.items():
+        (tmp_path / f"b.{name}").write_bytes(data)
+    asked = turns("<video>What happens?")
+    rows = [("a", {"messages": asked}, ["mp4"]), ("b", {"messages": asked}, [list(frames)])]
+    by_file = [["a.mp4"], [[f"b.{name}" for name in frames]]]
+    lines = [
+        dumped({"id": k, **r, "videos": v}) for (k, r, _), v in zip(rows, by_file, strict=True)
+    ]
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
+    members = [("a.json", dumped(rows[0][1])), ("a.mp4", (tmp_path / "a.mp4").read_bytes())]
+    members += [(f"b.{name}", data) for name, data in frames.items()]
+    members += [("b.json", dumped({**rows[1][1], "videos": rows[1][2]}))]
+    put(tmp_path / "tars" / "x.tar", members)
+    packs = []
+    encoder = ProcessorEncoder(str(processors / "qwen2.5-vl"))
+    for name in ("x.jsonl", "tars/x.tar"):
+        out = tmp_path / f"out-{Path(name).suffix}"
+        processor = str(processors / "qwen2.5-vl")
+        summary = estimate(tmp_path / name, out / "l", processor=processor)
+        assert (summary.num_rejected, set(summary.methods)) == (0, {"exact"}), summary.rejected
+        plan_packs(out / "l", out / "index", capacity=2048)
+        packs.append(PackedDataset(out / "index", encoder)[0])
+    for key, value in packs[0].items():
+        same = torch.equal(value, packs[1][key]) if torch.is_tensor(value) else True
+        assert same, key
+    assert len(packs[0]["video_grid_thw"]) == 2
+
+
+# -- what is a sample ------------------------------------------------------------------------------
+
+
+def by_webdataset(path: Path) -> list[Record]:
+    """The samples as that package's own iterators find them."""
+    with open(path, "rb") as file:
+        found = tariterators.tar_file_iterator(file)
+        return list(tariterators.group_by_keys({**one, "__url__": ""} for one in found))
+
+
+def test_what_the_webdataset_package_writes_and_reads(tmp_path: Path) -> None:
+    """Its writers' shards give the same records as `tarfile`'s, and its reader the same samples."""
+    pattern = str(tmp_path / "w-%06d.tar")
+    with webdataset.ShardWriter(pattern, maxcount=10, verbose=0) as writer:
+        for key, (record, images) in CHATS.items():
+            writer.write({"__key__": key, "json": dumped(record), **images})
+    written = sorted(tmp_path.glob("w-*.tar"))
+    assert len(written) == 3
+    ours = [raw for path in written for raw in everything(path)]
+    plain = everything(put(tmp_path / "plain.tar", members_of()))
+    assert [raw.record for raw in ours] == [raw.record for raw in plain]
+    assert [raw.key for raw in ours] == list(CHATS)
+    theirs = [sample for path in written for sample in by_webdataset(path)]
+    for sample, raw in zip(theirs, ours, strict=True):
+        assert isinstance(raw.record, dict)
+        assert sample["__key__"] == raw.key == raw.record["id"]
+        assert raw.record["images"] == [sample[name] for name in CHATS[raw.key][1]]
+
+
+ODD_NAMES = {
+    "a.b/c.d.e": ("a.b/c", "d.e"),
+    "./x.json": ("./x", "json"),
+    "n" * 150 + "/" + "m" * 150 + ".json": ("n" * 150 + "/" + "m" * 150, "json"),
+    "ü/漢.JSON": ("ü/漢", "json"),
+}
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_keys_are_those_of_webdataset_whatever_the_headers(tmp_path: Path, form: int) -> None:
+    names = [name for name in ODD_NAMES if form != tarfile.USTAR_FORMAT or len(name) < 150]
+    skipped = ["README", ".hidden.json", "__meta__", "__stats__/a.json", "d/.b.json"]
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w", format=form, pax_headers={"comment": "whole"}) as archive:
+        for kind, name in ((tarfile.DIRTYPE, "d"), (tarfile.SYMTYPE, "link.json")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "x.json"
+            archive.addfile(info)
+        for name in [one for pair in zip(skipped, names, strict=False) for one in pair]:
+            info = tarfile.TarInfo(name)
+            info.size = 2
+            archive.addfile(info, io.BytesIO(b"{}"))
+    used = names[: len(skipped)]
+    assert [sample["__key__"] for sample in by_webdataset(path)] == [
+        ODD_NAMES[name][0] for name in used
+    ]
+    found = dict(outcomes(path))
+    assert found.pop("link") == "bad_member"  # which webdataset passes over in silence
+    assert found == {
+        ODD_NAMES[name][0]: None if ODD_NAMES[name][1] == "json" else "bad_record" for name in used
+    }
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["json", "jpg", "0.png", "x"])),
+        max_size=25,
+    ),
+    st.sampled_from([300, 1100, 10**6]),
+    st.sampled_from([1, 700, 5000]),
+)
+def test_every_member_is_in_one_row(
+    tmp_path_factory: pytest.TempPathFactory,
+    names: Sequence[tuple[str, str]],
+    block: int,
+    task_bytes: int,
+) -> None:
+    """Rows follow from the order of names alone, wherever blocks and tasks are cut; each place
+    holds its sample's members and no other."""
+    path = tmp_path_factory.getbasetemp() / "random.tar"
+    members = [(f"{key}.{ext}", b"{}" * (number % 700)) for number, (key, ext) in enumerate(names)]
+    members = [(n, b'{"a": 1}' if n.endswith("json") else data) for n, data in members]
+    path.write_bytes(tar_of(members))
+    expected: list[list[str]] = []
+    for key, ext in names:
+        name = f"{key}.{ext}"
+        if not expected or expected[-1][0][0] != key or name in expected[-1]:
+            expected.append([])
+        expected[-1].append(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container, "_SCAN_BLOCK", block)
+        patch.setattr(ReadAhead.__init__, "__defaults__", (block, block, b""))
+        patch.setattr(shards, "TASK_BYTES", task_bytes)
+        ranges = scan(str(path), None, "tar").ranges
+        if task_bytes == 1:
+            assert len(ranges) == len(expected)
+        found = outcomes(path)
+        rows = everything(path)
+    seen: set[str] = set()
+    for (key, reason), group, raw in zip(found, expected, rows, strict=True):
+        assert key == group[0][0]
+        json_of = any(name.endswith("json") for name in group)
+        assert reason == ("duplicate_key" if key in seen else None if json_of else "bad_record")
+        seen.add(str(key))
+        assert raw.offset is not None
+        assert raw.nbytes is not None
+        piece = path.read_bytes()[raw.offset : raw.offset + raw.nbytes]
+        with tarfile.open(fileobj=io.BytesIO(piece)) as archive:
+            assert archive.getnames() == group
+
+
+# -- media -----------------------------------------------------------------------------------------
+
+A, B = picture(1, "jpg"), picture(2)
+MEDIA: dict[str, tuple[Record, Any]] = {
+    "full names": ({"images": ["k/s.0.jpg", "k/s.b.png"]}, [A, B]),
+    "extensions, turned round": ({"images": ["b.png", "0.JPG"]}, [B, A]),
+    "objects": ({"images": [{"path": "b.png"}, {"image": "k/s.0.jpg", "x": 1}]}, None),
+    "one name": ({"image": "b.png"}, B),
+    "none, in the tar's order": ({}, [A, B]),
+    "none, an empty list": ({"images": []}, [A, B]),
+    "a place elsewhere": ({"images": ["/data/b.png", "https://x/0.jpg"]}, "same"),
+    "an unknown name": ({"images": ["c.png", "s.b.png"]}, "same"),
+}
+
+
+@pytest.mark.parametrize("name", MEDIA)
+def test_how_media_are_named(tmp_path: Path, name: str) -> None:
+    given_, expected = MEDIA[name]
+    record = {"messages": turns("<image><image>What?"), **given_}
+    members = [("k/s.0.JPG" if "round" in name else "k/s.0.jpg", A), ("k/s.b.png", B)]
+    path = put(tmp_path / "x.tar", [*members, ("k/s.json", dumped(record)), ("k/s.txt", b"no")])
+    (raw,) = everything(path)
+    assert isinstance(raw.record, dict)
+    found = raw.record.get("images", raw.record.get("image"))
+    if expected == "same":
+        expected = given_["images"]
+    if name == "objects":
+        expected = [{"path": B}, {"image": A, "x": 1}]
+    assert found == expected
+    assert raw.record["__key__"] == raw.record["id"] == "k/s"
+    assert "__members__" not in raw.record
+
+
+def test_an_id_of_the_records_own_stays(tmp_path: Path) -> None:
+    path = put(tmp_path / "x.tar", [("s.json", dumped({"id": 7, "messages": turns("Hi")}))])
+    (raw,) = everything(path)
+    assert isinstance(raw.record, dict)
+    assert (raw.key, raw.record["id"], raw.record["__key__"]) == ("s", 7, "s")
+
+
+def test_a_name_that_is_no_member_leads_only_into_a_stated_media_root(tmp_path: Path) -> None:
+    """A file beside the tar is not taken for a member that is missing."""
+    record = {"messages": turns("<image>What?"), "images": ["a.png"]}
+    path = put(tmp_path / "x.tar", [("s.json", dumped(record))])
+    (tmp_path / "a.png").write_bytes(B)
+    (tmp_path / "media").mkdir()
+    for root, reason in (
+        (None, "missing_media"),
+        (tmp_path, None),
+        (tmp_path / "media", "missing_media"),
+    ):
+        estimate(path, tmp_path / "out", media_root=root)
+        (row,) = pq.read_table(sorted((tmp_path / "out").glob("part-*"))).to_pylist()
+        assert (row["key"], row["reason"]) == ("s", reason)
+        if reason:
+            assert "a.png" in row["detail"]
+
+
+TEXTS: dict[str, tuple[Record, str | list[str]]] = {
+    "lists": ({"texts": {"prompts": ["<image>a", "b"], "captions": ["c", "d"]}, "media_files": ["jpg"]}, ["<image>a", "c", "b", "d"]),
+    "nested": ({"texts": {"prompts": [["<image>a", "b"], ["e"]], "captions": [["c", "d"], ["f"]]}}, ["<image>a", "c", "b", "d", "e", "f"]),
+    "no placeholder": ({"texts": {"prompts": ["a"], "captions": ["c"]}, "media_files": ["jpg"]}, ["<image>a", "c"]),
+    "captions alone": ({"texts": {"captions": ["c"]}}, ["<image>", "c"]),
+    "one of each": ({"texts": {"prompts": "a", "captions": "c"}}, ["<image>a", "c"]),
+    "uneven": ({"texts": {"prompts": ["a", "b"], "captions": ["c"]}}, "bad_turn"),
+    "numbers": ({"texts": {"prompts": [1], "captions": ["c"]}}, "bad_turn"),
+    "text": ({"texts": "a"}, "no_messages"),
+    "unknown kind": ({"texts": {"captions": ["c"]}, "media_files": ["x.bin"]}, "bad_media"),
+    "twice": ({"texts": {"captions": ["c"]}, "media_files": ["jpg"], "images": ["jpg"]}, "bad_media"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_of_loongforge(tmp_path: Path, name: str) -> None:
+    record, expected = TEXTS[name]
+    path = put(tmp_path / "x.tar", [("s.json", dumped(record)), ("s.jpg", A)])
+    (raw,) = everything(path)
+    if isinstance(expected, str):
+        assert isinstance(raw.record, BadRecord)
+        assert raw.record.reason == expected
+        assert raw.key == "s"
+        return
+    assert isinstance(raw.record, dict)
+    assert [turn["content"] for turn in raw.record["messages"]] == expected
+    assert raw.record["images"] == [A]
+
+
+ASKED, PLACED = turns("What?"), turns("<image>What?")
+PART = [{"role": "user", "content": [{"type": "image"}, "What?"]}]
+LOONG = {"texts": {"prompts": ["a"], "captions": ["c"]}}
+STATED: dict[str, tuple[Record, str, Any]] = {
+    "text": ({"messages": ASKED, "media_type": "text"}, "jpg", {}),
+    "text, with files of both kinds": ({"messages": ASKED, "media_type": "text"}, "jpg mp4", {}),
+    "text, with empty lists": ({"messages": ASKED, "images": [], "media_type": "text"}, "jpg", {"images": []}),
+    "text, with a placeholder": ({"messages": PLACED, "media_type": "text"}, "jpg", "bad_media"),
+    "text, with a part": ({"messages": PART, "media_type": "text"}, "jpg", "bad_media"),
+    "text, with a named image": ({"messages": ASKED, "images": ["jpg"], "media_type": "text"}, "jpg", "bad_media"),
+    "text, with a placeholder for a video": ({"messages": turns("<video>"), "media_type": "text"}, "", "bad_media"),
+    "image": ({"messages": ASKED, "media_type": "image"}, "jpg", {"images": 1}),
+    "image, named": ({"messages": PLACED, "images": ["jpg"], "media_type": "image"}, "jpg", {"images": 1}),
+    "image, without one": ({"messages": ASKED, "media_type": "image"}, "", "bad_media"),
+    "image, with a video": ({"messages": ASKED, "media_type": "image"}, "mp4", "bad_media"),
+    "image, with both": ({"messages": ASKED, "media_type": "image"}, "jpg mp4", "bad_media"),
+    "image, with a placeholder for a video": ({"messages": turns("<video>"), "media_type": "image"}, "jpg", "bad_media"),
+    "video": ({"messages": ASKED, "media_type": "video"}, "mp4", {"videos": 1}),
+    "video, with an image": ({"messages": ASKED, "media_type": "video"}, "jpg", "bad_media"),
+    "both": ({"messages": ASKED, "media_type": "image+video"}, "jpg mp4", {"images": 1, "videos": 1}),
+    "both, with one of them": ({"messages": ASKED, "media_type": "image+video"}, "jpg", "bad_media"),
+    "another's word": ({"messages": ASKED, "media_type": "image/png"}, "jpg", {"images": 1}),
+    "none": ({"messages": ASKED, "media_type": None}, "jpg", {"images": 1}),
+    "texts, text": ({**LOONG, "media_type": "text"}, "jpg", {}),
+    "texts, text by its other name": ({**LOONG, "media": "text"}, "jpg", {}),
+    "texts, text with files": ({**LOONG, "media_files": ["jpg"], "media_type": "text"}, "jpg", "bad_media"),
+    "texts, text with a placeholder": ({"texts": {"captions": ["<image>"]}, "media_type": "text"}, "jpg", "bad_media"),
+    "texts, image": ({**LOONG, "media_files": ["jpg"], "media_type": "image"}, "jpg", {"images": 1}),
+    "texts, image without files": ({**LOONG, "media_type": "image"}, "", "bad_media"),
+    "texts, image with a video": ({**LOONG, "media_files": ["mp4"], "media_type": "image"}, "mp4", "bad_media"),
+    "texts, both": ({**LOONG, "media_files": ["mp4", "jpg"], "media_type": "image+video"}, "jpg mp4", {"images": 1, "videos": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_stated_media_type_decides_and_is_held_against_the_media(
+    tmp_path: Path, name: str
+) -> None:
+    record, files, expected = STATED[name]
+    members = [(f"s.{ending}", A) for ending in files.split()]
+    path = put(tmp_path / "x.tar", [("s.json", dumped(record)), *members])
+    (raw,) = everything(path)
+    (outcome,) = outcomes(path)
+    if isinstance(expected, str):
+        assert outcome == ("s", expected)
+        assert isinstance(raw.record, BadRecord)
+        assert "media_type" in raw.record.detail or "'media'" in raw.record.detail
+        return
+    assert isinstance(raw.record, dict)
+    found = {kind: raw.record[kind] for kind in ("images", "videos") if kind in raw.record}
+    assert {kind: len(media) for kind, media in found.items() if media} == {
+        kind: number for kind, number in expected.items() if number
+    }
+
+
+def test_samples_of_text_alone_are_counted_read_and_exported_so(
+    tmp_path: Path, processors: Path
+) -> None:
+    members: Files = []
+    for number in range(6):
+        record = {"messages": turns(f"What of {number}?"), "media_type": "text"}
+        if number % 2:
+            record = {"texts": {"prompts": ["What?"], "captions": ["So."]}, "media_type": "text"}
+        members += [(f"s{number}.json", dumped(record)), (f"s{number}.jpg", A)]
+    (tmp_path / "data").mkdir()
+    path = put(tmp_path / "data" / "x.tar", members)
+    estimate(path, tmp_path / "l", processor=str(processors / "qwen2.5-vl"))
+    rows = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pylist()
+    assert {(row["status"], row["num_images"], row["image_tokens"]) for row in rows} == {
+        ("ok", 0, 0)
+    }
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=4096)
+    dataset = PackedDataset(tmp_path / "index", ProcessorEncoder(str(processors / "qwen2.5-vl")))
+    assert "pixel_values" not in dataset[0]
+    assert len(dataset[0]["input_ids"]) == sum(row["length"] for row in rows)
+    export_wds(open_index(tmp_path / "index"), tmp_path / "wds", workers=1)
+    with tarfile.open(next((tmp_path / "wds").glob("*.tar"))) as archive:
+        assert len(archive.getnames()) == 1
+    export_energon(open_index(tmp_path / "index"), tmp_path / "energon")
+    (line,) = (tmp_path / "energon" / "packs.jsonl").read_text().splitlines()
+    assert all(sample["media"] == [] for sample in json.loads(line)["samples"])
+
+
+# -- what is wrong ---------------------------------------------------------------------------------
+
+GOOD = dumped({"messages": turns("Hi")})
+SAMPLES: Files = [(f"{key}.json", GOOD) for key in "abc"]
+
+
+def checked(data: bytearray, at: int) -> bytes:
+    """`data` with the right checksum in the header at a byte."""
+    data[at + 148 : at + 156] = b" " * 8
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    return bytes(data)
+
+
+def damaged() -> bytes:
+    data = bytearray(tar_of(SAMPLES))
+    data[1024 + 10] ^= 0xFF
+    return bytes(data)
+
+
+def global_path() -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", pax_headers={"path": "b.json"}) as archive:
+        archive.addfile(tarfile.TarInfo("a.json"))
+    return sink.getvalue()
+
+
+WHOLE = tar_of(SAMPLES)[: 3 * 1024]
+END = bytes(1024)
+BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", "it is empty; no sample is whole"),
+    "no tar": (lambda: b"plain text", "it is no tar"),
+    "no tar, long": (lambda: b"text " * 500, "no header of a tar's member at byte 0"),
+    "gzip inside": (lambda: gzip.compress(bytes(range(256)) * 40), "gunzip it"),
+    "zstd inside": (lambda: zstd(os.urandom(2000)), "unzstd it"),
+    "no end": (lambda: WHOLE, "is cut or was not closed: it stops at byte 3072"),
+    "cut between samples": (lambda: WHOLE[:2048], "the last whole sample is 'a'"),
+    "cut in a header": (lambda: WHOLE[:2060], "cut inside the header at byte 2048; the last whole sample is 'a'"),
+    "cut in a member": (lambda: WHOLE[:2600], "cut inside member 'c.json'"),
+    "cut in padding": (lambda: WHOLE[:-1], "cut behind member 'c.json'; the last whole sample is 'b'"),
+    "cut in the end": (lambda: WHOLE + END[:-1], "cut inside its end"),
+    "damaged header": (damaged, "no header of a tar's member at byte 1024"),
+    "two by cat": (lambda: WHOLE + END + WHOLE + END, "something follows the tar's end"),
+    "a name for all": (global_path, "a global header before byte"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_files_of_which_the_samples_are_not_known(tmp_path: Path, name: str) -> None:
+    make, words = BAD_FILES[name]
+    path = tmp_path / "shard-7.tar"
+    path.write_bytes(make())
+    with pytest.raises(SourceError) as caught:
+        estimate(path, tmp_path / "out")
+    text = str(caught.value)
+    assert str(path) in text
+    assert words in text
+    assert "restore the shard" in text
+    assert "\n" not in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_end_of_one_block_and_an_empty_tar_are_whole(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(WHOLE + END[:512])
+    assert outcomes(tmp_path / "x.tar") == [("a", None), ("b", None), ("c", None)]
+    assert outcomes(put(tmp_path / "y.tar", [])) == []
+
+
+def test_bad_samples_are_rows_and_the_scan_goes_on(tmp_path: Path) -> None:
+    picture_ = dumped({"messages": turns("<image>Hi"), "images": ["png"]})
+    both = dumped({"messages": turns("<image>Hi"), "images": ["jpg"], "image": "jpg"})
+    members: Files = [
+        ("ok.json", picture_), ("ok.png", B),
+        ("cut.json", b'{"messages": ['),
+        ("list.json", b"[1]"), ("list.png", B),
+        ("lonely.png", B),
+        ("latin.json", b'{"a": "\xff"}'),
+        ("absent.json", picture_),
+        ("broken.json", picture_), ("broken.png", B[:500]),
+        ("none.json", b""),
+        ("both.json", both), ("both.jpg", A),
+        ("ok.json", picture_), ("ok.png", B),
+        ("twice.json", GOOD), ("twice.json", GOOD),
+        ("\udcff.json", GOOD),
+        ("last.png", B), ("last.json", picture_),
+    ]  # fmt: skip
+    path = tmp_path / "bad.tar"
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    path.write_bytes(sink.getvalue())
+    estimate(path, tmp_path / "out")
+    rows = pq.read_table(sorted((tmp_path / "out").glob("part-*"))).to_pylist()
+    expected = [
+        ("ok", None), ("cut", "bad_json"), ("list", "bad_record"), ("lonely", "bad_record"),
+        ("latin", "bad_utf8"), ("absent", "missing_media"), ("broken", "broken_media"),
+        ("none", "bad_json"), ("both", "bad_media"), ("ok", "duplicate_key"), ("twice", None),
+        ("twice", "duplicate_key"), ("bad.tar#12", "bad_utf8"), ("last", None),
+    ]  # fmt: skip
+    assert [(row["key"], row["reason"]) for row in rows] == expected
+    assert all(row["shard"] == 0 and row["detail"] for row in rows if row["reason"])
+    named = {row["reason"]: row["detail"] for row in rows}
+    assert "'twice'" in named["duplicate_key"]
+    assert "'png'" in named["missing_media"]
+    assert [row["row"] for row in rows] == list(range(len(rows)))
+    outcomes(path)
+
+
+def test_repeated_keys_are_found_far_apart_and_by_every_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [(f"{number % 90}.json", GOOD) for number in range(100)]
+    path = put(tmp_path / "x.tar", members)
+    monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 3000)
+    assert len(scan(str(path), None, "tar").ranges) == 20
+    monkeypatch.setattr("packidx.estimate.tasks.TASK_BYTES", 3000)
+    summary = estimate(path, tmp_path / "out", workers=2)
+    assert summary.rejected == {"duplicate_key": 10}
+    assert len(list((tmp_path / "out").glob("part-*"))) > 5
+
+
+def test_a_place_that_holds_no_sample(tmp_path: Path) -> None:
+    path = str(put(tmp_path / "x.tar", SAMPLES))
+    with pytest.raises(SourceError, match="has 2 samples at bytes 0 to 2048, where one was"):
+        read_row(path, 0, 0, 2048, kind="tar")
+    with pytest.raises(SourceError, match="no header of a tar's member at byte 7"):
+        read_row(path, 0, 7, 1024, kind="tar")
+    with pytest.raises(SourceError, match="cut inside member"):
+        read_row(path, 0, 0, 600, kind="tar")
+
+
+@pytest.mark.parametrize(
+    ("ending", "tool"), [("tgz", "gunzip"), ("tar.gz", "gunzip"), ("tar.zst", "unzstd")]
+)
+def test_compressed_tars_are_refused(tmp_path: Path, ending: str, tool: str) -> None:
+    path = tmp_path / "data" / f"x.{ending}"
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(WHOLE + END))
+    for source in (path, path.parent, tmp_path / "data" / "*"):
+        with pytest.raises(SourceError) as caught:
+            find_shards([str(source)])
+        words = f"{path} is a compressed tar, which has no byte ranges"
+        assert words in str(caught.value)
+        assert f"{tool} it and name the plain .tar" in str(caught.value)
+    put(path.parent / "y.tar", SAMPLES)
+    assert [shard.container for shard in find_shards([str(path.parent)])] == ["tar"]
+
+
+def test_memory_is_that_of_a_sample_not_of_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content of media is let go of as soon as its size is known, though a batch has 512 rows."""
+    import tracemalloc
+
+    record = dumped({"messages": turns("<image>Hi")})
+    noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
+    sink = io.BytesIO()
+    Image.fromarray(noise).save(sink, "png")  # 270 kB
+
+    def peak(count: int) -> int:
+        media = [(f"{number}.png", sink.getvalue()) for number in range(count)]
+        jsons = [(f"{number}.json", record) for number in range(count)]
+        path = put(
+            tmp_path / f"{count}.tar", [x for pair in zip(jsons, media, strict=True) for x in pair]
+        )
+        tracemalloc.start()
+        summary = estimate(path, tmp_path / f"out{count}")
+        high = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert summary.num_rejected == 0
+        return high
+
+    monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 1 << 40)
+    peak(2)
+    small, large = peak(10), peak(60)
+    assert large < small + 10 * len(sink.getvalue()), (small, large)

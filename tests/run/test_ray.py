@@ -1,0 +1,333 @@
+"""`--engine ray`: the bytes of the local engine, whatever dies on the way."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+import ray_work
+from packidx_cli.main import main
+from vlm_mix import vlm_mix
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
+from packidx.estimate import tasks as work
+from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.plan import tasks as ray_windows
+from packidx.run.ray.tasks import RayTasks
+from packidx.torch import PackSampler
+
+N = 6000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[None]:
+    """One session for all tests but those that start their own; packidx takes the one there is."""
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.CRITICAL,
+    )
+    yield
+    assert ray.is_initialized()  # nobody has closed it
+    ray.shutdown()
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "TASK_BYTES", 2000)
+
+
+@pytest.fixture
+def talks(tmp_path: Path, small_tasks: None) -> Path:
+    """Forty shards, a part each, of five records; one of them is broken."""
+    return write_talks(tmp_path / "data")
+
+
+def write_talks(folder: Path, shards: int = 40) -> Path:
+    folder.mkdir()
+    for shard in range(shards):
+        lines = [
+            json.dumps(
+                {"messages": [{"role": "user", "content": "word " * (600 + 7 * shard + row)}]}
+            )
+            for row in range(5)
+        ]
+        lines[3] = lines[3][:-9] if shard == 3 else lines[3]
+        (folder / f"shard-{shard:03d}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def both(tmp_path: Path, sources: Path, **options: Any) -> list[dict[str, bytes]]:
+    """The tables of either engine."""
+    estimate_lengths(str(sources), tmp_path / "local", workers=1, **options)
+    estimate_lengths(str(sources), tmp_path / "ray", engine="ray", **options)
+    return [ray_work.contents(tmp_path / engine) for engine in ("local", "ray")]
+
+
+def test_estimate_gives_the_same_bytes(
+    tmp_path: Path, corpus: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "TASK_BYTES", 200_000)
+    monkeypatch.chdir(corpus.parent)  # the workers, too, must find what is named from here
+    sources = next(corpus.glob("*.jsonl")).relative_to(corpus.parent)
+    local, there = both(tmp_path, sources, processor=processors / "qwen2.5-vl", labels="last")
+    assert local == there
+    assert b'"exact"' in local["manifest.json"]
+
+
+def test_many_parts_an_encoder_and_a_transform(tmp_path: Path, talks: Path) -> None:
+    options = {"encode": ray_work.Words(), "transform": shorter, "seed": 5}
+    local, there = both(tmp_path, talks, **options)
+    assert local == there
+    assert len(local) == 41
+
+
+def shorter(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    words = record["messages"][0]["content"].split()
+    kept = words[: int(rng.integers(1, len(words)))]
+    return {**record, "messages": [{"role": "user", "content": " ".join(kept)}]}
+
+
+def test_calibration_and_an_encoder_without_a_module(tmp_path: Path, talks: Path) -> None:
+    """Ray can send what another process could not import."""
+    here: Any = type("Here", (ray_work.Words,), {})()
+    local, there = both(tmp_path, talks, encode=here, calibrate=70)
+    assert local == there
+    assert b"num_failed" in local["manifest.json"]
+
+
+def test_a_killed_process_changes_nothing(tmp_path: Path, talks: Path) -> None:
+    estimate_lengths(str(talks), tmp_path / "local", encode=ray_work.Words(), workers=1)
+    dying = ray_work.Words(tmp_path / "mark", "die")
+    found = estimate_lengths(str(talks), tmp_path / "ray", encode=dying, engine="ray")
+    assert (tmp_path / "mark").exists() and found.num_parts == 40
+    assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
+
+
+def test_what_always_dies_gets_one_sentence_and_keeps_the_rest(
+    tmp_path: Path, small_tasks: None
+) -> None:
+    data = write_talks(tmp_path / "data", 9)
+    words = ray_work.Words()
+    estimate_lengths(str(data), tmp_path / "whole", encode=words, workers=1)
+    dying = ray_work.Words(tmp_path / "mark", "die_late")
+    with pytest.raises(SourceError, match=r"shard-008.*Ray gave it up \(WorkerCrashed") as caught:
+        estimate_lengths(str(data), tmp_path / "out", encode=dying, engine="ray")
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+    found = estimate_lengths(str(data), tmp_path / "out", encode=words, engine="ray")
+    assert (found.num_parts, found.resumed_parts) == (9, 8)
+    assert ray_work.contents(tmp_path / "whole") == ray_work.contents(tmp_path / "out")
+
+
+def as_text(number: int, shared: None) -> str:
+    return str(number)
+
+
+def test_few_tasks_are_under_way_at_a_time() -> None:
+    taken = done = most = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield number
+
+    with RayTasks() as tasks:
+        for number, result in tasks.run(as_text, items()):
+            assert result == str(number)
+            most = max(most, taken - done)
+            done += 1
+    assert done == 1000 and 2 <= most <= 4  # of two CPUs
+
+
+def test_bad_use_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"length": [5, 6]}), tmp_path / "l.parquet")
+    with pytest.raises(OptionError, match="engine is 'spark': choose one of local, ray"):
+        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, engine="spark")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'packidx\[ray\]'"):
+        estimate_lengths(str(tmp_path), tmp_path / "o", engine="ray")
+    with pytest.raises(MissingExtraError, match=r"pip install 'packidx\[ray\]'"):
+        plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, engine="ray")
+
+
+def test_ray_is_loaded_for_who_asks_for_it_alone(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"length": [5, 6]}), tmp_path / "l.parquet")
+    code = (
+        "import sys; from packidx_cli.main import main;"
+        f"main(['plan', {str(tmp_path / 'l.parquet')!r}, '-o', {str(tmp_path / 'i')!r},"
+        "'--capacity', '10', '--quiet']); import packidx.estimate.api;"
+        "sys.exit('ray' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mix of text, images and videos of several sources, with keys."""
+    path = tmp_path_factory.mktemp("mix") / "lengths.parquet"
+    columns = vlm_mix(N)
+    source = pa.array([f"source-{number}" for number in columns.pop("source")])
+    keys = pa.array([f"k{number}" for number in range(N)])
+    pq.write_table(pa.table({**columns, "source": source, "key": keys}), path)
+    return path
+
+
+def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The Parquet files of all snapshots, and the newest manifest but for its date and digest."""
+    found = {
+        f"{path.parent.name}/{path.name}": path.read_bytes()
+        for path in sorted(index.glob("snapshots/*/*.parquet"))
+    }
+    assert not [one for one in os.listdir(index / "snapshots") if one.startswith(".")]
+    manifest = open_index(index).manifest
+    dated = ("created", "digest")  # the digest is one of the manifest with its date
+    return found, {name: value for name, value in manifest.items() if name not in dated}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"window_samples": 1000, "schedule": "cost"},
+        {"window_samples": 2000, "group_by": "media_type", "epochs": 2, "max_packs": 50},
+        {"window_samples": 1500, "mix": ("source-0=0.3", "source-1=2.5"), "epochs": 3},
+        {"window_samples": 2500, "on_long": "split", "max_images": 8, "strategy": "balanced"},
+        {"window_samples": 1500, "mix": ("source-0=1", "source-1=0"), "holdout": "0.05"},
+    ],
+    ids=lambda rules: "-".join(rules) or "whole",
+)
+def test_plan_gives_the_same_bytes(lengths: Path, tmp_path: Path, rules: dict[str, Any]) -> None:
+    for engine in ("local", "ray"):
+        plan_packs(lengths, tmp_path / engine, capacity=4096, engine=engine, **rules)
+    assert plans(tmp_path / "local") == plans(tmp_path / "ray")
+    assert [c for c in verify_snapshot(open_index(tmp_path / "ray")) if not c.ok] == []
+
+
+def test_append_and_continue_give_the_same_bytes(tmp_path: Path, small_tasks: None) -> None:
+    data = write_talks(tmp_path / "data", 6)
+    estimate_lengths([f"all={data}"], tmp_path / "six", workers=1)
+    for shard in range(6, 11):
+        (data / f"shard-{shard:03d}.jsonl").write_bytes((data / "shard-000.jsonl").read_bytes())
+    estimate_lengths([f"all={data}"], tmp_path / "eleven", workers=1)
+    for engine in ("local", "ray"):
+        index = tmp_path / engine
+        plan_packs(tmp_path / "six", index, capacity=3000, window_shards=2, engine=engine)
+        plan_packs(tmp_path / "eleven", index, append=open_index(index), engine=engine)
+        now = open_index(index)
+        state = PackSampler(now, global_batch=8).state_at(1)
+        plan_packs(tmp_path / "eleven", index, resume=(now, state), capacity=6000, engine=engine)
+    local, there = (plans(tmp_path / engine) for engine in ("local", "ray"))
+    assert local == there
+    assert len({name.split("/")[0] for name in local[0]}) == 3
+
+
+def test_a_process_killed_while_it_writes_changes_nothing(
+    lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = {"capacity": 4096, "window_samples": 1000}
+    plan_packs(lengths, tmp_path / "local", **rules)
+    monkeypatch.setattr(ray_windows, "_write", ray_work.dying_write)
+    plan_packs(lengths, tmp_path / "ray", engine="ray", **rules)
+    assert (tmp_path / "mark").exists()
+    assert plans(tmp_path / "local") == plans(tmp_path / "ray")
+
+
+def test_errors_are_those_of_the_local_engine(
+    lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options in ({"capacity": 3}, {"capacity": 4096, "on_long": "error"}):
+        told = []
+        for engine in ("local", "ray"):
+            with pytest.raises(OptionError) as caught:
+                plan_packs(lengths, tmp_path / "i", engine=engine, window_samples=1000, **options)
+            told.append(str(caught.value))
+        assert told[0] == told[1] and not (tmp_path / "i").exists()
+    monkeypatch.setattr(ray_windows, "_count", ray_work.changed_count)
+    with pytest.raises(MismatchError, match="changed while it was planned"):
+        plan_packs(lengths, tmp_path / "i", engine="ray", capacity=4096, window_samples=1000)
+    assert os.listdir(tmp_path / "i" / "snapshots") == []
+
+
+def test_the_command_starts_its_own_ray_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+    """Also: nothing but results, the warning of the broken record, and errors is printed."""
+    data = write_talks(tmp_path / "data", 4)
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, ray_work\n"
+        "words = ray_work.Words()\n"
+        "slow = ray_work.Words(pathlib.Path('mark').absolute(), 'wait')\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    env["PYTHONPATH"] = str(Path(ray_work.__file__).parent)
+    command = [sys.executable, "-c", "from packidx_cli.main import main; raise SystemExit(main())"]
+    command += ["estimate", str(data), "--engine", "ray", "--workers", "1", "--quiet", "-o", "out"]
+    options: dict[str, Any] = {"cwd": tmp_path, "env": env, "start_new_session": True}
+    with subprocess.Popen(
+        [*command, "--encode", "slow:slow"], stderr=subprocess.PIPE, **options
+    ) as run:
+        while not (tmp_path / "mark").exists():
+            assert run.poll() is None
+            time.sleep(0.05)
+        begun = descendants(run.pid)
+        assert len(begun) >= 3
+        before = time.monotonic()
+        os.killpg(run.pid, signal.SIGINT)
+        _, error = run.communicate(timeout=30)
+        assert run.returncode == 130 and b"Traceback" not in error
+        while any(Path(f"/proc/{pid}").exists() for pid in begun):
+            assert time.monotonic() - before < 20
+            time.sleep(0.05)
+    done = subprocess.run([*command, "--encode", "slow:words"], capture_output=True, **options)
+    assert done.returncode == 0
+    assert done.stderr == b"warning: 1 of 20 records of shard are rejected (5.0 %)\n"
+    assert done.stdout.count(b"\n") < 10
+
+
+def descendants(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout
+    pairs = [(int(a), int(b)) for a, b in (line.split() for line in listed.splitlines())]
+    found, new = [], [pid]
+    while new:
+        new = [child for child, parent in pairs if parent in new]
+        found += new
+    return found
+
+
+def test_an_address_where_nobody_answers(tmp_path: Path, talks: Path) -> None:
+    """In a process of its own: this one has a session."""
+    env = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9"}
+    code = "from packidx_cli.main import main; raise SystemExit(main())"
+    arguments = ["estimate", str(talks), "-o", str(tmp_path / "o"), "--engine", "ray"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], env=env, capture_output=True)
+    error = done.stderr.decode()
+    assert done.returncode == 1 and error.count("\n") == 1
+    assert "no Ray cluster answers at RAY_ADDRESS 127.0.0.1:9" in error
+
+
+def test_the_commands_take_the_engine(
+    tmp_path: Path, talks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, index = str(tmp_path / "o"), str(tmp_path / "i")
+    assert main(["estimate", str(talks), "-o", out, "--engine", "ray", "--quiet"]) == 0
+    command = ["plan", out, "-o", index, "--capacity", "4096", "--window-shards", "10"]
+    assert main([*command, "--engine", "ray", "--quiet", "--json"]) == 0
+    assert len(open_index(index).manifest["result"]["windows"]) == 4
+    assert main(["plan", out, "-o", index, "--capacity", "9", "--engine", "spark"]) == 2
+    assert "'spark'" in capsys.readouterr().err

@@ -1,0 +1,299 @@
+"""Loss weights, denominators and holes on one process; test_ddp.py has many."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch_packs import bare_index
+from trained_packs import (
+    CAPACITY,
+    Encode,
+    gradients,
+    largest_difference,
+    tiny_model,
+    trained_index,
+)
+
+from packidx.errors import MismatchError, OptionError
+from packidx.index import Index
+from packidx.records.fetch import Fetcher
+from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch.loss import (
+    WEIGHTS,
+    LossWeights,
+    batch_weight,
+    correct_gradients,
+    label_positions,
+    loss_targets,
+    packed_loss,
+    seen_denominator,
+)
+from packidx.torch.loss.by_sample import loss_by
+
+BATCH = 8
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return trained_index(tmp_path_factory.mktemp("trained"))
+
+
+def weight_of(name: str, count: int) -> float:
+    return {"token": 1.0, "sample": 1 / count, "square": 1 / math.sqrt(count)}[name]
+
+
+def logits_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    return model(**{k: v for k, v in batch.items() if "labels" not in k}).logits
+
+
+def alone(index: Index, packs: list[int], name: str) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients by the definition: every sample on its own, nothing of packidx.torch."""
+    model, encode = tiny_model(), Encode()
+    fetcher = Fetcher(index)
+    summed, denominator = torch.zeros(()), 0.0
+    for number in packs:
+        for sample in index.pack(number).samples:
+            encoded = encode(fetcher.read(sample))
+            labels = encoded["labels"][1:]
+            logits = model(encoded["input_ids"][None], use_cache=False).logits[0, :-1]
+            losses = functional.cross_entropy(logits, labels, reduction="sum")
+            count = int((labels != -100).sum())
+            summed = summed + losses * weight_of(name, count)
+            denominator += count * weight_of(name, count)
+    (summed / denominator).backward()
+    return float(summed.detach()) / denominator, gradients(model)
+
+
+@functools.cache
+def reference(index: Index, name: str) -> tuple[float, dict[str, torch.Tensor]]:
+    return alone(index, PackSampler(index, global_batch=BATCH).packs_of_step(0), name)
+
+
+def packed(
+    index: Index, name: str, together: int = 1, attention: str = "sdpa", how: str = "plain"
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """The same in packs, `together` per micro-step."""
+    model, dataset, weights = tiny_model(), PackedDataset(index, Encode()), LossWeights(name)
+    sampler = PackSampler(index, global_batch=BATCH)
+    packs = sampler.packs_of_step(0)
+    denominator = sampler.denominator(0, name)
+    assert denominator is not None
+    total = 0.0
+    for start in range(0, BATCH, together):
+        batch = collate([dataset[k] for k in packs[start : start + together]], attention)
+        inputs = {k: v for k, v in batch.items() if "labels" not in k}
+        extra: dict[str, Any] = {}
+        if how == "head":
+            hidden = model.model(**inputs).last_hidden_state
+            extra = {"head": model.lm_head, "chunk": 37}
+        elif how == "kept":
+            extra["kept"] = label_positions(batch)
+            hidden = model(**inputs, logits_to_keep=extra["kept"]).logits
+            assert hidden.shape[1] < batch["labels"].shape[1]
+        else:
+            hidden = model(**inputs).logits
+        loss = packed_loss(hidden, batch, weights, denominator, **extra)
+        loss.backward()
+        total += float(loss.detach())
+    return total, gradients(model)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize(
+    ("together", "attention", "how"),
+    [(1, "sdpa", "plain"), (1, "sdpa", "head"), (2, "sdpa", "kept"), (4, "flash", "plain")],
+)
+def test_packed_is_the_definition(
+    index: Index, name: str, together: int, attention: str, how: str
+) -> None:
+    loss, expected = reference(index, name)
+    found, grads = packed(index, name, together, attention, how)
+    assert found == pytest.approx(loss, abs=1e-5)
+    assert largest_difference(grads, expected) < 1e-5
+
+
+def test_the_comparison_can_fail(index: Index) -> None:
+    """Other weights, or a mean per pack as trainers compute it, are far from each other."""
+    sampler = PackSampler(index, global_batch=BATCH)
+    labels = [index.pack(k).stats["label_tokens"] for k in sampler.packs_of_step(0)]
+    assert max(labels) >= 100 * min(labels)
+    grads = {name: reference(index, name)[1] for name in WEIGHTS}
+    assert largest_difference(grads["token"], grads["sample"]) > 1e-3
+    assert largest_difference(grads["square"], grads["sample"]) > 1e-3
+    assert largest_difference(grads["square"], grads["token"]) > 1e-3
+    model, dataset = tiny_model(), PackedDataset(index, Encode())
+    for number in sampler.packs_of_step(0):
+        (model(**collate(dataset[number])).loss / BATCH).backward()
+    assert largest_difference(gradients(model), grads["token"]) > 1e-3
+
+
+def test_per_token_weights_are_internvls() -> None:
+    counts = torch.tensor([0, 1, 4, 100])
+    expected = {"token": [0, 1, 1, 1], "sample": [0, 1, 0.25, 0.01], "square": [0, 1, 0.5, 0.1]}
+    for name, values in expected.items():
+        weights = LossWeights(name)
+        assert weights.per_token(counts).tolist() == pytest.approx(values)
+        assert weights.total(counts.numpy()) == pytest.approx(
+            float((counts * torch.tensor(values)).sum())
+        )
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_planned_denominator_is_what_the_batches_hold(index: Index, name: str) -> None:
+    sampler, dataset = PackSampler(index, global_batch=BATCH), PackedDataset(index, Encode())
+    for step in range(sampler.num_steps):
+        batches = [collate(dataset[k]) for k in sampler.packs_of_step(step)]
+        planned = sampler.denominator(step, name)
+        assert planned == pytest.approx(seen_denominator(batches, LossWeights(name)), rel=1e-14)
+        assert planned is not None and planned > 0
+    assert sampler.denominator(0) == sampler.label_tokens_of_step(0)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_shifted_plan_is_the_same_loss(tmp_path: Path, name: str) -> None:
+    """Labels one position earlier are the same labels."""
+    index = trained_index(tmp_path, 8, shift=True)
+    packs = PackSampler(index, global_batch=BATCH).packs_of_step(0)
+    pack = PackedDataset(index, Encode())[packs[0]]
+    assert pack["shifted"] and "shift_labels" in collate(pack)
+    loss, expected = alone(index, packs, name)
+    found, grads = packed(index, name)
+    assert found == pytest.approx(loss, abs=1e-5)
+    assert largest_difference(grads, expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_holes_leave_the_loss_of_the_others(index: Index, name: str) -> None:
+    """One sample's labels are gone: after the correction the gradients are those without it."""
+    sampler, dataset, weights = PackSampler(index, global_batch=BATCH), None, LossWeights(name)
+    dataset = PackedDataset(index, Encode())
+    packs = [dataset[k] for k in sampler.packs_of_step(0)]
+    victim = max(packs, key=lambda pack: int((pack["labels"] != -100).sum()))
+    start, stop = victim["cu_seqlens"][:2].tolist()
+    victim["labels"][start:stop] = -100
+    batches = [collate(pack) for pack in packs]
+    planned, seen = sampler.denominator(0, name), seen_denominator(batches, weights)
+    assert planned is not None and 0 < seen < planned
+    found = {}
+    for denominator in (planned, seen):
+        model = tiny_model()
+        for batch in batches:
+            packed_loss(logits_of(model, batch), batch, weights, denominator).backward()
+        found[denominator] = model
+    parts = [batch_weight(batch, weights) for batch in batches]
+    wrong = largest_difference(gradients(found[planned]), gradients(found[seen]))
+    factor = correct_gradients(found[planned].parameters(), planned, parts)
+    assert factor == pytest.approx(planned / seen) and wrong > 1e-4
+    assert largest_difference(gradients(found[planned]), gradients(found[seen])) < 1e-6
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_without_holes_nothing_is_touched(index: Index, name: str) -> None:
+    sampler, dataset = PackSampler(index, global_batch=BATCH), PackedDataset(index, Encode())
+    parts = [batch_weight(collate(dataset[k]), LossWeights(name)) for k in sampler.packs_of_step(0)]
+    planned = sampler.denominator(0, name)
+    assert planned is not None
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.full((3,), 0.1)
+    assert correct_gradients([parameter], planned, parts) == 1.0
+    assert correct_gradients([parameter], planned, sum(parts)) == 1.0
+    assert parameter.grad.tolist() == torch.full((3,), 0.1).tolist()
+    assert correct_gradients([parameter], planned, 0.0) == 1.0  # nothing but holes
+    with pytest.raises(MismatchError, match="were planned as .*of this step and of this loss"):
+        correct_gradients([parameter], planned, [*parts, 1.0])
+
+
+def test_a_batch_without_labels_adds_nothing(index: Index) -> None:
+    batch = collate(PackedDataset(index, Encode())[0])
+    batch["labels"] = torch.full_like(batch["labels"], -100)
+    for how in ("plain", "head"):
+        model = tiny_model()
+        inputs = {k: v for k, v in batch.items() if k != "labels"}
+        if how == "plain":
+            loss = packed_loss(model(**inputs).logits, batch, LossWeights("square"), 0.0)
+        else:
+            hidden = model.model(**inputs).last_hidden_state
+            loss = packed_loss(hidden, batch, LossWeights("square"), 5.0, head=model.lm_head)
+        loss.backward()
+        assert float(loss.detach()) == 0
+        assert all(not grad.any() for grad in gradients(model).values())
+    assert batch_weight(batch, LossWeights("sample")) == 0 and not len(label_positions(batch))
+
+
+def test_alignment_padding_and_mrope_do_not_matter(index: Index) -> None:
+    """Segments begin where positions are 0: padding at their end belongs to them."""
+    labels = torch.tensor([[-100, 5, 6, -100, -100, 7, -100, -100]])
+    row = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0]])
+    rows = torch.stack([row, *[torch.arange(8)[None]] * 3])
+    expected = [[0.5, 0.5, 0, 0, 1, 0, 0, 0]]
+    for positions in (row, rows):
+        batch = {"labels": labels, "position_ids": positions}
+        targets, weights = loss_targets(batch, LossWeights("sample"))
+        assert targets.tolist() == [[5, 6, -100, -100, 7, -100, -100, -100]]
+        assert weights.tolist() == expected
+        pack = {"labels": labels[0], "position_ids": positions[..., 0, :]}
+        assert loss_targets(pack, LossWeights("sample"))[1].tolist() == expected[0]
+
+
+@pytest.mark.parametrize(("together", "attention"), [(3, "sdpa"), (3, "flash"), (1, "sdpa")])
+def test_loss_by_sample_and_source(index: Index, together: int, attention: str) -> None:
+    model, encode = tiny_model().eval(), Encode()
+    dataset, fetcher = PackedDataset(index, encode), Fetcher(index)
+    numbers = list(range(index.num_packs - together, index.num_packs))
+    numbers[0] = 0
+    packs = [dataset[k] for k in numbers]
+    batch = collate(packs, attention)
+    logits = logits_of(model, batch)
+    found = loss_by("sample", logits, batch, packs)
+    kept = label_positions(batch)
+    assert loss_by("sample", logits[:, kept], batch, packs, kept=kept) == found
+    sources: dict[int, list[float]] = {}
+    names = [source["name"] for source in index.manifest["sources"]]
+    for sample in (one for k in numbers for one in index.pack(k).samples):
+        encoded = encode(fetcher.read(sample))
+        with torch.no_grad():
+            logit = model(encoded["input_ids"][None], use_cache=False).logits[0, :-1]
+        loss = float(functional.cross_entropy(logit, encoded["labels"][1:], reduction="sum"))
+        total, count = found.pop(sample.sample_id)
+        assert total == pytest.approx(loss, rel=1e-4) and count == sample.label_tokens
+        sums = sources.setdefault(names.index(str(sample.source)), [0.0, 0])
+        sums[0], sums[1] = sums[0] + loss, sums[1] + count
+    assert not found
+    for source, (total, count) in loss_by("source", logits, batch, packs).items():
+        assert [total, count] == pytest.approx(sources.pop(source), rel=1e-4)
+    assert not sources
+
+
+def test_unknown_counts_have_no_denominator(tmp_path: Path) -> None:
+    sampler = PackSampler(bare_index(tmp_path, 4))
+    assert sampler.denominator(0, "square") is None
+    batch = {"labels": torch.tensor([[-100, 1]]), "position_ids": torch.tensor([[0, 1]])}
+    with pytest.raises(OptionError, match="no denominator.*seen_denominator"):
+        packed_loss(torch.zeros(1, 2, 9), batch, LossWeights(), sampler.denominator(0))  # type: ignore[arg-type]
+
+
+def test_bad_use(index: Index) -> None:
+    with pytest.raises(OptionError, match="'tokens' is none of token, sample, square"):
+        LossWeights("tokens")
+    with pytest.raises(OptionError, match="'tokens' is none of"):
+        PackSampler(index).denominator(0, "tokens")
+    batch = {"labels": torch.tensor([[-100, 1, 2]]), "position_ids": torch.tensor([[0, 1, 2]])}
+    with pytest.raises(OptionError, match="denominator is -1"):
+        packed_loss(torch.zeros(1, 3, 9), batch, LossWeights(), -1)
+    with pytest.raises(OptionError, match="denominator is nan"):
+        packed_loss(torch.zeros(1, 3, 9), batch, LossWeights(), math.nan)
+    with pytest.raises(MismatchError, match=r"\[1, 2, 9\] are not those .*\[1, 3\]: give"):
+        packed_loss(torch.zeros(1, 2, 9), batch, LossWeights(), 1)
+    with pytest.raises(MismatchError, match="at 1 kept positions"):
+        packed_loss(torch.zeros(1, 1, 9), batch, LossWeights(), 1, kept=torch.tensor([0]))
+    with pytest.raises(OptionError, match="'sample' and 'source', not 'pack'"):
+        loss_by("pack", torch.zeros(1, 3, 9), batch, [])
+    pack = {"cu_seqlens": torch.tensor([0, CAPACITY])}
+    with pytest.raises(MismatchError, match="2 packs of 480 tokens are not those .* 1 x 3"):
+        loss_by("sample", torch.zeros(1, 3, 9), batch, [pack, pack])
