@@ -23,8 +23,7 @@ from packidx.estimate.job import (
     make_manifest,
     shard_contexts,
 )
-from packidx.estimate.pool import Workers
-from packidx.estimate.ray_pool import open_workers
+from packidx.estimate.processes import CounterSetup
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.tasks import make_parts
 from packidx.estimate.user_encoder import Encode
@@ -41,8 +40,10 @@ from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
 from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.records.sources.scan import is_large, scan_shards
+from packidx.run.engines import open_workers
+from packidx.run.limits import num_workers
 from packidx.run.progress import Progress, silent
-from packidx.run.workers import num_workers
+from packidx.run.workers import Workers
 from packidx.user_code.transform import Function
 
 
@@ -162,7 +163,7 @@ def estimate_lengths(
     begun = time.monotonic()
     progress = progress or silent
     limit = read_limit(max_rejected)
-    asked, workers = workers, num_workers(workers)
+    num_processes = num_workers(workers)
     wanted = backends.check_backend(text_engine)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
@@ -187,13 +188,13 @@ def estimate_lengths(
     )
     forget_sizes()
     forget_videos()
-    with open_workers(engine, settings, asked, workers) as pool:
-        if existing is None and pool.takes(workers) and is_large(shards):
-            pool.start()
+    with open_workers(engine, workers) as counting:
+        if existing is None and counting.takes(num_processes) and is_large(shards):
+            counting.start(CounterSetup(settings))
         counter = settings.build()
         if method is None:
             check_renders(counter)
-        scans = scan_shards(shards, workers, progress)
+        scans = scan_shards(shards, num_processes, progress)
         job = EstimateJob(
             shards, scans, settings, counter, root, remote, calibrate, wanted, method=method
         )
@@ -201,22 +202,22 @@ def estimate_lengths(
             discarded = remove_abandoned(output)
             summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
         else:
-            summary = told(_make(decided(job), output, pool, begun, progress))
+            summary = told(_make(decided(job), output, counting, begun, progress))
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
 
 
 def _make(
-    job: EstimateJob, output: str, pool: Workers, begun: float, progress: Progress
+    job: EstimateJob, output: str, workers: Workers, begun: float, progress: Progress
 ) -> LengthsSummary:
     told = functools.partial(progress, "upload")
     with replacing(output, identity_of(job), "lengths table", told, LENGTHS_FORMAT) as staging:
-        parts, resumed = make_parts(job, staging.place, pool, progress)
+        parts, resumed = make_parts(job, staging.place, workers, progress)
         calibration = None
         if job.calibrate:
             told = functools.partial(progress, "calibrate")
-            calibration = calibration_of(job, parts, staging.place, pool, told)
+            calibration = calibration_of(job, parts, staging.place, workers, told)
         check_shards(job)
         manifest = make_manifest(job, parts, calibration)
         tidy(staging.place, [part.number for part in parts])

@@ -19,16 +19,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, OptionError, SourceError
+from packidx.errors import BadRecord, OptionError
 from packidx.estimate.counter import ExaminedRecord, RecordCounter
 from packidx.estimate.examine import ShardContext, count_rows, examine
 from packidx.estimate.job import EstimateJob, shard_contexts
-from packidx.estimate.pool import WorkerDied, Workers
+from packidx.estimate.processes import count_by
 from packidx.hashing import derive_key
 from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part
 from packidx.permutation import BijectiveMix
 from packidx.records.shards import RawRecord, read_row
+from packidx.run.workers import WorkerDied, Workers
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 """Of the error distributions in the manifest."""
@@ -76,29 +77,16 @@ def calibrate(
     settings = replace(job.settings, cheap=False)
     actual: list[list[int | None]] = [[] for _ in chunks]
     done = 0
-
-    def note(number: int, lengths: list[int | None]) -> None:
-        nonlocal done
-        actual[number] = lengths
-        done += len(lengths)
-        progress(done, len(chosen))
-
-    if not workers.takes(len(chunks)):
-        counter = settings.build()
-        for number, chunk in enumerate(chunks):
-            note(number, encode_chunk(chunk, counter))
-    else:
-        try:
-            with workers.others(settings, len(chunks)) as pool:
-                for number, lengths in pool.run(encode_chunk, chunks, job.counter):
-                    note(number, lengths)
-        except WorkerDied:
-            raise SourceError(
-                "a worker process died while samples were encoded: most often memory ran out, so "
-                "use fewer workers"
-            ) from None
-    lengths = [length for chunk in actual for length in chunk]
-    return _describe(job, parts, chosen, lengths)
+    try:
+        for number, lengths in count_by(
+            workers, encode_chunk, chunks, settings, job.counter, here=settings.build
+        ):
+            actual[number] = lengths
+            done += len(lengths)
+            progress(done, len(chosen))
+    except WorkerDied as died:
+        raise died.error("encoded samples") from None
+    return _describe(job, parts, chosen, [length for chunk in actual for length in chunk])
 
 
 def encode_chunk(chunk: Sequence[_Chosen], counter: RecordCounter) -> list[int | None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
+from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import Compared
@@ -200,27 +200,6 @@ def without_references(conversation: Conversation) -> Conversation:
 
 def _without_reference(part: str | Media) -> str | Media:
     return part if isinstance(part, str) else replace(part, ref=None)
-
-
-def checked(
-    counter: RecordCounter,
-    settings: CounterSettings,
-    decided: tuple[str, Compared],
-    identity: tuple[str | None, ...],
-) -> RecordCounter:
-    """A worker's counter with what the parent has `decided`.
-
-    Raises:
-        MismatchError: it is another counter than the parent's.
-    """
-    counter.decided = decided
-    if counter.identity() != identity:
-        name = settings.processor or (counter.encoder.name if counter.encoder else "the transform")
-        raise MismatchError(
-            f"{name} changed while it was loaded: a worker has {counter.identity()}, the parent "
-            f"{identity}; start again"
-        )
-    return counter
 
 
 def check_renders(counter: RecordCounter) -> None:

@@ -12,13 +12,14 @@ from packidx.errors import LimitError, SourceError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, shard_contexts
-from packidx.estimate.pool import WorkerDied, Workers
+from packidx.estimate.processes import count_by
 from packidx.estimate.rows import shard_rows
 from packidx.format import schema
 from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part, begin_part, is_begun, take_over, write_part
 from packidx.records.shards import TASK_BYTES, RecordRange, ShardScan
 from packidx.run.progress import Progress
+from packidx.run.workers import WorkerDied, Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,18 @@ def make_tasks(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> li
 
 
 def make_parts(
-    job: EstimateJob, where: Place, pool: Workers, progress: Progress
+    job: EstimateJob, where: Place, workers: Workers, progress: Progress
 ) -> tuple[list[Part], int]:
-    """All parts in order, and how many of them were there already."""
+    """All parts in order, and how many of them were there already.
+
+    Raises:
+        SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
+        OSError: a part cannot be written.
+    """
     tasks = make_tasks(shard_contexts(job), job.scans)
     total = sum(task.num_records for task in tasks)
-    found = (take_over(where, task.number, task.num_records) for task in tasks)
-    parts = [part for part in found if part is not None]
+    taken_over = (take_over(where, task.number, task.num_records) for task in tasks)
+    parts = [part for part in taken_over if part is not None]
     resumed = len(parts)
     done = sum(part.rows for part in parts)
     if done:
@@ -78,17 +84,39 @@ def make_parts(
 
     finished = {part.number for part in parts}
     left = [task for task in tasks if task.number not in finished]
-    if not pool.takes(len(left)):
-        parts += [run_task(task, where, job.counter, advance) for task in left]
+    if not workers.takes(len(left)):  # which tells of each batch of records
+        parts += [run_task(task, job.counter, where, advance) for task in left]
     else:
-        for part in run_tasks(left, where, pool, job.counter):
+        for part in run_tasks(left, where, workers, job):
             parts.append(part)
             advance(part.rows)
     return sorted(parts, key=lambda part: part.number), resumed
 
 
+def run_tasks(
+    tasks: Sequence[Task], place: Place, workers: Workers, job: EstimateJob
+) -> Iterator[Part]:
+    """Parts as they are finished, in any order.
+
+    Raises:
+        SourceError: also when a worker process dies.
+    """
+    count = functools.partial(run_task, place=place)
+    counter = job.counter
+    try:
+        for _, part in count_by(workers, count, tasks, job.settings, counter, here=lambda: counter):
+            yield part
+    except WorkerDied as died:
+        waiting = [tasks[number] for number in died.waiting]
+        begun = [task for task in waiting if is_begun(place, task.number)]
+        names = sorted({shard.path for task in begun or waiting[:1] for shard, _ in task.ranges})
+        shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
+        cure = "use fewer workers; finished parts are kept"
+        raise died.error(f"counted {shown}", cure) from None
+
+
 def run_task(
-    task: Task, place: Place, counter: RecordCounter, progress: Callable[[int], None] | None = None
+    task: Task, counter: RecordCounter, place: Place, progress: Callable[[int], None] | None = None
 ) -> Part:
     """Count one task's records and write its part file.
 
@@ -97,34 +125,7 @@ def run_task(
         OSError: the part cannot be written.
     """
     temporary = begin_part(place, task.number)
-    table = _count(task, counter, progress)
-    return write_part(place, task.number, table, temporary)
-
-
-def run_tasks(
-    tasks: Sequence[Task], place: Place, pool: Workers, counter: RecordCounter
-) -> Iterator[Part]:
-    """Parts as they are finished, in any order, counted by `pool`.
-
-    Raises:
-        SourceError: also when a worker process dies.
-    """
-    try:
-        for _, part in pool.run(functools.partial(_run_task, place=place), tasks, counter):
-            yield part
-    except WorkerDied as died:
-        raise _died([tasks[number] for number in died.waiting], place, died.advice) from None
-
-
-def _run_task(task: Task, counter: RecordCounter, place: Place) -> Part:
-    return run_task(task, place, counter)
-
-
-def _died(tasks: Sequence[Task], place: Place, advice: str) -> SourceError:
-    begun = [task for task in tasks if is_begun(place, task.number)]
-    names = sorted({shard.path for task in begun or tasks[:1] for shard, _ in task.ranges})
-    shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
-    return SourceError(f"a worker process died while it counted {shown}: {advice}")
+    return write_part(place, task.number, _count(task, counter, progress), temporary)
 
 
 def _count(

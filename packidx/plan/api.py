@@ -17,7 +17,7 @@ from packidx.plan.job import Job
 from packidx.plan.options.inherited import changed, inherited, merged
 from packidx.plan.options.plan_options import PlanOptions
 from packidx.plan.write.write_window import Progress
-from packidx.run.engines import wants_ray
+from packidx.run.engines import open_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,9 @@ def plan_packs(
 
 
 def _kind_of_job(engine: str) -> type[Job]:
-    if wants_ray(engine):
+    with open_workers(engine, None):  # which says what is wrong with it
+        pass
+    if engine == "ray":
         from packidx.plan.tasks import RayJob
 
         return RayJob

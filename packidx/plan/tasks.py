@@ -7,6 +7,7 @@ window, and a task that is repeated finds nothing missing.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.errors import MismatchError, SourceError
+from packidx.errors import MismatchError
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.index.writer import SnapshotWriter
 from packidx.io.files import remove_tree
@@ -28,8 +29,8 @@ from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
 from packidx.plan.write.result import PlanTotals
 from packidx.plan.write.write_window import write_window
-from packidx.run.ray.process import Shared
-from packidx.run.ray.tasks import RayTasks, RayWorkerDied
+from packidx.run.engines import open_workers
+from packidx.run.workers import WorkerDied
 
 Result = TypeVar("Result")
 
@@ -123,9 +124,10 @@ class RayJob(Job):
             self.options,
             self.rules,
         )
-        with RayTasks() as self._tasks:
+        self._setup = functools.partial(_planner, given)
+        with open_workers("ray", None) as self._workers:
             self.progress("starting Ray")
-            self._shared = self._tasks.share(given)
+            self._workers.start(self._setup)
             return super().run()
 
     def _sizes(self) -> list[int]:
@@ -166,21 +168,16 @@ class RayJob(Job):
     def _each(
         self, what: str, call: Callable[..., Result], items: Sequence[Any]
     ) -> Iterator[Result]:
-        """``call(item, shared)`` of every item, by tasks, in the items' order."""
-        found: dict[int, Result] = {}
-        following = 0
+        """``call(item, planner)`` of every item, by tasks, in the items' order."""
         try:
-            for number, result in self._tasks.run(call, items, self._shared):
-                found[number] = result
-                while following in found:
-                    yield found.pop(following)
-                    following += 1
-                    self.progress(f"{what} {following} of {len(items)} windows")
-        except RayWorkerDied as died:
+            for number, result in self._workers.run(call, items, self._setup, in_turn=True):
+                self.progress(f"{what} {number + 1} of {len(items)} windows")
+                yield result
+        except WorkerDied as died:
             numbers = ", ".join(str(number + 1) for number in died.waiting[:3])
-            raise SourceError(
-                f"Ray gave a window of {self.table.uri} up ({died.reason}; one of {numbers}): most "
-                "often memory ran out, so use smaller windows (--memory-limit)"
+            raise died.error(
+                f"planned {self.table.uri}, one of the windows {numbers}",
+                "use smaller windows (--memory-limit)",
             ) from None
 
 
@@ -195,20 +192,20 @@ def _planner(given: _Given) -> _Planner:
     return _Planner(given, table)
 
 
-def _count(asked: _Asked, shared: Shared) -> _Counted:
-    plan: WindowPlan = shared.made(_planner).plan(asked.window)
+def _count(asked: _Asked, planner: _Planner) -> _Counted:
+    plan = planner.plan(asked.window)
     if not plan.items.num_items:
         return _Counted((), 0)
     if asked.drawn is not None:
         plan.keep(asked.drawn)
-    epochs = range(shared.made(_planner).given.options.epochs)
+    epochs = range(planner.given.options.epochs)
     return _Counted(tuple(plan.num_packs(epoch) for epoch in epochs), plan.num_pieces)
 
 
-def _write(todo: _ToWrite, shared: Shared) -> _Done:
+def _write(todo: _ToWrite, planner: _Planner) -> _Done:
     """Write a window into a folder that no other try has."""
     window, totals = todo.asked.window, todo.totals
-    plan: WindowPlan = shared.made(_planner).plan(window)
+    plan = planner.plan(window)
     dropped = plan.dropped
     if todo.asked.drawn is not None and plan.items.num_items:
         dropped = plan.keep(todo.asked.drawn)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from packidx.estimate.api import decided
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, check_shards, shard_contexts
-from packidx.estimate.pool import Pool, WorkerDied
+from packidx.estimate.processes import CounterSetup, count_by
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.io import files
 from packidx.io.output_folder import replacing
@@ -33,8 +32,10 @@ from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
 from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.records.sources.scan import is_large, scan_shards
+from packidx.run.engines import open_workers
+from packidx.run.limits import num_workers
 from packidx.run.progress import Progress, silent
-from packidx.run.workers import num_workers
+from packidx.run.workers import WorkerDied, Workers
 
 _COPIED = 4 << 20
 
@@ -78,6 +79,7 @@ def precompute(
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
     workers: int | None = None,
+    engine: str = "local",
     max_rejected: str | float | None = None,
     progress: Progress | None = None,
 ) -> PrecomputeSummary:
@@ -86,7 +88,7 @@ def precompute(
     ``_text_tokens`` and the media's ``n_tokens`` sum to ``len(input_ids)``. No other byte of a JSON
     or CSV file changes; a record that cannot be counted is left as it is, in a table with empty
     cells. `output` is built beside its place and swapped in whole; its bytes do not depend on
-    `workers`.
+    `workers` and `engine`.
 
     Args:
         sources: files, globs, folders or mixes, as for `packidx.estimate_lengths`.
@@ -96,7 +98,7 @@ def precompute(
         meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
             n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
         media_root, remote_media, columns, tags, delimiter: as for `packidx.estimate_lengths`.
-        workers: processes; the CPUs that this process may use by default.
+        workers, engine: as for `packidx.estimate_lengths`.
         max_rejected: as for `packidx.estimate_lengths`.
         progress: called with how far the work is.
 
@@ -107,7 +109,7 @@ def precompute(
     """
     begun = time.monotonic()
     progress = progress or silent
-    workers = num_workers(workers)
+    num_processes = num_workers(workers)
     form = check_form(meta)
     limit = read_limit(max_rejected)
     output = os.fspath(output)
@@ -120,15 +122,15 @@ def precompute(
     settings = CounterSettings(os.fspath(processor))
     forget_sizes()
     forget_videos()
-    with Pool(settings, workers) as pool:
-        if workers > 1 and is_large(shards):
-            pool.start()
+    with open_workers(engine, workers) as counting:
+        if counting.takes(num_processes) and is_large(shards):
+            counting.start(CounterSetup(settings))
         counter = _build(settings)
-        scans = scan_shards(shards, workers, progress)
+        scans = scan_shards(shards, num_processes, progress)
         job = decided(EstimateJob(shards, scans, settings, counter, root, remote))
         with replacing(output, secrets.token_hex(32), "data set") as built:
             folder = built.place.table
-            tallies = _write(job, names, form, folder, pool, progress)
+            tallies = _write(job, names, form, folder, counting, progress)
             check_shards(job)
             _refuse_nothing(tallies)
             manifest = place.manifest_of(manifest_head(job, form), shard_heads(job, names), tallies)
@@ -170,7 +172,12 @@ def _build(settings: CounterSettings) -> RecordCounter:
 
 
 def _write(
-    job: EstimateJob, names: Sequence[str], form: str, folder: str, pool: Pool, progress: Progress
+    job: EstimateJob,
+    names: Sequence[str],
+    form: str,
+    folder: str,
+    workers: Workers,
+    progress: Progress,
 ) -> list[Tally]:
     """All shards, in order; pieces are put together as they come and removed."""
     infos = shard_contexts(job)
@@ -180,57 +187,43 @@ def _write(
     total, done = sum(piece.part.num_records for piece in pieces), 0
     tallies = [Tally() for _ in infos]
     waiting: list[str] = []
-    counted = _counted(job, pieces, scratch, pool)
-    with contextlib.closing(counted):
-        for piece, tally in counted:
-            number = piece.shard.number
-            tallies[number].merge(tally)
+    count = functools.partial(write_piece, scratch=scratch)
+    try:
+        for number, tally in count_by(
+            workers,
+            count,
+            pieces,
+            job.settings,
+            job.counter,
+            here=lambda: job.counter,
+            in_turn=True,
+        ):
+            piece = pieces[number]
+            tallies[piece.shard.number].merge(tally)
             waiting.append(_piece_path(piece, scratch))
             if piece.end is None:
-                _put_together(piece.shard, waiting, os.path.join(folder, names[number]))
+                output = os.path.join(folder, names[piece.shard.number])
+                _put_together(piece.shard, waiting, output)
                 waiting = []
             done += tally.num_samples
             progress("count", done, total)
-    return tallies
-
-
-def _counted(
-    job: EstimateJob, pieces: Sequence[Piece], scratch: str, pool: Pool
-) -> Generator[tuple[Piece, Tally], None, None]:
-    """Each piece when it is written, in order."""
-    if min(pool.workers, len(pieces)) <= 1:
-        for piece in pieces:
-            yield piece, write_piece(piece, job.counter, scratch)
-        return
-    call = functools.partial(write_piece, scratch=scratch)
-    finished: dict[int, Tally] = {}
-    upcoming = iter(pieces)
-    next_one = next(upcoming)
-    try:
-        for number, tally in pool.run(call, pieces, job.counter):
-            finished[number] = tally
-            while (tally := finished.pop(next_one.number, None)) is not None:
-                yield next_one, tally
-                if (following := next(upcoming, None)) is None:
-                    return
-                next_one = following
     except WorkerDied as died:
-        names = sorted({pieces[number].shard.path for number in died.waiting[: pool.workers]})
-        raise SourceError(
-            f"a worker process died while it counted {' or '.join(names[:3])}: most often memory "
-            "ran out, so use fewer workers (in a script of your own, call this under "
-            "`if __name__ == '__main__':`)"
-        ) from None
+        paths = sorted({pieces[number].shard.path for number in died.waiting})
+        raise died.error(f"counted {' or '.join(paths[:3])}") from None
+    return tallies
 
 
 def write_piece(piece: Piece, counter: RecordCounter, scratch: str) -> Tally:
     """One piece, written to the scratch folder."""
     path = _piece_path(piece, scratch)
+    temporary = f"{path}.{secrets.token_hex(8)}"  # of this process alone: another may do the same
     write = count_columns if piece.shard.container == "parquet" else rewrite_text
     try:
-        return write(piece, counter, path)
+        tally = write(piece, counter, temporary)
     except LimitError as error:
         raise LimitError(f"{piece.shard.path}, {error}") from None
+    os.replace(temporary, path)
+    return tally
 
 
 def _piece_path(piece: Piece, scratch: str) -> str:

@@ -5,22 +5,35 @@ from __future__ import annotations
 import importlib.util
 
 from packidx.errors import MissingExtraError, OptionError
+from packidx.run.limits import num_workers
+from packidx.run.local import LocalWorkers
+from packidx.run.workers import Workers
 
 ENGINES = ("local", "ray")
 """Who runs the tasks; the bytes are the same."""
 
 
-def wants_ray(engine: str) -> bool:
-    """Whether `engine`, one of `ENGINES`, is Ray; which is not loaded yet.
+def open_workers(engine: str, workers: int | None, most: int | None = None) -> Workers:
+    """Those who run the tasks; Ray is loaded when there is something to do.
+
+    Args:
+        engine: one of `ENGINES`.
+        workers: processes, or tasks of Ray at a time; None for all that there is room for.
+        most: processes of this machine that there is enough to do for.
 
     Raises:
-        OptionError: there is no such engine.
+        OptionError: there is no such engine, or fewer than one worker.
         MissingExtraError: Ray is not installed.
     """
     if engine not in ENGINES:
         raise OptionError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}")
-    if engine == "ray" and importlib.util.find_spec("ray") is None:
+    processes = num_workers(workers)
+    if engine == "local":
+        return LocalWorkers(processes if most is None else min(processes, most))
+    if importlib.util.find_spec("ray") is None:
         raise MissingExtraError(
             "--engine ray needs Ray, which is not here: pip install 'packidx[ray]'"
         )
-    return engine == "ray"
+    from packidx.run.ray.workers import RayWorkers
+
+    return RayWorkers(workers)

@@ -1,119 +1,167 @@
-"""What this process may use: how many processes work at a time, and how much memory."""
+"""Who does the work: one protocol for processes of this machine and for Ray's."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
 
-from packidx.errors import OptionError
+from packidx.errors import SourceError
 
-_CGROUPS = "/sys/fs/cgroup"
-_OWN = "/proc/self/cgroup"
-_NO_LIMIT = 1 << 60  # bytes; what version 1 of control groups says without a limit is above
-
-
-def num_workers(asked: int | None) -> int:
-    """As many as were asked for, or as many as there are CPUs for this process.
-
-    Raises:
-        OptionError: fewer than one were asked for.
-    """
-    if asked is None:
-        return num_cpus()
-    if asked < 1:
-        raise OptionError(f"workers is {asked}: give at least 1")
-    return asked
+Call = Callable[[Any, Any], Any]
+"""``call(item, made)``: what is done with an item."""
+Setup = Callable[[], Any]
+"""Makes what the calls need: once in each process, if it is in use for long enough."""
 
 
-def num_cpus() -> int:
-    """CPUs that this process may use: by its affinity, and by the quota of its control group.
-
-    A container of 4 CPUs on a machine of 128 sees all of them; only these two know better.
-    """
-    affinity = getattr(os, "sched_getaffinity", None)
-    cpus = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    with contextlib.suppress(OSError):
-        with open(_OWN) as file:
-            quota = cpu_quota(file.read(), _CGROUPS)
-        cpus = min(cpus, math.ceil(quota)) if quota is not None else cpus
-    return cpus
-
-
-def cpu_quota(own: str, root: str) -> float | None:
-    """CPUs' worth of time that a process may take, the least of its groups' quotas; None without.
+class WorkerDied(Exception):
+    """A process ended, whoever or whatever ended it.
 
     Args:
-        own: what ``/proc/PID/cgroup`` says of the process.
-        root: where control groups are mounted.
+        told: what is known of its end, for the user.
+        hint: what else may be the reason.
+
+    Attributes:
+        waiting: numbers of the items that were begun and not done.
     """
-    quotas = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            found = (_quota(f"{root}{group}/cpu.max") for group in _upwards(path))
-        elif "cpu" in controllers.split(","):
-            named = f"{root}/{controllers}"
-            mounted = named if os.path.isdir(named) else f"{root}/cpu"
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            found = (
-                _quota(*(f"{mounted}{group}/{name}" for name in names)) for group in _upwards(path)
-            )
-        else:
-            continue
-        quotas += [quota for quota in found if quota is not None]
-    return min(quotas, default=None)
+
+    def __init__(self, told: str = "", hint: str = "") -> None:
+        super().__init__(told)
+        self.told, self.hint = told, hint
+        self.waiting: list[int] = []
+
+    def error(self, doing: str, cure: str = "use fewer workers") -> SourceError:
+        """The sentence for the user.
+
+        Args:
+            doing: what the process did: ``'counted a.jsonl'``.
+            cure: what to do.
+        """
+        return SourceError(
+            f"a worker process died while it {doing}: {self.told}most often memory ran out, so "
+            f"{cure}{self.hint}"
+        )
 
 
-def memory_limit() -> int | None:
-    """Bytes that this process's control group, a container's, may take; None without a limit."""
-    try:
-        with open(_OWN) as file:
-            return memory_quota(file.read(), _CGROUPS)
-    except OSError:
-        return None
+class Workers(ABC):
+    """Processes that do calls. What they do may be done twice, even by two of them at once."""
 
+    def run(
+        self,
+        call: Call,
+        items: Collection[Any],
+        setup: Setup,
+        *,
+        here: Setup | None = None,
+        in_turn: bool = False,
+    ) -> Iterator[tuple[int, Any]]:
+        """(number, ``call(item, made)``) of every item.
 
-def memory_quota(own: str, root: str) -> int | None:
-    """Bytes that a process may take, the least of its groups' limits; None without.
+        Where items fail, the error is that of the first of them, as if they were done in turn.
 
-    Args:
-        own, root: as of `cpu_quota`.
-    """
-    limits = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            files = [f"{root}{group}/memory.max" for group in _upwards(path)]
-        elif "memory" in controllers.split(","):
-            named = f"{root}/memory"
-            files = [f"{named}{group}/memory.limit_in_bytes" for group in _upwards(path)]
-        else:
-            continue
-        for name in files:
-            with contextlib.suppress(OSError, ValueError), open(name) as file:  # "max": no number
-                limits.append(int(file.read()))
-    limit = min(limits, default=_NO_LIMIT)
-    return limit if limit < _NO_LIMIT else None
+        Args:
+            call: picklable.
+            items: what is to be done; small. They are taken as they can be done.
+            setup: picklable; ``made = setup()`` in a process that has not made it yet.
+            here: instead of `setup` where this process does the work itself.
+            in_turn: the items' order, in which few results wait for an earlier one; else any.
 
+        Raises:
+            OptionError: an object of the user's cannot be sent to another process.
+            WorkerDied: a process ended.
+            SourceError, MismatchError, …: what `call` and `setup` raise.
+        """
+        if not items:
+            return
+        if not self.takes(len(items)):
+            made = (here or setup)()
+            for number, item in enumerate(items):
+                yield number, call(item, made)
+            return
+        self.start(setup, len(items))
+        upcoming = enumerate(items)
+        pending: dict[Any, int] = {}
+        results: dict[int, Any] = {}
+        failed: tuple[int, Exception] | None = None
+        following = 0
+        try:
+            while True:
+                while failed is None and self._has_room(len(pending), len(results)):
+                    if (entry := next(upcoming, None)) is None:
+                        break
+                    pending[self._begin(call, entry[1])] = entry[0]
+                if failed is not None and failed[0] < min(pending.values(), default=len(items)):
+                    raise failed[1]
+                if not pending:
+                    return
+                for handle in self._finished(pending):
+                    try:
+                        results[pending[handle]] = self._result(handle)
+                    except WorkerDied:
+                        raise
+                    except Exception as error:
+                        if failed is None or pending[handle] < failed[0]:
+                            failed = pending[handle], error
+                    del pending[handle]
+                while results and (not in_turn or following in results):
+                    following = following if in_turn else min(results)
+                    yield following, results.pop(following)
+                    following += 1
+        except WorkerDied as died:
+            died.waiting = sorted(pending.values())
+            raise
+        finally:
+            for handle in pending:  # the caller has had enough, or an item failed
+                self._cancel(handle)
 
-def _upwards(path: str) -> Iterator[str]:
-    """A group and those that it is in; in a container, the root is the container's own."""
-    group = PurePosixPath(path)
-    for each in (group, *group.parents):
-        yield "" if str(each) == "/" else str(each)
+    @abstractmethod
+    def takes(self, num_items: int) -> bool:
+        """Whether so many items are for them, rather than for the calling process."""
 
+    @abstractmethod
+    def start(self, setup: Setup, num_items: int | None = None) -> None:
+        """Let them begin to make what `setup` makes, before there is anything to do.
 
-def _quota(*files: str) -> float | None:
-    """Quota over period, in one file or in two; None where there is none or no such group."""
-    words: list[str] = []
-    try:
-        for name in files:
-            with open(name) as file:
-                words += file.read().split()
-        quota, period = int(words[0]), int(words[1])
-    except (OSError, ValueError, IndexError):  # "max" is no number
-        return None
-    return quota / period if quota > 0 and period > 0 else None
+        Args:
+            setup: as of `run`.
+            num_items: how many there will be; None where nobody knows yet.
+
+        Raises:
+            OptionError: `setup` holds an object that cannot be sent to another process.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End them, whatever they do."""
+
+    @abstractmethod
+    def _has_room(self, num_pending: int, num_results: int) -> bool:
+        """Whether one more item is begun: so that nobody waits for work, and no memory fills."""
+
+    @abstractmethod
+    def _begin(self, call: Call, item: Any) -> Any:
+        """Begin an item, and return what stands for it."""
+
+    @abstractmethod
+    def _finished(self, pending: Collection[Any]) -> Iterable[Any]:
+        """Wait until some of those that were begun are done."""
+
+    @abstractmethod
+    def _result(self, handle: Any) -> Any:
+        """What came of one that is done."""
+
+    @abstractmethod
+    def _cancel(self, handle: Any) -> None:
+        """Nobody wants it any more."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packidx.errors import OptionError, SourceError
-from packidx.estimate import LengthsSummary, estimate_lengths, pool, rows, tasks
+from packidx.estimate import LengthsSummary, estimate_lengths, rows, tasks
 from packidx.format import schema
 from packidx.io import output_folder
 from packidx.processor.counter import Counter
@@ -266,15 +266,17 @@ def test_a_dead_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write(tmp_path / f"{name}.jsonl", [chat()] * 200)
     monkeypatch.setattr(shards, "TASK_BYTES", 1000)
     monkeypatch.setattr(tasks, "TASK_BYTES", 1000)
-    monkeypatch.setattr(pool, "_run_in_worker", _die)
     with pytest.raises(SourceError, match=r"worker process died while it counted .*a\.jsonl"):
         estimate_lengths(
-            [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tmp_path / "out", workers=2
+            [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")],
+            tmp_path / "out",
+            encode=_die,
+            workers=2,
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
-def _die(*arguments: Any) -> Any:
+def _die(record: dict[str, Any]) -> dict[str, Any]:
     os._exit(9)
 
 

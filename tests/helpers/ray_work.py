@@ -71,16 +71,16 @@ class Words:
             self.wait()
 
 
-def dying_write(todo: Any, shared: Any) -> Any:
+def dying_write(todo: Any, planner: Any) -> Any:
     """Write a window; the first try at the second one dies when its files are to be closed."""
     mark = todo.folder.parent.parent.parent / "mark"
     if todo.asked.window.number == 1 and not mark.exists():
         mark.touch()
         WindowFiles.close = die  # type: ignore[method-assign, assignment]
-    return WRITE(todo, shared)
+    return WRITE(todo, planner)
 
 
-def changed_count(asked: Any, shared: Any) -> Any:
+def changed_count(asked: Any, planner: Any) -> Any:
     """A window that seems to hold a pack more when it is counted than when it is written."""
-    found = tasks._count(asked, shared)
+    found = tasks._count(asked, planner)
     return tasks._Counted((found.packs[0] + 1,), found.pieces)

@@ -28,7 +28,7 @@ from packidx.errors import MismatchError, MissingExtraError, OptionError, Source
 from packidx.estimate import tasks as work
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.plan import tasks as ray_windows
-from packidx.run.ray.tasks import RayTasks
+from packidx.run.ray.workers import RayWorkers
 from packidx.torch import PackSampler
 
 N = 6000
@@ -136,23 +136,29 @@ def test_what_always_dies_gets_one_sentence_and_keeps_the_rest(
     assert ray_work.contents(tmp_path / "whole") == ray_work.contents(tmp_path / "out")
 
 
-def as_text(number: int, shared: None) -> str:
+def as_text(number: int, made: list[str]) -> str:
     return str(number)
 
 
-def test_few_tasks_are_under_way_at_a_time() -> None:
-    taken = done = most = 0
+class Counted(list[int]):
+    """Items, and how many of them were taken."""
 
-    def items() -> Iterator[int]:
-        nonlocal taken
-        for number in range(1000):
-            taken += 1
+    taken = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in super().__iter__():
+            self.taken += 1
             yield number
 
-    with RayTasks() as tasks:
-        for number, result in tasks.run(as_text, items()):
-            assert result == str(number)
-            most = max(most, taken - done)
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_few_tasks_are_under_way_at_a_time(in_turn: bool) -> None:
+    done = most = 0
+    items = Counted(range(1000))
+    with RayWorkers() as workers:
+        for number, result in workers.run(as_text, items, list, in_turn=in_turn):
+            assert result == str(number) and (number == done or not in_turn)
+            most = max(most, items.taken - done)
             done += 1
     assert done == 1000 and 2 <= most <= 4  # of two CPUs
 

@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import SourceError
 from packidx.estimate import tasks as work
-from packidx.run.ray.tasks import RayTasks
+from packidx.run.ray.workers import RayWorkers
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,13 @@ def address(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def done_by(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     """How many tasks each node has done, call by call."""
     found: list[dict[str, int]] = []
-    close = RayTasks.close
+    close = RayWorkers.close
 
-    def noted(tasks: RayTasks) -> None:
-        found.append(tasks.done_by)
-        close(tasks)
+    def noted(workers: RayWorkers) -> None:
+        found.append(workers.done_by)
+        close(workers)
 
-    monkeypatch.setattr(RayTasks, "close", noted)
+    monkeypatch.setattr(RayWorkers, "close", noted)
     return found
 
 
@@ -86,8 +86,8 @@ def test_what_only_another_node_lacks_is_said_of_it(
 ) -> None:
     """The nodes share this machine's disk: a task that fails on the other one stands for it."""
     work = (head_id(cluster), tmp_path / "failed")
-    with RayTasks() as tasks, pytest.raises(SourceError) as caught:
-        list(tasks.run(missing_elsewhere, [work] * 200))
+    with RayWorkers() as workers, pytest.raises(SourceError) as caught:
+        list(workers.run(missing_elsewhere, [work] * 200, list))
     told = str(caught.value)
     assert "every node must find sources, media and output under the same paths" in told
     assert "/data/a.jsonl" in told and "\n" not in told
@@ -97,7 +97,7 @@ def head_id(cluster: Cluster) -> str:
     return str(cluster.head_node.node_id)
 
 
-def missing_elsewhere(work: tuple[str, Path], shared: None) -> None:
+def missing_elsewhere(work: tuple[str, Path], made: list[str]) -> None:
     node, failed = work
     if ray.get_runtime_context().get_node_id() != node:
         failed.touch()

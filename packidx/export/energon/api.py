@@ -27,7 +27,7 @@ from packidx.export.outputs import check_output, check_shards
 from packidx.index import Index, open_index
 from packidx.io import urls
 from packidx.io.output_folder import replacing
-from packidx.run.workers import num_workers
+from packidx.run.engines import open_workers
 
 WHAT = "folder of packs for Energon"
 
@@ -68,6 +68,7 @@ def export_energon(
     relative: bool = False,
     energon_roots: Mapping[str, str] | None = None,
     workers: int | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> EnergonSummary:
     """Write a snapshot's packs for Megatron-Energon; only headers and JSON of the tars are read.
@@ -81,6 +82,8 @@ def export_energon(
         relative: name the tars' folders relative to `output`, not absolutely.
         energon_roots: ``{old: new}`` prefixes of the tars' folders where Energon sees them.
         workers: processes; the CPUs that this process may use by default.
+        engine: ``'local'`` or ``'ray'``, as for `packidx.estimate_lengths`: who writes. The bytes
+            are the same.
         progress: called with packs done and packs in all.
 
     Raises:
@@ -89,6 +92,7 @@ def export_energon(
         SourceError, BadRecord, MismatchError: a tar is not the one that was planned.
     """
     begun = time.monotonic()
+    writers = open_workers(engine, workers)
     output = os.fspath(output)
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
     check_output(output, opened, WHAT, own_files)
@@ -102,13 +106,15 @@ def export_energon(
     }
     with replacing(output, _job(opened, sources), WHAT) as staging:
         place = staging.place
-        writer = PartWriter(opened, sources, place, opened.manifest["lengths"].get("transform"))
+        with_ids = opened.manifest["lengths"].get("transform") is not None
+        writer = PartWriter(opened, sources, place, with_ids)
         spans = [
             Part(number, first, min(first + _PART_PACKS, opened.num_packs))
             for number, first in enumerate(range(0, opened.num_packs, _PART_PACKS))
         ]
         resumed = len([part for part in spans if writer.is_done(part)])
-        num_media = write_parts(writer, spans, num_workers(workers), progress)
+        with writers:
+            num_media = write_parts(writer, spans, writers, progress)
         manifest = finish(place, writer, spans, opened, aux, num_media)
     return EnergonSummary(
         path=output,

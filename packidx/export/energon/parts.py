@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
-from packidx.errors import PackidxError, SourceError
+from packidx.errors import PackidxError
 from packidx.export.energon.lines import Written, pack_line, written
 from packidx.export.energon.members import read_named
 from packidx.export.energon.sources import Sources
@@ -24,7 +22,7 @@ from packidx.io import files, urls
 from packidx.io.output_folder import Place
 from packidx.records.fetch import Fetcher
 from packidx.records.keys import check_key
-from packidx.run.local import follow_parent
+from packidx.run.workers import WorkerDied, Workers
 
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
 
@@ -46,19 +44,20 @@ class PartWriter:
         index: the snapshot.
         sources: the folders of its tars.
         place: where the export is built.
-        transform: what the manifest says of the lengths' transform.
+        with_ids: lines have the numbers of samples, which a transform needs.
     """
 
-    def __init__(
-        self, index: Index, sources: Sources, place: Place, transform: dict[str, Any] | None
-    ) -> None:
+    def __init__(self, index: Index, sources: Sources, place: Place, with_ids: bool) -> None:
         self._index, self._sources, self._place = index, sources, place
-        self._with_ids = transform is not None
+        self._with_ids = with_ids
         self._fetcher = Fetcher(index)
         self._threads: ThreadPoolExecutor | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self._index, self._sources.shards, self._place, self._with_ids)
+    @property
+    def setup(self) -> Callable[[], PartWriter]:
+        """What makes the same in another process."""
+        given = self._index, self._sources.shards, self._place, self._with_ids
+        return functools.partial(_part_writer, *given)
 
     def is_done(self, part: Part) -> bool:
         """Whether an earlier run has finished it."""
@@ -69,25 +68,26 @@ class PartWriter:
         with open(self._path(part), "rb") as file:
             return file.read()
 
-    def write(self, part: Part) -> int:
-        """Write a part, unless it is there; how many media it names.
+    def num_media(self, part: Part) -> int:
+        """How many media a finished part names."""
+        with open(self._note(part), "rb") as file:
+            return int(json.load(file)["num_media"])
+
+    def write(self, part: Part) -> None:
+        """Write a part and its note.
 
         Raises:
             PackidxError: a sample cannot be exported.
         """
-        if self.is_done(part):
-            with open(self._note(part), "rb") as file:
-                return int(json.load(file)["num_media"])
         lines, num_media = [], 0
         for number in range(part.first, part.end):
             pack = self._index.pack(number)
             samples = list(self._all_written(pack.samples))
             lines.append(pack_line(pack, samples, with_ids=self._with_ids))
-            num_media += sum(len(one.media) for one in samples)
+            num_media += sum(len(sample.media) for sample in samples)
         os.makedirs(os.path.dirname(self._path(part)), exist_ok=True)
         files.write_atomic(self._path(part), b"".join(lines))
         files.write_json(self._note(part), {"num_media": num_media})
-        return num_media
 
     def _all_written(self, samples: Sequence[Sample]) -> Iterator[Written]:
         shards = self._index.manifest["shards"]
@@ -122,64 +122,29 @@ class PartWriter:
         return os.path.join(self._place.notes, f"{part.number:05d}.json")
 
 
-def _restored(index: Index, shards: Sequence[str], place: Place, with_ids: bool) -> PartWriter:
-    return PartWriter(index, Sources(shards), place, {} if with_ids else None)
+def _part_writer(index: Index, shards: Sequence[str], place: Place, with_ids: bool) -> PartWriter:
+    return PartWriter(index, Sources(shards), place, with_ids)
 
 
 def write_parts(
-    writer: PartWriter, parts: Sequence[Part], workers: int, progress: Progress | None
+    writer: PartWriter, parts: Sequence[Part], workers: Workers, progress: Progress | None
 ) -> int:
-    """Write all parts; how many media they name.
+    """Write all parts that are not there; how many media they all name.
 
     Raises:
         SourceError: a worker process died.
         PackidxError: a sample cannot be exported.
     """
-    num_media = 0
-    with contextlib.ExitStack() as stack:
-        waiting = [part for part in parts if not writer.is_done(part)]
-        results: Iterator[int] = map(writer.write, parts)
-        if min(workers, len(waiting)) > 1:
-            results = stack.enter_context(_pool(writer, parts, workers))
-        for part, named in zip(parts, results, strict=True):
-            num_media += named
+    left = [part for part in parts if not writer.is_done(part)]
+    written_parts = workers.run(_write, left, writer.setup, here=lambda: writer, in_turn=True)
+    try:
+        for number, _ in written_parts:
             if progress is not None:
-                progress(part.end, parts[-1].end)
-    return num_media
+                progress(left[number].end, parts[-1].end)
+    except WorkerDied as died:
+        raise died.error("wrote packs", "use fewer workers; what was written is kept") from None
+    return sum(map(writer.num_media, parts))
 
 
-@contextlib.contextmanager
-def _pool(writer: PartWriter, parts: Sequence[Part], workers: int) -> Iterator[Iterator[int]]:
-    """What each part gives, in order, as it is written by other processes."""
-    executor = ProcessPoolExecutor(
-        min(workers, len(parts)), get_context("spawn"), _start_worker, (writer,)
-    )
-    try:
-        yield _checked(executor.map(_write_in_worker, parts))
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def _checked(results: Iterator[int]) -> Iterator[int]:
-    try:
-        yield from results
-    except BrokenProcessPool:
-        raise SourceError(
-            "a worker process died, most often for want of memory: use fewer workers; what was "
-            "written is kept (in a script of your own, call this under "
-            "`if __name__ == '__main__':`)"
-        ) from None
-
-
-_writer: PartWriter | None = None  # of a worker process
-
-
-def _start_worker(writer: PartWriter) -> None:
-    global _writer
-    follow_parent()
-    _writer = writer
-
-
-def _write_in_worker(part: Part) -> int:
-    assert _writer is not None
-    return _writer.write(part)
+def _write(part: Part, writer: PartWriter) -> None:
+    writer.write(part)

@@ -6,22 +6,17 @@ killed leaves its finished shards to the next one of the same job. FORMAT.md has
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from packidx import digests
-from packidx.errors import OptionError, SourceError
+from packidx.errors import OptionError
 from packidx.export.outputs import check_output, check_shards
 from packidx.export.wds import nv_meta
 from packidx.export.wds.pack import PackMembers, pack_members
@@ -31,8 +26,8 @@ from packidx.io import files
 from packidx.io.output_folder import Place, replacing
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
-from packidx.run.local import follow_parent, interrupts_held
-from packidx.run.workers import num_workers
+from packidx.run.engines import open_workers
+from packidx.run.workers import WorkerDied, Workers
 from packidx.software import software
 
 MANIFEST = ".packidx.json"
@@ -47,13 +42,6 @@ Progress = Callable[[str, int, int], None]
 
 _PACKS_PER_PROCESS = 16
 """Fewer are read before another process has started."""
-_AHEAD = 2
-"""Packs per process that are read or wait: they are whole in memory."""
-
-Named = tuple[int, str]
-"""A pack's number and key."""
-
-_reading: tuple[Index, Fetcher] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +71,7 @@ def export_wds(
     max_size: str | int = MAX_SIZE,
     roots: Mapping[str, str] | None = None,
     workers: int | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> WdsSummary:
     """Write every pack, media included, as a sample of WebDataset tars that Energon can read.
@@ -97,6 +86,8 @@ def export_wds(
         max_size: bytes of a shard, or text like ``1GB``; a pack that is larger has its own.
         roots: old prefix -> new prefix of shard and media paths.
         workers: processes that read; the CPUs that this process may use by default.
+        engine: ``'local'`` or ``'ray'``, as for `packidx.estimate_lengths`: who reads. The bytes
+            are the same.
         progress: called with how far the work is.
 
     Raises:
@@ -109,8 +100,8 @@ def export_wds(
     max_bytes = _size(max_size)
     if max_count < 1:
         raise OptionError(f"max-count is {max_count}: give a number from 1 on")
-    num_processes = num_workers(workers)
     opened = open_index(index, roots)
+    readers = open_workers(engine, workers, most=opened.num_packs // _PACKS_PER_PROCESS)
     output = os.fspath(output)
     _check_plan(opened)
     check_output(output, opened, WHAT, _own_files)
@@ -122,7 +113,8 @@ def export_wds(
     with replacing(output, job, WHAT, told) as built:
         writer = ShardWriter(built.place, max_count, max_bytes)
         taken_over = len(writer.finished)
-        _write_packs(opened, writer, num_processes, progress)
+        with readers:
+            _write_packs(opened, writer, readers, progress)
         manifest = _finish(built.place, writer.finished, head)
     totals = {name: manifest[name] for name in _TOTALS}
     return WdsSummary(
@@ -140,21 +132,36 @@ _TOTALS = ("num_packs", "num_samples", "num_tokens", "num_media", "num_kept")
 
 
 def _write_packs(
-    index: Index, writer: ShardWriter, workers: int, progress: Progress | None
+    index: Index, writer: ShardWriter, workers: Workers, progress: Progress | None
 ) -> None:
-    """All packs that no finished shard holds."""
-    total, width = index.num_packs, max(6, len(str(index.num_packs - 1)))
-    left = [(number, f"pack{number:0{width}d}") for number in range(writer.next_pack, total)]
-    packs = read_packs(index, left, workers)
+    """All packs that no finished shard holds.
+
+    Raises:
+        SourceError: a sample cannot be read, or a process died.
+        FormatError: the index is damaged.
+    """
+    left = range(writer.next_pack, index.num_packs)
+    setup = functools.partial(_reader, index)
     try:
-        with contextlib.closing(packs):
-            for (number, _), pack in zip(left, packs, strict=True):
-                writer.add(number, pack)
-                if progress is not None:
-                    progress("packs", number + 1, total)
+        for number, pack in workers.run(_read, left, setup, in_turn=True):
+            writer.add(left[number], pack)
+            if progress is not None:
+                progress("packs", left[number] + 1, index.num_packs)
         writer.close()
+    except WorkerDied as died:
+        raise died.error("read packs", "use fewer workers; what is written is kept") from None
     finally:
         writer.abandon()
+
+
+def _reader(index: Index) -> tuple[Index, Fetcher]:
+    return index, Fetcher(index)
+
+
+def _read(number: int, reader: tuple[Index, Fetcher]) -> PackMembers:
+    index, fetcher = reader
+    key = f"pack{number:0{max(6, len(str(index.num_packs - 1)))}d}"
+    return pack_members(index.pack(number), fetcher, key)
 
 
 def _finish(place: Place, shards: list[Shard], head: dict[str, Any]) -> dict[str, Any]:
@@ -230,56 +237,3 @@ def _own_files(output: str) -> set[str]:
         return set()
     meta = [os.path.join(nv_meta.FOLDER, name) for name in nv_meta.NAMES]
     return {MANIFEST, *tars, *(f"{tar}.idx" for tar in tars), *meta}
-
-
-def read_packs(
-    index: Index, packs: Sequence[Named], workers: int
-) -> Generator[PackMembers, None, None]:
-    """The packs in order; the same for any number of workers. Close it to end the processes.
-
-    Raises:
-        SourceError: a sample cannot be read, or a process died.
-        FormatError: the index is damaged.
-    """
-    workers = min(workers, len(packs) // _PACKS_PER_PROCESS)
-    if workers <= 1:
-        fetcher = Fetcher(index)
-        for number, key in packs:
-            yield pack_members(index.pack(number), fetcher, key)
-        return
-    executor = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_start_worker, initargs=(index,)
-    )
-    with interrupts_held():
-        executor.submit(os.getpid)  # which starts all processes
-    try:
-        waiting: deque[Future[PackMembers]] = deque()
-        upcoming = iter(packs)
-        for one in upcoming:
-            waiting.append(executor.submit(_read, one))
-            if len(waiting) >= workers * _AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise SourceError(
-            "a worker process died while it read packs: most often memory ran out, so use fewer "
-            "workers; what is written is kept (in a script of your own, call this under `if "
-            "__name__ == '__main__':`)"
-        ) from None
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _start_worker(index: Index) -> None:
-    global _reading
-    follow_parent()
-    _reading = index, Fetcher(index)
-
-
-def _read(named: Named) -> PackMembers:
-    if _reading is None:
-        raise RuntimeError("the worker was not started by read_packs")
-    index, fetcher = _reading
-    number, key = named
-    return pack_members(index.pack(number), fetcher, key)

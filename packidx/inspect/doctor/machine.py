@@ -107,7 +107,7 @@ class Environment:
 
 def examine_environment() -> Environment:
     """Look around; every package that is installed is imported, in other processes."""
-    from packidx.run.workers import memory_limit, num_cpus
+    from packidx.run.limits import memory_limit, num_cpus
 
     packages, optional = required(), extras()
     listed = [*packages, *(one for extra in optional for one in extra.packages)]

@@ -8,7 +8,7 @@ import os
 import pickle
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,22 +17,22 @@ from packidx.software import software
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """A value that many tasks need: a process fetches it once, and keeps what it made of it."""
+class SharedSetup:
+    """A setup in Ray's store: a process fetches it once, and keeps what it made."""
 
     token: str
-    """Of this value and no other one."""
+    """Of this setup and no other one."""
     refs: tuple[Any, ...]
     """Ray's reference; in a tuple, as Ray replaces an argument that is one by its value."""
 
-    def made(self, make: Callable[[Any], Any]) -> Any:
-        """``make(value)``, in a task: that of an earlier one of this process where there is one."""
+    def made(self) -> Any:
+        """``setup()``, in a task: that of an earlier one of this process where there is one."""
         global _kept
         if _kept is None or _kept[0] != self.token:
             import ray
 
             _kept = None  # let go of before the next one is made
-            _kept = self.token, make(pickle.loads(ray.get(self.refs[0])))
+            _kept = self.token, pickle.loads(ray.get(self.refs[0]))()
         return _kept[1]
 
 
@@ -60,10 +60,10 @@ class Outcome:
 @functools.cache
 def deciding_versions() -> tuple[tuple[str, str], ...]:
     """Names and versions of the software that decides the output's bytes."""
-    return tuple((name, found) for name, found in software().items() if name != "python")
+    return tuple(pair for pair in software().items() if pair[0] != "python")
 
 
-def run_task(context: Context, work: bytes, shared: Shared | None) -> Outcome:
+def run_task(context: Context, work: bytes, setup: SharedSetup) -> Outcome:
     """In a process of Ray's, with the driver's folder and import path: a pickled call and item."""
     import ray
 
@@ -74,7 +74,7 @@ def run_task(context: Context, work: bytes, shared: Shared | None) -> Outcome:
         sys.path += [entry for entry in context.path if entry not in sys.path]
         with _folder(context.folder):
             call, item = pickle.loads(work)  # of modules that only this path may lead to
-            value = call(item, shared)
+            value = call(item, setup.made())
     except Exception as caught:
         error = _sendable(caught)
     return Outcome(value, error, ray.get_runtime_context().get_node_id(), platform.node())

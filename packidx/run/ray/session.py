@@ -1,4 +1,4 @@
-"""The session of Ray that tasks run in: joined, or started."""
+"""The session of Ray that tasks run in: the process's own, joined, or started."""
 
 from __future__ import annotations
 
@@ -13,12 +13,43 @@ from collections.abc import Iterator
 from typing import Any
 
 from packidx.errors import MismatchError, SourceError
-from packidx.run.workers import num_workers
+from packidx.run.limits import num_workers
 
 RETRIES = 3  # of a task whose process or node died
 
 
-def connect(ray: Any, workers: int | None) -> None:
+@contextlib.contextmanager
+def session(workers: int | None) -> Iterator[Any]:
+    """Ray: in this process's own session, on the cluster that RAY_ADDRESS names, or a new one here,
+    which ends with the block.
+
+    Args:
+        workers: CPUs of a new one; all that this process may use by default.
+
+    Raises:
+        MismatchError: the cluster runs another Ray or Python.
+        SourceError: there is no cluster where RAY_ADDRESS says, or Ray cannot be started.
+    """
+    with _quiet():
+        import ray
+
+        is_ours = not ray.is_initialized()
+        if is_ours:
+            handler = _sigterm()
+            _connect(ray, workers)
+            # Ray tells of every dead worker on stdout, which is for results, whatever is asked.
+            ray._private.worker._worker_logs_enabled = False
+    try:
+        yield ray
+    finally:
+        if is_ours:
+            with _quiet():
+                ray.shutdown()
+            _sigterm(handler)
+            ray._private.worker._worker_logs_enabled = True
+
+
+def _connect(ray: Any, workers: int | None) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address == "local":
@@ -53,7 +84,7 @@ def _knock(address: str) -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Ray without its statistics, notes and warnings."""
     # A task that runs out of memory is repeated for ever unless the driver's Ray is told otherwise.
     defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_task_oom_retries": str(RETRIES)}
@@ -68,7 +99,7 @@ def quiet() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def sigterm(put_back: Any = None) -> Any:
+def _sigterm(put_back: Any = None) -> Any:
     """The handler of SIGTERM, in whose place Ray puts its own; or that one put back."""
     if threading.current_thread() is not threading.main_thread():
         return None

@@ -1,0 +1,132 @@
+"""Calls as Ray tasks, on this machine or on the cluster that RAY_ADDRESS names.
+
+A few tasks are under way at a time, so that the caller's memory does not grow with their number.
+Ray repeats what a killed process or node had begun: a task must bear being done twice, even by two
+processes at once. Ray's documentation: https://docs.ray.io/en/latest/ray-core/fault-tolerance.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import secrets
+import sys
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from packidx.errors import OptionError, SourceError
+from packidx.run.ray.process import Context, Outcome, SharedSetup, deciding_versions, run_task
+from packidx.run.ray.session import RETRIES, session
+from packidx.run.workers import Call, Setup, WorkerDied, Workers
+
+_LOOK = 5.0  # seconds between two looks at the size of the cluster
+_AHEAD = 2  # tasks per CPU that are being done, or wait
+
+
+class RayWorkers(Workers):
+    """Processes of Ray's, on any number of machines.
+
+    Args:
+        workers: tasks at a time; as many as keep all CPUs busy by default.
+
+    Attributes:
+        done_by: tasks that each node has done, by Ray's id of it.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.done_by: dict[str, int] = {}
+        self._workers = workers
+        self._session = contextlib.ExitStack()
+        self._ray: Any = None
+        self._task: Any = None
+        self._context: Context | None = None
+        self._setup: Setup | None = None
+        self._shared: SharedSetup | None = None
+        self._cpus, self._looked = 0, 0.0
+
+    def takes(self, num_items: int) -> bool:
+        """Ray was asked for: whatever there is, is done there."""
+        return num_items > 0
+
+    def start(self, setup: Setup, num_items: int | None = None) -> None:
+        """As of `Workers`; Ray's processes begin with their first task.
+
+        Raises:
+            OptionError: `setup` holds an object that cannot be sent to another process.
+            MismatchError, SourceError: as of `session`.
+        """
+        if self._ray is None:
+            self._ray = self._session.enter_context(session(self._workers))
+            self._task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)
+            node = self._ray.get_runtime_context().get_node_id()
+            self._context = Context(os.getcwd(), tuple(sys.path), deciding_versions(), node)
+        if self._shared is not None and setup == self._setup:
+            return
+        try:
+            packed = self._ray.cloudpickle.dumps(setup)
+        except (TypeError, pickle.PicklingError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise OptionError(
+                f"the encoder or transform cannot be sent to Ray's processes ({reason}): name it "
+                "as 'module:NAME'"
+            ) from None
+        self._setup = setup
+        self._shared = SharedSetup(secrets.token_hex(16), (self._ray.put(packed),))
+
+    def close(self) -> None:
+        """Leave Ray, and end it where it was started here."""
+        self._session.close()
+        self._ray = self._task = self._context = self._shared = None
+
+    def _has_room(self, num_pending: int, num_results: int) -> bool:
+        """So many tasks that no CPU waits for the next; nodes may come and go."""
+        if self._workers is not None:
+            most = self._workers
+            return num_pending < most and num_pending + num_results < _AHEAD * most
+        if time.monotonic() - self._looked > _LOOK:
+            self._looked = time.monotonic()
+            self._cpus = int(self._ray.cluster_resources().get("CPU", 0))
+        return num_pending + num_results < _AHEAD * max(1, self._cpus)
+
+    def _begin(self, call: Call, item: Any) -> Any:
+        work = self._ray.cloudpickle.dumps((call, item))
+        return self._task.remote(self._context, work, self._shared)
+
+    def _finished(self, pending: Collection[Any]) -> Iterable[Any]:
+        done, _ = self._ray.wait(list(pending), num_returns=1)
+        more, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
+        return dict.fromkeys([*done, *more])
+
+    def _result(self, handle: Any) -> Any:
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            outcome: Outcome = self._ray.get(handle)
+        except RayTaskError as error:  # it did not come as far as `run_task`, or back
+            reason = (str(error).strip().splitlines() or [""])[-1][:300]
+            ours = deciding_versions()[0][1]
+            raise SourceError(
+                f"a Ray node cannot run packidx ({reason}): install packidx {ours} there, too"
+            ) from None
+        except RayError as error:
+            raise WorkerDied(f"Ray gave it up ({type(error).__name__}); ") from None
+        self.done_by[outcome.node] = self.done_by.get(outcome.node, 0) + 1
+        if outcome.error is not None:
+            raise self._told(outcome, outcome.error)
+        return outcome.value
+
+    def _told(self, outcome: Outcome, error: Exception) -> Exception:
+        """The error of a task, with the node where it is not the driver's own."""
+        here = self._context is not None and outcome.node == self._context.node
+        if here or not isinstance(error, (OSError, SourceError)):
+            return error
+        return SourceError(
+            f"the Ray node {outcome.host} could not do its part: {error} (every node must find "
+            "sources, media and output under the same paths, as in a shared folder)"
+        )
+
+    def _cancel(self, handle: Any) -> None:
+        with contextlib.suppress(Exception):
+            self._ray.cancel(handle, force=True)
