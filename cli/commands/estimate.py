@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options.sources import pairs_of, progress_bar, source_options
+from ..options.workers import worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from ..show.facts import compared_fact
 from ..show.rejected import print_sources, warn_of_rejected
@@ -71,21 +72,13 @@ if TYPE_CHECKING:
     metavar="auto|gigatoken|tokenizers",
     help="What tokenizes; auto takes the faster one if both agree on the data's own text.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Who counts: processes of this machine, or Ray's: of the cluster that RAY_ADDRESS names, "
-    "or else of this machine.",
-)
+@worker_options("count")
 @source_options
 def estimate(
     sources: tuple[str, ...],
     output: str,
     columns: tuple[str, ...],
     tags: tuple[str, ...],
-    workers: int | None,
     max_rejected: str | None,
     quiet: bool,
     as_json: bool,
@@ -108,7 +101,6 @@ def estimate(
             output,
             columns=pairs_of("--column", "FIELD", columns),
             tags=pairs_of("--tag", "VALUE", tags),
-            workers=workers,
             progress=progress,
             **options,
         )

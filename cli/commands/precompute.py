@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options.sources import pairs_of, progress_bar, source_options
+from ..options.workers import worker_options
 from ..show.console import count, not_read, print_facts, print_json, say, with_parts
 from ..show.rejected import print_sources, warn_of_rejected
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     help="Entries of mm_inputs_meta: [height, width, n_tokens], as NeMo's packer reads them, or "
     "objects with these names.",
 )
+@worker_options("count")
 @source_options
 def precompute(
     sources: tuple[str, ...],

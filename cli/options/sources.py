@@ -49,12 +49,6 @@ _OPTIONS = (
     ),
     click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files."),
     click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Processes to count with.  [default: one per CPU]",
-    ),
-    click.option(
         "--max-rejected",
         metavar="SHARE",
         help="Exit with 1 where more than SHARE of a source's records is rejected, 0.05 or 5%; "
@@ -66,7 +60,7 @@ _OPTIONS = (
 
 
 def source_options(command: Command) -> Command:
-    """Media root, remote media, columns, tags, delimiter, workers, quiet and json."""
+    """Media root, remote media, columns, tags, delimiter, max-rejected, quiet and json."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

@@ -8,10 +8,11 @@ from typing import Protocol
 class Progress(Protocol):
     """Anything that can be called so; it is called from the caller's own thread."""
 
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        """`done` of `total`: bytes in the phase ``'scan'``, records in the phase ``'count'``, files
-        in the phase ``'upload'``, which is told by several threads."""
+    def __call__(self, doing: str, done: int, total: int, /) -> None:
+        """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'``, samples in
+        ``'calibrate'``, packs in ``'packs'``, files in ``'upload'`` and ``'files'``, which are told
+        by several threads."""
 
 
-def silent(phase: str, done: int, total: int) -> None:
+def silent(doing: str, done: int, total: int) -> None:
     """The progress that nobody looks at."""

@@ -408,13 +408,11 @@ def test_equal_bytes_with_any_number_of_processes(
 ) -> None:
     export_energon(index, tmp_path / "one", workers=1)
     monkeypatch.setattr(api, "_PART_PACKS", 2)
-    seen: list[tuple[int, int]] = []
-    export_energon(
-        index, tmp_path / "two", workers=2, progress=lambda done, total: seen.append((done, total))
-    )
+    seen: list[tuple[str, int, int]] = []
+    export_energon(index, tmp_path / "two", workers=2, progress=lambda *told: seen.append(told))
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     num_packs = open_index(index).num_packs
-    assert seen[0] == (2, num_packs) and seen[-1] == (num_packs, num_packs)
+    assert seen[0] == ("packs", 2, num_packs) and seen[-1] == ("packs", num_packs, num_packs)
     assert sorted(tmp_path.iterdir()) == [tmp_path / "one", tmp_path / "two"]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...options.workers import worker_options
 from ...show.console import say
 
 if TYPE_CHECKING:
@@ -39,12 +40,7 @@ if TYPE_CHECKING:
     metavar="OLD=NEW",
     help="What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes that read the tars.  [default: one per CPU]",
-)
+@worker_options("read the tars")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def energon(
@@ -54,6 +50,7 @@ def energon(
     roots: tuple[str, ...],
     energon_roots: tuple[str, ...],
     workers: int | None,
+    engine: str,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -75,7 +72,8 @@ def energon(
             relative=relative,
             energon_roots=parse_roots(energon_roots),
             workers=workers,
-            progress=lambda done, total: doing(f"{done:,} of {total:,} packs written"),
+            engine=engine,
+            progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} written"),
         )
     if as_json:
         print_json(dataclasses.asdict(summary))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...options.workers import worker_options
+
 if TYPE_CHECKING:
     from packidx.export.wds.api import WdsSummary
 
@@ -32,10 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
 )
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N",
-    help="Processes to read with.  [default: one per CPU]",
-)  # fmt: skip
+@worker_options("read")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def wds(
@@ -45,6 +44,7 @@ def wds(
     max_size: str,
     roots: tuple[str, ...],
     workers: int | None,
+    engine: str,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -68,6 +68,7 @@ def wds(
             max_size=max_size,
             roots=parse_roots(roots),
             workers=workers,
+            engine=engine,
             progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} {words[what]}"),
         )
     if as_json:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +28,11 @@ from packidx.index import Index, open_index
 from packidx.io import urls
 from packidx.io.output_folder import replacing
 from packidx.run.engines import open_workers
+from packidx.run.progress import Progress
 
 WHAT = "folder of packs for Energon"
 
 _PART_PACKS = 256  # thousands of samples: what a killed export does again at most
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def export_energon(
         workers: processes; the CPUs that this process may use by default.
         engine: ``'local'`` or ``'ray'``, as for `packidx.estimate_lengths`: who writes. The bytes
             are the same.
-        progress: called with packs done and packs in all.
+        progress: called with how far the work is: ``('packs', done, total)``.
 
     Raises:
         NotFoundInIndex, FormatError: there is no such snapshot, or it cannot be read.

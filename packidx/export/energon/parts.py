@@ -22,11 +22,10 @@ from packidx.io import files, urls
 from packidx.io.output_folder import Place
 from packidx.records.fetch import Fetcher
 from packidx.records.keys import check_key
+from packidx.run.progress import Progress
 from packidx.run.workers import WorkerDied, Workers
 
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
-
-Progress = Callable[[int, int], None]
 
 
 class Part(NamedTuple):
@@ -140,7 +139,7 @@ def write_parts(
     try:
         for number, _ in written_parts:
             if progress is not None:
-                progress(left[number].end, parts[-1].end)
+                progress("packs", left[number].end, parts[-1].end)
     except WorkerDied as died:
         raise died.error("wrote packs", "use fewer workers; what was written is kept") from None
     return sum(map(writer.num_media, parts))

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from packidx.io.output_folder import Place, replacing
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
 from packidx.run.engines import open_workers
+from packidx.run.progress import Progress
 from packidx.run.workers import WorkerDied, Workers
 from packidx.software import software
 
@@ -36,9 +37,6 @@ FORMAT = "packidx-wds"
 VERSION = 1
 MAX_COUNT = 10_000
 MAX_SIZE = "1GB"
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is done (``'packs'`` written, ``'files'`` uploaded), how many, of how many."""
 
 _PACKS_PER_PROCESS = 16
 """Fewer are read before another process has started."""
