@@ -8,6 +8,7 @@ DATA   ?= data
 CAPACITY ?= 8192
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 MODEL := qwen2.5-vl
 
 # Real data that pip can install; only their files are read, so they go without dependencies into a
@@ -45,16 +46,19 @@ LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli
 PYARROWS := 21.0.0 23.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-energon test-lowest test-transformers check lint bench train trainers wheels clean
+.PHONY: help plan test test-slow test-energon test-lowest test-transformers check lint bench train trainers wheels clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 19
 
 plan: $(DATA)/lengths/manifest.json  ## build the corpus, count its tokens, plan packs of 8,192 tokens
 	@$(BIN)/packidx plan $(DATA)/lengths -o $(DATA)/index --capacity $(CAPACITY)
 
-test: $(VENV)/.dev  ## run the tests (installs torch and transformers)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
+test: $(VENV)/.dev  ## run the tests but the slow ones (installs torch and transformers)
+	@$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.dev  ## random kills, fuzzers, clusters, limits of memory
+	@$(PYTEST) -m slow
 
 test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Megatron-Energon, in an environment of its own
 	@OMP_NUM_THREADS=1 PACKIDX=$(abspath $(BIN)/packidx) $(ENERGON_VENV)/bin/python -m pytest -q tests/energon
@@ -82,7 +86,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy --python-version 3.14
 	$(BIN)/lint-imports
 
-check: lint test  ## what CI runs: ruff, mypy, import-linter, then the tests
+check: lint test test-slow  ## what CI runs: ruff, mypy, import-linter, then the tests
 
 bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python examples/bench.py --large

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx import hashing
@@ -25,7 +25,6 @@ def by_definition(text: str | None) -> int:
     return splitmix64(sum(splitmix64(word ^ splitmix64(j)) for j, word in enumerate(words)) & MASK)
 
 
-@settings(deadline=None)
 @given(TEXTS, st.integers(0, 5), st.sampled_from([pa.string(), pa.large_string()]))
 def test_strings_hash_as_defined_whatever_their_array(
     texts: list[str | None], cut: int, kind: pa.DataType
@@ -73,7 +72,6 @@ def test_hashes_are_part_of_the_format() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=20), st.integers(0, MASK))
 def test_integers_hash_as_defined(values: list[int], key: int) -> None:
     want = [splitmix64(value & MASK ^ key) for value in values]

@@ -54,6 +54,7 @@ def is_gone(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["estimate", "plan"])
 def test_ctrl_c_at_any_moment(tmp_path: Path, what: str) -> None:
     source = written(tmp_path / "x.jsonl", 40_000)

@@ -32,6 +32,7 @@ def shell(words: str, *args: str, **environment: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- 2>&-"])
 def test_without_stderr_or_stdin_a_plan_is_made_and_shown(closed: str) -> None:
     done = shell(f'"$@" {closed}', *PLAN, "i")
@@ -39,6 +40,7 @@ def test_without_stderr_or_stdin_a_plan_is_made_and_shown(closed: str) -> None:
     assert main(["verify", "i"]) == 0
 
 
+@pytest.mark.slow
 def test_without_stdout_a_plan_is_made_and_a_sentence_says_what_is_closed() -> None:
     done = shell('"$@" >&-', *PLAN, "i")
     assert done.returncode == 1 and done.stderr.startswith("packidx: stdout is closed: ")
@@ -49,6 +51,7 @@ def test_without_stdout_a_plan_is_made_and_a_sentence_says_what_is_closed() -> N
     assert len(Path("o.csv").read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_nothing_that_is_printed_gets_into_a_file_that_took_a_streams_number() -> None:
     done = shell('"$@" >&- 2>&- <&-', "plan", "l.parquet", "--capacity", "16", "-o", "i", "--json")
     assert done.returncode == 1
@@ -57,6 +60,7 @@ def test_nothing_that_is_printed_gets_into_a_file_that_took_a_streams_number() -
             assert b"existed" not in path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "locale", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0"}]
 )
@@ -71,6 +75,7 @@ def test_names_are_utf8_in_any_locale(locale: dict[str, str]) -> None:
     assert json.loads(done.stdout) == [{"key": "schlüssel", "s": "ß"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kilobytes", [200_000, 1_000_000])
 def test_a_limit_of_the_address_space_is_named_where_it_is_reached(kilobytes: int) -> None:
     assert main([*PLAN, "i"]) == 0
@@ -102,6 +107,7 @@ def test_a_crash_after_the_last_word_does_not_change_the_status() -> None:
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "nowhere" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_status_is_passed_on_under_a_limit() -> None:
     assert shell('ulimit -v 64000000; "$@"', *PLAN, "i").returncode == 0
     done = shell('ulimit -v 64000000; "$@"', "stats", "nowhere")

@@ -17,6 +17,8 @@ from record_files import WRITERS, chats
 from packidx.errors import SourceError
 from packidx.records.shards import read_records, scan
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_damaged_records_are_rows(exact: bool, processors: Path, tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_bad_options(tmp_path: Path) -> None:
 _good = json.dumps(chat()).encode()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.binary(max_size=200)
     | st.lists(

@@ -111,6 +111,7 @@ def is_running(pid: str) -> bool:
     return state != "Z"
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     words = ["quick", "brown", "fox", "jumps over", "the lazy dog", "and runs away", "0123"]
     chance = random.Random(7)

@@ -560,6 +560,7 @@ def test_killed_before_any_change(
     assert moment > 20 and max(resumed) >= 2 and states == {False, True}
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(index: Path, tmp_path: Path) -> None:
     """Processes that write parts included: none of them lives on."""
     out = tmp_path / "out"

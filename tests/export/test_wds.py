@@ -480,6 +480,7 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_killed_at_ten_random_moments(many: Index, tmp_path: Path) -> None:
     root, chance, killed = tmp_path / "exports", random.Random(11), 0
     root.mkdir()

@@ -48,6 +48,7 @@ def whole(index: Index) -> Any:
     return [table.to_pylist() for table in (index.packs(), index.samples(), index.dropped())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, None])
 def test_a_flip_in_an_index_gives_the_same_rows_or_one_named_error(
     index: Index, tmp_path: Path, seed: int | None

@@ -108,7 +108,6 @@ def test_three_changes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
 
 
 @settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -282,6 +281,7 @@ def begun(folder: Path, n: int) -> tuple[Path, Index, dict[str, Any]]:
     return folder / "l.parquet", index, sampler.state_at(sampler.num_steps // 2)
 
 
+@pytest.mark.slow
 def test_going_on_takes_time_in_proportion_to_what_was_begun(tmp_path: Path) -> None:
     seconds = []
     for n in (3_000, 30_000):

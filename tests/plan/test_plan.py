@@ -29,11 +29,7 @@ from packidx.io.files import write_json
 from packidx.plan import PlanOptions
 from packidx.plan.options.resolved import resolve
 
-ARBITRARY = settings(
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+ARBITRARY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def bare(path: Path, lengths: Any, **columns: Any) -> Path:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from manifests import write_lengths_manifest
 from packidx_cli.show.preview import show
@@ -95,7 +95,6 @@ def test_every_token_is_packed_cut_or_dropped(write: Write) -> None:
         assert row.num_refused == (len(long) if how == "error" else 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.data())
 def test_the_expected_longest_is_the_mean_over_all_batches(
     lengths: list[int], data: st.DataObject
@@ -212,7 +211,6 @@ def test_options_that_a_preview_does_not_see_are_named() -> None:
     assert unseen(given) == ["--max-images", "--holdout", "--window-shards", "--mix"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60))
 def test_any_lengths_have_a_preview(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], capacity: int

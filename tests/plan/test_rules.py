@@ -22,9 +22,7 @@ from packidx.index import Index
 from packidx.inspect.verify.snapshot import verify_snapshot
 
 ARBITRARY = settings(
-    deadline=None,
-    max_examples=150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 Row = dict[str, Any]

@@ -145,6 +145,7 @@ def test_workers_do_not_change_a_byte(
     assert not list(tmp_path.glob(".out*"))
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle(processor: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     precompute(write(tmp_path / "old.jsonl"), out, processor, workers=1)

@@ -224,7 +224,7 @@ def is_good(line: bytes) -> bool:
     return isinstance(record, dict) and bool(record["messages"])
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     given_lines=st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\n\n \n"]))),
     bom=st.booleans(),
@@ -262,7 +262,7 @@ def test_lines_keep_every_other_byte(
         assert record == orjson.loads(before)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     elements=st.lists(LINES.filter(is_good), max_size=6),
     gaps=st.lists(st.sampled_from([b"", b" ", b"\n  ", b"\r\n\t"]), min_size=14, max_size=14),

@@ -121,6 +121,7 @@ def test_calibration_and_an_encoder_without_a_module(tmp_path: Path, talks: Path
     assert b"num_failed" in local["manifest.json"]
 
 
+@pytest.mark.slow
 def test_a_killed_process_changes_nothing(tmp_path: Path, talks: Path) -> None:
     estimate_lengths(str(talks), tmp_path / "local", encode=ray_work.Words(), workers=1)
     dying = ray_work.Words(tmp_path / "mark", "die")
@@ -129,6 +130,7 @@ def test_a_killed_process_changes_nothing(tmp_path: Path, talks: Path) -> None:
     assert ray_work.contents(tmp_path / "local") == ray_work.contents(tmp_path / "ray")
 
 
+@pytest.mark.slow
 def test_what_always_dies_gets_one_sentence_and_keeps_the_rest(
     tmp_path: Path, small_tasks: None
 ) -> None:
@@ -281,6 +283,7 @@ def test_append_and_continue_give_the_same_bytes(tmp_path: Path, small_tasks: No
     assert len({name.split("/")[0] for name in local[0]}) == 3
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_writes_changes_nothing(
     lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +311,7 @@ def test_errors_are_those_of_the_local_engine(
     assert os.listdir(tmp_path / "i" / "snapshots") == []
 
 
+@pytest.mark.slow
 def test_the_command_starts_its_own_ray_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     """Also: nothing but results, the warning of the broken record, and errors is printed."""
     data = write_talks(tmp_path / "data", 4)
@@ -352,6 +356,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_an_address_where_nobody_answers(tmp_path: Path, talks: Path) -> None:
     """In a process of its own: this one has a session."""
     env = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9"}

@@ -22,6 +22,8 @@ from packidx.errors import SourceError
 from packidx.estimate import tasks as work
 from packidx.run.ray.workers import RayWorkers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torch_packs import bare_index, make_index, record
@@ -23,8 +23,6 @@ from packidx.index.order.state import consumed_packs
 from packidx.plan.schedule.pack_order import schedule
 from packidx.torch import PackSampler
 from packidx.torch import sampler as sampler_module
-
-relaxed = settings(deadline=None, max_examples=50)
 
 
 class StandIn(Index):
@@ -63,7 +61,6 @@ def layouts(draw: st.DrawFn) -> tuple[Index, int, int]:
     return StandIn(num_packs, draw(st.integers(1, 40))), world_size, global_batch
 
 
-@relaxed
 @given(layouts(), st.integers(0, 9), st.integers(0, 3))
 def test_ranks_partition_the_packs(layout: tuple[Index, int, int], seed: int, epoch: int) -> None:
     index, world_size, batch = layout
@@ -82,7 +79,6 @@ def test_ranks_partition_the_packs(layout: tuple[Index, int, int], seed: int, ep
         assert [pack for micro in zip(*mine, strict=True) for pack in micro] == expected
 
 
-@relaxed
 @given(layouts(), st.integers(0, 9))
 def test_steps_do_not_depend_on_the_world_size(layout: tuple[Index, int, int], seed: int) -> None:
     index, world_size, batch = layout
@@ -96,7 +92,6 @@ def test_steps_do_not_depend_on_the_world_size(layout: tuple[Index, int, int], s
         ]
 
 
-@relaxed
 @given(layouts(), st.data())
 def test_restored_at_every_yield(layout: tuple[Index, int, int], data: st.DataObject) -> None:
     index, world_size, batch = layout
@@ -115,7 +110,6 @@ def test_restored_at_every_yield(layout: tuple[Index, int, int], data: st.DataOb
         next(iterator, None)
 
 
-@relaxed
 @given(layouts(), st.data())
 def test_another_world_size_covers_every_pack_once(
     layout: tuple[Index, int, int], data: st.DataObject
@@ -411,7 +405,6 @@ def test_epochs_take_turns_with_their_variants() -> None:
         uneven.load_state_dict(uneven.state_at(1) | {"position": 5})
 
 
-@relaxed
 @given(layouts(), st.integers(0, 5), st.integers(0, 3), st.data())
 def test_consumed_packs_are_those_that_were_dealt(
     layout: tuple[Index, int, int], seed: int, epoch: int, data: st.DataObject

@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.index.order import EpochOrder, Epochs, permute
@@ -50,7 +50,6 @@ def orders(draw: st.DrawFn) -> tuple[EpochOrder, np.ndarray]:
     return EpochOrder(draw(st.permutations(ranges)), block, chunk, key), packs
 
 
-@settings(deadline=None)
 @given(orders(), st.data())
 def test_any_part_can_be_had_alone(
     given: tuple[EpochOrder, np.ndarray], data: st.DataObject
@@ -64,7 +63,6 @@ def test_any_part_can_be_had_alone(
     assert np.array_equal(order.packs(some), whole[some])
 
 
-@settings(deadline=None)
 @given(orders())
 def test_blocks_and_chunks_stay_together(given: tuple[EpochOrder, np.ndarray]) -> None:
     """Each block's worth of positions is a block of the plan, but one that takes in the rest."""

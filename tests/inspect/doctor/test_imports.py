@@ -28,6 +28,7 @@ def module(folder: Path, name: str, body: str) -> None:
     file.write_text(body)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_what_is_being_imported(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     module(tmp_path, "slow_one", SLOW.format(pid=str(pid)))

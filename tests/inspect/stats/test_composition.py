@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.hashing import derive_key
@@ -77,7 +77,6 @@ def test_source_distances_are_those_of_the_shares(packs: Packs, seed: int) -> No
     assert found["random"] == pytest.approx(distance(shuffled, packs), abs=1e-8)
 
 
-@settings(max_examples=50)
 @given(PACKS, st.data())
 def test_packs_may_come_in_any_runs(packs: Packs, data: st.DataObject) -> None:
     first_row, length, source = columns(packs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, ranks_stats
@@ -28,7 +28,6 @@ def packs(n: int, seed: int = 0, **without: None) -> ScheduledPacks:
     return ScheduledPacks(**(columns | without))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 120), st.sampled_from([1, 2, 4, 6, 9]), st.sampled_from([4, 12, 20]))
 def test_the_planned_order_by_hand(n: int, ranks: int, batch: int) -> None:
     given = packs(n, n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_problems import optimum, tiny_problems
 
@@ -44,7 +44,6 @@ def uniform(low: float, high: float, num: int, capacity: int) -> Histogram:
 
 
 @given(tiny_problems())
-@settings(deadline=None)
 def test_bound_optimum_and_plan_stand_in_this_order(problem: tuple[list[int], int]) -> None:
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
@@ -60,7 +59,6 @@ def test_bound_optimum_and_plan_stand_in_this_order(problem: tuple[list[int], in
     ),
     st.integers(1, 8),
 )
-@settings(deadline=None, max_examples=60)
 def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num: int) -> None:
     """Coarse relaxations, with sand: the bound below any plan, the plan complete."""
     lengths, capacity = problem
@@ -75,7 +73,6 @@ def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num
 
 
 @given(tiny_problems())
-@settings(deadline=None, max_examples=60)
 def test_the_bound_holds_whatever_the_prices(problem: tuple[list[int], int]) -> None:
     """The certificate is the knapsack's: the simplex may return anything."""
     lengths, capacity = problem

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx import open_index, plan_packs
@@ -323,7 +323,6 @@ def test_other_kinds_of_layers() -> None:
 counts = st.integers(0, 10**6)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(counts, counts, counts, counts), max_size=5), st.integers(0, 50))
 def test_the_cost_of_a_pack(rows: list[tuple[int, ...]], scale: int) -> None:
     table = np.array(rows, np.int64).reshape(-1, 4)
@@ -340,7 +339,6 @@ def test_unknown_columns_count_nothing() -> None:
     assert llm.tolist() == [6, 8] and vit.tolist() == [0, 0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=20), st.integers(1, 300))
 def test_windowed_layers_are_charged_enough_and_seldom_more(
     lengths: list[int], window: int

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vlm_mix import SOURCES, vlm_mix
 
@@ -20,7 +20,6 @@ from packidx.plan.schedule import pack_order as module
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET, parse
 from packidx.plan.schedule.pack_order import SCHEDULES, blocks_of, schedule
 
-relaxed = settings(deadline=None, max_examples=60)
 Packs = dict[str, Any]
 
 
@@ -104,7 +103,6 @@ def test_an_order_of_the_steps_is_drawn_that_has_no_trend(mix: Packs, monkeypatc
     assert picked.max() < 0.05 < np.median(untouched)
 
 
-@relaxed
 @given(
     st.sampled_from(SCHEDULES),
     st.integers(0, 300),
@@ -127,7 +125,6 @@ def test_every_pack_once(
     assert np.array_equal(order, schedule(kind, llm, vit, shares=tokens, **options))
 
 
-@relaxed
 @given(st.integers(2, 7), st.integers(2, 6), st.integers(1, 5), st.integers(0, 9))
 def test_a_step_has_a_micro_step_of_every_stratum(
     steps: int, micro_steps: int, chunk: int, key: int

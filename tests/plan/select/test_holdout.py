@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import OptionError
@@ -25,7 +25,6 @@ def sides(rows: list[tuple[str | None, str | None]], ids: list[int], share: Frac
     return holdout(source, key, np.array(ids, np.int64), share).tolist()
 
 
-@settings(deadline=None)
 @given(ROWS, SHARES, st.data())
 def test_a_sample_stays_on_its_side(
     rows: list[tuple[str | None, str | None]], share: Fraction, data: st.DataObject
@@ -40,7 +39,6 @@ def test_a_sample_stays_on_its_side(
         assert sides([rows[at]], [number], share) == [found[at]]
 
 
-@settings(deadline=None)
 @given(ROWS, SHARES, SHARES)
 def test_a_larger_share_contains_the_smaller_one(
     rows: list[tuple[str | None, str | None]], one: Fraction, other: Fraction

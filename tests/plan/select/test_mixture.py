@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import FormatError, OptionError
@@ -33,7 +33,6 @@ def test_by_repeats_a_weight_is_how_often_a_sample_is_seen() -> None:
 
 
 @pytest.mark.parametrize("by", UNITS[1:])
-@settings(deadline=None)
 @given(st.lists(NUMBERS, min_size=2, max_size=2).filter(any))
 def test_shares_make_an_epoch_as_large_as_without_a_mix(by: str, shares: list[Fraction]) -> None:
     weights = [f"{name}={share}" for name, share in zip(("code", "web"), shares, strict=True)]
@@ -76,7 +75,6 @@ def test_a_mixture_is_stated_exactly() -> None:
     assert list(mixture.weights) == ["a=x", "b", "c"]
 
 
-@settings(deadline=None)
 @given(st.fractions(0, 10**6))
 def test_numbers_survive_their_text(number: Fraction) -> None:
     text = number_text(number)
@@ -151,7 +149,6 @@ def test_sample_ratios_come_from_the_lengths() -> None:
             sample_ratios({"sources": [{"name": "a", "layout": {"sample_ratio": bad}}]})
 
 
-@settings(deadline=None)
 @given(NUMBERS, st.lists(st.integers(0, (1 << 64) - 1), max_size=20))
 def test_copies_are_the_weight_and_one_more_below_its_fraction(
     weight: Fraction, hashes: list[int]

@@ -179,6 +179,7 @@ except MemoryError:
 """
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_is_no_verdict_on_a_record() -> None:
     hoard = (
         "{% set n = namespace(x=[]) %}{% for i in range(1000) %}"

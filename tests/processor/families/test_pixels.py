@@ -14,6 +14,8 @@ import pytest
 from packidx.encode.loading import files_of
 from packidx.processor.folder import load_processor
 
+pytestmark = pytest.mark.slow
+
 MAKE: dict[str, Callable[[Path], Any]] = {
     "llava": tiles.llava,
     "llava_next": lambda tmp: tiles.llava_next(tmp, 4),

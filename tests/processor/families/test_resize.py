@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize as reference
 
@@ -72,7 +72,6 @@ def test_quotients_that_are_whole(limits: tuple[int, int, int]) -> None:
             check(rows * times, columns * times, limits)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-1, 10**6), st.integers(-1, 10**6)), min_size=1),
     st.sampled_from(LIMITS),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from processors import qwen_folders
 from random_records import WORDS
@@ -44,7 +44,6 @@ def inside(encoder: TextEncoder, text: str, spans) -> list[int]:
     return [n for a, b in zip(starts.tolist(), ends.tolist(), strict=True) for n in range(a, b)]
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_borders_equal_the_rule(
     encoder: TextEncoder, tokenizer: Tokenizer, rng: random.Random

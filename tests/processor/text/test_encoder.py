@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from processors import qwen_folders
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -121,7 +121,6 @@ def test_borders_are_those_of_the_offsets(
         assert own.tolist() == tokenizer.encode(text, add_special_tokens=add).ids
 
 
-@settings(max_examples=150, deadline=None)
 @given(text=st.text(max_size=40), data=st.data())
 def test_borders_of_any_text(
     tokenizers: dict[str, Tokenizer], encoder: TextEncoder, text: str, data: st.DataObject

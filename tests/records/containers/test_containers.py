@@ -451,6 +451,7 @@ def test_arrow_tables_of_which_no_record_can_be_made(
             scan(str(tmp_path / "x.parquet"), None, "parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

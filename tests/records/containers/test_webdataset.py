@@ -645,6 +645,7 @@ def test_compressed_tars_are_refused(tmp_path: Path, ending: str, tool: str) -> 
     assert [shard.container for shard in find_shards([str(path.parent)])] == ["tar"]
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_sample_not_of_the_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,8 @@ from packidx.torch.loss import (
     seen_denominator,
 )
 
+pytestmark = pytest.mark.slow
+
 BATCH = 8
 RANKS = (1, 2, 4, 8)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -50,7 +50,6 @@ def optimum(sizes: Int64s, limits: Int64s) -> int:
 
 
 @given(tiny_problems())
-@settings(deadline=None)
 def test_bound_optimum_plan(problem: tuple[Int64s, Int64s]) -> None:
     sizes, limits = problem
     bound, name = joint_bound(sizes, limits, NAMES)
