@@ -1,7 +1,9 @@
-"""Local copies of files in object stores, of a bounded total size, shared by all processes.
+"""Local copies of files in object stores, and of compressed files' text, of a bounded total size.
 
-<cache>/files/<digest>-<name>    a copy; the digest is of its URL and version, so it never changes
-<cache>/files/<digest>.lock      held by the process that is downloading it
+All processes share them.
+
+<cache>/files/<digest>-<name>    a copy; the digest is of its source and version: it never changes
+<cache>/files/<digest>.lock      held by the process that is making it
 <cache>/files/.<digest>.<boot>-<token>   what it has of it so far, locked, too
 
 A copy in use is locked (shared) and not removed. Where the bound is reached, what was used longest
@@ -18,7 +20,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from packidx.digests import digest
 from packidx.errors import OptionError
@@ -103,10 +105,26 @@ def local(path: str, version: str | None = None) -> Iterator[str]:
         yield path
         return
     known = remembered_stat(path).version if version is None else version
-    name = f"{digest(path.encode(), known.encode())[:32]}-{path.rpartition('/')[2][-80:]}"
+    with made(path, known, lambda target: storage.download(path, target)) as copy:
+        yield copy
+
+
+@contextlib.contextmanager
+def made(source: str, version: str, make: Callable[[str], None]) -> Iterator[str]:
+    """A file of the cache, there for as long as the block; made where it is not there.
+
+    Args:
+        source: the path or URL that it is made of.
+        version: another one whenever the content is.
+        make: writes the file, whose path it is given.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    name = f"{digest(source.encode(), version.encode())[:32]}-{source.rpartition('/')[2][-80:]}"
     copy = os.path.join(folder(), "files", name)
     while (handle := _held(copy)) is None:
-        _fetch(path, copy)
+        _make(copy, make)
     try:
         # When it was used; its time of change stays, since readers know it by that.
         os.utime(copy, ns=(time.time_ns(), os.fstat(handle).st_mtime_ns))
@@ -131,8 +149,8 @@ def _held(copy: str) -> int | None:
     return None
 
 
-def _fetch(url: str, copy: str) -> None:
-    """Download, unless another process has done it meanwhile."""
+def _make(copy: str, make: Callable[[str], None]) -> None:
+    """Make a copy, unless another process has done it meanwhile."""
     home, name = os.path.split(copy)
     os.makedirs(home, exist_ok=True)
     lock = os.path.join(home, name.partition("-")[0] + ".lock")
@@ -142,7 +160,7 @@ def _fetch(url: str, copy: str) -> None:
             return
         try:
             with _begun(home, name.partition("-")[0]) as temporary:
-                storage.download(url, temporary)
+                make(temporary)
                 _make_room(home)
                 os.rename(temporary, copy)
         finally:

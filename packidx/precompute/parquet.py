@@ -19,7 +19,7 @@ from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_rec
 from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import LISTS, Values, count_values, names_of
 from packidx.records.containers.base import broken
-from packidx.records.shards import local_shard
+from packidx.records.containers.blocks import local_shard
 
 _ERRORS = (pa.ArrowException, OSError)
 

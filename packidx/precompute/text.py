@@ -21,12 +21,11 @@ from packidx.precompute.slices import Piece, Tally, changed
 from packidx.precompute.values import Values, count_values, names_of
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, BrokenFile
-from packidx.records.containers.blocks import file_blocks
-from packidx.records.containers.compressed import GZIP, STREAMS
+from packidx.records.containers.blocks import file_blocks, local_shard
+from packidx.records.containers.compressed import GZIP, text_blocks
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.large import TooLarge, size_of
 from packidx.records.containers.lines import JsonLines
-from packidx.records.shards import local_shard
 
 Rewrite = Callable[[bytes, Values | BadRecord], bytes]
 """A record's bytes and what it is given → its new bytes."""
@@ -90,7 +89,7 @@ def _rewrite_piece(piece: Piece, counter: RecordCounter, path: str) -> Tally:
     shard = piece.shard
     kind, _, codec = shard.container.partition(".")
     blocks = (
-        STREAMS[codec](shard.path) if codec else file_blocks(shard.path, piece.start, piece.end)
+        text_blocks(shard.path, codec) if codec else file_blocks(shard.path, piece.start, piece.end)
     )
     tape = Tape(blocks, piece.start)
     tally = Tally()
@@ -173,8 +172,8 @@ def _table(
     delimiter = shard.layout.delimiter or ("," if kind == "csv" else "\t")
     text = Delimited(delimiter)
     codec = shard.container.partition(".")[2]
-    blocks = STREAMS[codec](shard.path) if codec else file_blocks(shard.path)
-    cells = Cells(text.header(iter(blocks)), names_of(shard), delimiter)
+    header = text.header(text_blocks(shard.path, codec))
+    cells = Cells(header, names_of(shard), delimiter)
     if piece.start == 0:
         write(tape.lead(BOM))
     items = text.items(iter(tape), tape.at, True)

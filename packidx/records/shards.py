@@ -7,19 +7,18 @@ its headers. Any other shard is copied to the local cache first, once, and read 
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx.errors import BadRecord, SourceError
-from packidx.io import cache, urls
-from packidx.io.storage import unreadable
+from packidx.errors import BadRecord
+from packidx.io import urls
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import RawRecord, RecordRange, ShardScan, container
 from packidx.records.containers.base import TASK_BYTES, Progress
+from packidx.records.containers.blocks import local_shard
 from packidx.records.containers.json_records import decode
 from packidx.records.containers.lines import read_lines
 from packidx.records.containers.tar.container import TAR
@@ -114,8 +113,8 @@ def read_row(
         BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
         SourceError: the file is missing, unreadable or has no such record.
     """
-    ranged = offset is not None and nbytes is not None
-    with nullcontext(path) if ranged else local_shard(path) as place:
+    in_place = "." in kind or (offset is not None and nbytes is not None)
+    with nullcontext(path) if in_place else local_shard(path) as place:
         record = container(kind, layout.delimiter).read_row(place, row, offset, nbytes)
     try:
         return standard(record, layout, _has_cells(kind))
@@ -201,26 +200,3 @@ def short_names(paths: Sequence[str]) -> list[str]:
         ]
         depth += 1
     return names
-
-
-@contextlib.contextmanager
-def local_shard(path: str) -> Iterator[str]:
-    """A file of this machine with the content of `path`, kept for as long as the block.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
-    if not urls.is_url(path):
-        yield path
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            copy = stack.enter_context(cache.local(path))
-        except OSError as error:
-            raise unreadable(path, error) from error
-        try:
-            yield copy
-        except SourceError as error:
-            raise SourceError(str(error).replace(copy, path)) from error
-        except BadRecord as error:
-            raise BadRecord(error.reason, error.detail.replace(copy, path)) from error

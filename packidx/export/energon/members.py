@@ -12,9 +12,8 @@ from packidx.errors import SourceError
 from packidx.io import ranges, urls
 from packidx.io.ranges import ReadAhead
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar.blocks import SkippingStream
 from packidx.records.containers.tar.samples import is_record, record_of, samples_of
-from packidx.records.containers.tar.stream import Member, members
+from packidx.records.containers.tar.stream import Member, SkippingStream, members
 from packidx.records.layout import Layout
 from packidx.records.shards import standard
 

@@ -1,14 +1,15 @@
-"""A file or URL read block by block, its digest, and single ranges of it."""
+"""A file or URL read block by block or as a whole, its digest, and single ranges of it."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import stat
 from collections.abc import Iterator
 
-from packidx.errors import SourceError
+from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.base import Progress
@@ -127,3 +128,75 @@ def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
             "the shard is not the one that was counted, so run estimate again"
         )
     return data
+
+
+@contextlib.contextmanager
+def local_shard(path: str) -> Iterator[str]:
+    """A file of this machine with the content of `path`, kept for as long as the block.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    if not urls.is_url(path):
+        yield path
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            copy = stack.enter_context(cache.local(path))
+        except OSError as error:
+            raise unreadable(path, error) from error
+        try:
+            yield copy
+        except SourceError as error:
+            raise SourceError(str(error).replace(copy, path)) from error
+        except BadRecord as error:
+            raise BadRecord(error.reason, error.detail.replace(copy, path)) from error
+
+
+class Stream:
+    """Bytes of a file in order, taken or skipped.
+
+    Args:
+        blocks: the bytes.
+        at: offset of the first one in the file.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], at: int = 0) -> None:
+        self.at = at
+        self._blocks = blocks
+        self._block, self._used = b"", 0
+
+    def take(self, nbytes: int) -> bytes:
+        """The next `nbytes`; fewer where the stream ends."""
+        block, used = self._block, self._used
+        if used + nbytes <= len(block):
+            self._used += nbytes
+            self.at += nbytes
+            return block[used : used + nbytes]
+        return b"".join(self._pieces(nbytes))
+
+    def skip(self, nbytes: int) -> int:
+        """Pass over the next `nbytes`; how many there were."""
+        if self._used + nbytes <= len(self._block):
+            self._used += nbytes
+            self.at += nbytes
+            return nbytes
+        return sum(map(len, self._pieces(nbytes)))
+
+    def rest(self) -> Iterator[bytes]:
+        """All that is left, block by block."""
+        return self._pieces(None)
+
+    def _pieces(self, nbytes: int | None) -> Iterator[bytes]:
+        left = nbytes
+        while left is None or left > 0:
+            if self._used == len(self._block):
+                self._block, self._used = next(self._blocks, b""), 0
+                if not self._block:
+                    return
+            end = len(self._block) if left is None else self._used + left
+            piece = self._block[self._used : end]
+            self._used += len(piece)
+            self.at += len(piece)
+            left = None if left is None else left - len(piece)
+            yield piece

@@ -32,6 +32,11 @@ class Delimited:
         self.delimiter = delimiter
         self.max_record = max_record
 
+    @property
+    def name(self) -> str:
+        """Another one for each way of cutting a text into records."""
+        return f"{type(self).__name__} {self.delimiter}"
+
     def header(self, blocks: Iterator[bytes]) -> tuple[str, ...]:
         """The column names.
 

@@ -91,6 +91,11 @@ class JsonText(ABC):
     def __init__(self, max_record: int = MAX_RECORD) -> None:
         self.max_record = max_record
 
+    @property
+    def name(self) -> str:
+        """Another one for each way of cutting a text into records."""
+        return type(self).__name__
+
     @abstractmethod
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of every item; `at` is the first block's offset."""

@@ -14,8 +14,7 @@ from packidx.format.manifest import Container as Kind
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.arrow import Arrow
 from packidx.records.containers.base import BOM, BrokenFile, Container
-from packidx.records.containers.blocks import file_blocks
-from packidx.records.containers.compressed import GZIP, STREAMS, ZSTD, Text
+from packidx.records.containers.compressed import GZIP, ZSTD, Text, text_blocks
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines
 from packidx.records.containers.parquet import Parquet
@@ -108,7 +107,7 @@ def kind_of(path: str) -> str | None:
 
 def _array_or_lines(path: str, codec: str) -> str | None:
     try:
-        blocks = iter(STREAMS[codec](path)) if codec else file_blocks(path)
+        blocks = text_blocks(path, codec)
         head = b""
         for block in blocks:
             head = (head + block).removeprefix(BOM).lstrip(b" \t\r\n")

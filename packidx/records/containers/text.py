@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +20,8 @@ from packidx.records.containers.base import (
     within,
 )
 from packidx.records.containers.blocks import Hashing, file_blocks, file_version, read_bytes
-from packidx.records.containers.compressed import STREAMS, Cursor, Text
+from packidx.records.containers.compressed import Text, place_of, text_blocks, unpacked
+from packidx.records.containers.large import too_large
 
 
 class TextContainer:
@@ -40,10 +40,11 @@ class TextContainer:
     ) -> ShardScan:
         hashing = Hashing(progress)
         with _named(path):
-            self._text.header(self._blocks(path))
+            self._text.header(text_blocks(path, self._codec))
             cuts: list[tuple[int, int]] = []
             number = 0
-            for offset, _ in self._text.items(self._blocks(path, hashing.add), 0, False):
+            blocks = text_blocks(path, self._codec, hashing.add)
+            for offset, _ in self._text.items(blocks, 0, False):
                 if not cuts or (self._codec is None and offset >= cuts[-1][0] + task_bytes):
                     cuts.append((offset, number))
                 number += 1
@@ -51,19 +52,20 @@ class TextContainer:
             return ShardScan(
                 hashing.nbytes, hashing.sha256, number, within([*cuts, (hashing.nbytes, number)])
             )
-        whole = RecordRange(0, hashing.nbytes, 0, number)
-        return ShardScan(hashing.nbytes, hashing.sha256, number, (whole,) if number else ())
+        everything = RecordRange(0, hashing.nbytes, 0, number)
+        return ShardScan(hashing.nbytes, hashing.sha256, number, (everything,) if number else ())
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         plain = self._codec is None
         with _named(path):
-            header = self._text.header(self._blocks(path))
+            header = self._text.header(text_blocks(path, self._codec))
+            start = record_range.start if plain else 0
             blocks = (
-                file_blocks(path, record_range.start, record_range.end)
+                file_blocks(path, start, record_range.end)
                 if plain
-                else self._blocks(path)
+                else text_blocks(path, self._codec)
             )
-            records = self._text.records(blocks, record_range.start if plain else 0, plain, header)
+            records = self._text.records(blocks, start, plain, header)
             row = record_range.first_row
             for offset, nbytes, record in itertools.islice(records, record_range.num_records):
                 if plain:
@@ -77,40 +79,25 @@ class TextContainer:
     def read_row(
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
+        where = f" ({path}, row {row})"
         with _named(path):
             if self._codec is not None:
-                raw, header = self._sought(path, row)
-            elif offset is None or nbytes is None:
+                return self._unpacked_row(path, self._codec, row, where)
+            if offset is None or nbytes is None:
                 raise SourceError(f"record {row} of {path} has no byte range: estimate it again")
-            else:
-                raw, header = read_bytes(path, offset, nbytes), self._header(path)
-        return self._text.decode(raw, f" ({path}, row {row})", header)
+            return self._text.decode(read_bytes(path, offset, nbytes), where, self._header(path))
 
-    def _sought(self, path: str, row: int) -> tuple[bytes, Any]:
-        """A compressed record's bytes and the header."""
-        cursor = _cursor(path, self._codec or "", self._text, file_version(path))
-        try:
-            raw = cursor.raw(row)
-        except (BrokenFile, SourceError):
-            _cursor.cache_clear()  # it stands in the middle of what it could not read
-            raise
-        if raw is None:
-            raise too_few(path, row)
-        return raw, cursor.header
+    def _unpacked_row(self, path: str, codec: str, row: int, where: str) -> dict[str, Any]:
+        with unpacked(path, codec, self._text) as copy:
+            place = place_of(copy, row)
+            if place is None:
+                raise too_few(path, row)
+            if place[1] > self._text.max_record:
+                raise too_large(place[1], self._text.max_record, where)
+            return self._text.decode(read_bytes(copy, *place), where, self._header(copy))
 
     def _header(self, path: str) -> Any:
         return _header(path, self._text, file_version(path))
-
-    def _blocks(self, path: str, taken: Callable[[bytes], None] | None = None) -> Iterator[bytes]:
-        if self._codec is not None:
-            return iter(STREAMS[self._codec](path, taken))
-        return file_blocks(path) if taken is None else _observed(file_blocks(path), taken)
-
-
-def _observed(blocks: Iterator[bytes], taken: Callable[[bytes], None]) -> Iterator[bytes]:
-    for block in blocks:
-        taken(block)
-        yield block
 
 
 @contextmanager
@@ -120,14 +107,6 @@ def _named(path: str) -> Iterator[None]:
         yield
     except BrokenFile as error:
         raise SourceError(f"{path}: {error}") from None
-
-
-@functools.lru_cache(maxsize=8)
-def _cursor(path: str, codec: str, text: Text, version: tuple[int, str]) -> Cursor:
-    return Cursor(path, codec, text)
-
-
-atexit.register(_cursor.cache_clear)  # while all it needs is still there
 
 
 @functools.lru_cache(maxsize=256)

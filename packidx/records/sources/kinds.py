@@ -9,8 +9,8 @@ from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import SUFFIXES, kind_of
+from packidx.records.containers.blocks import local_shard
 from packidx.records.containers.tar.container import refuse_compressed
-from packidx.records.shards import local_shard
 from packidx.records.sources import mixes
 
 KNOWN = ", ".join(SUFFIXES)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
 import multiprocessing
+import os
 import random
+import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -97,51 +100,115 @@ def test_progress_adds_up_to_the_file(tmp_path: Path, kind: str) -> None:
     assert sum(seen) == result.nbytes
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "." in kind])
-def test_rows_of_compressed_files_in_any_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+COMPRESSED = [kind for kind in KINDS if "." in kind]
+
+
+@pytest.fixture
+def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a cache's files."""
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "files"
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_rows_of_compressed_files_are_unpacked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_of_its_own: Path, kind: str
 ) -> None:
     monkeypatch.setattr(compressed, "BLOCK", 2_000)
-    monkeypatch.setattr(compressed, "_REMEMBERED", 3_000)
-    monkeypatch.setattr(compressed, "_STATES", 6)
     monkeypatch.setattr(compressed, "_INPUT", 300)
-    records = chats(1500)
-    path = write(tmp_path, kind, records)
-    text, _, codec = kind.partition(".")
-    cursor = compressed.Cursor(path, codec, container(kind)._text)  # type: ignore[attr-defined]
-    cursor._spacing = 4_000
-    rows = [raw.record for raw in everything(path, kind)]
-    order = [*range(0, 1500, 97), *random.Random(1).sample(range(1500), 60), 1499, 0]
-    for row in order:
-        raw = cursor.raw(row)
-        assert raw is not None
-        record = cursor._text.decode(raw, "", cursor.header)
-        assert Layout().apply(record, cells=text in ("csv", "tsv")) == rows[row]
-    assert cursor.raw(1500) is None
-    assert cursor.raw(3) is not None
-    if codec == "gz":
-        assert 2 <= len(cursor._marks) <= 7
-        offsets = [mark[1] for mark in cursor._marks]
-        assert offsets == sorted(offsets)
+    path = write(tmp_path, kind, chats(1500))
+    rows = everything(path, kind)
+    assert not cache_of_its_own.exists()  # what is read in order is a stream
+    unpacked: list[str] = []
+    text_blocks = compressed.text_blocks
+
+    def noted(path: str, codec: str) -> Any:
+        unpacked.append(path)
+        return text_blocks(path, codec)
+
+    monkeypatch.setattr(compressed, "text_blocks", noted)
+    for row in [*range(0, 1500, 97), *random.Random(1).sample(range(1500), 60), 1499, 0]:
+        assert read_row(path, row, kind=kind) == rows[row].record
+    for row in (-1, 1500):
+        with pytest.raises(SourceError, match=f"no record {row}: the shard is not the one"):
+            read_row(path, row, kind=kind)
+    assert unpacked == [path]
+    (copy,) = cache_of_its_own.iterdir()
+    assert not copy.name.startswith(".")
 
 
-def test_a_gzip_row_is_not_sought_from_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_compressed_file_is_unpacked_anew_when_it_or_its_reading_changes(
+    tmp_path: Path, cache_of_its_own: Path
 ) -> None:
-    monkeypatch.setattr(compressed, "BLOCK", 2_000)
-    monkeypatch.setattr(compressed, "_REMEMBERED", 100)
-    monkeypatch.setattr(compressed, "_INPUT", 512)
-    path = write(tmp_path, "jsonl.gz", chats(1500))
-    cursor = compressed.Cursor(path, "gz", container("jsonl.gz")._text)  # type: ignore[attr-defined]
-    cursor._spacing = 4_000
-    cursor.raw(1499)
-    cursor.raw(1400)
-    assert isinstance(cursor._stream, compressed.Gzip)
-    passed: list[int] = []
-    read = compressed._File.read
-    monkeypatch.setattr(compressed._File, "read", lambda file: passed.append(1) or read(file))
-    cursor.raw(1380)
-    assert len(passed) < 10
+    path = write(tmp_path, "csv.gz", chats(20))
+    status = os.stat(path)
+    assert read_row(path, 3, kind="csv.gz")["id"] == "r3"
+    data = gzip.decompress(Path(path).read_bytes()).replace(b"r3", b"x3")
+    Path(path).write_bytes(gzip.compress(data))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert read_row(path, 3, kind="csv.gz")["id"] == "x3"
+    Path(path).write_bytes(gzip.compress(b'a;b,c\nx;"1,2\n3"\n'))
+    assert read_row(path, 0, kind="csv.gz") == {"a;b": 'x;"1', "c": "2"}
+    other = Layout(delimiter=";")
+    assert read_row(path, 0, kind="csv.gz", layout=other) == {"a": "x", "b,c": "1,2\n3"}
+
+
+def test_a_compressed_file_over_the_bound_of_the_cache_says_what_to_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_of_its_own: Path
+) -> None:
+    path = write(tmp_path, "jsonl.zst", chats(300))
+    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "9999")
+    with pytest.raises(SourceError, match=r"jsonl\.zst holds more than 9,999.*_SIZE to more"):
+        read_row(path, 3, kind="jsonl.zst")
+    assert list(cache_of_its_own.iterdir()) == []
+    assert len(everything(path, "jsonl.zst")) == 300
+    monkeypatch.setenv("PACKIDX_CACHE_SIZE", "1MB")
+    assert read_row(path, 3, kind="jsonl.zst")["id"] == "r3"
+
+
+def test_a_full_disk_is_told_of_the_cache_and_not_of_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_of_its_own: Path
+) -> None:
+    path = write(tmp_path, "jsonl.gz", chats(30))
+    hits: list[str] = []
+
+    def full(path: str, codec: str) -> Any:
+        hits.append(path)
+        yield b'{"id": "a"}\n'
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(compressed, "text_blocks", full)
+    with pytest.raises(SourceError, match=r"cannot unpack .*jsonl\.gz into.*No space left"):
+        read_row(path, 3, kind="jsonl.gz")
+    assert hits == [path]
+    assert list(cache_of_its_own.iterdir()) == []
+
+
+def test_processes_that_want_the_same_text_unpack_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_of_its_own: Path
+) -> None:
+    path = write(tmp_path, "jsonl.gz", chats(400))
+    log = tmp_path / "log"
+    text_blocks = compressed.text_blocks
+
+    def noted(path: str, codec: str) -> Any:
+        with open(log, "a") as file:
+            file.write("unpacked\n")
+        time.sleep(0.3)  # so that the others come meanwhile
+        return text_blocks(path, codec)
+
+    monkeypatch.setattr(compressed, "text_blocks", noted)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=in_child, args=(path, [n, 399], queue)) for n in range(4)]
+    for child in children:
+        child.start()
+    answers = sorted(queue.get(timeout=30) for _ in children)
+    for child in children:
+        child.join()
+    assert answers == [[f"r{n}", "r399"] for n in range(4)]
+    assert log.read_text() == "unpacked\n"
+    assert len(list(cache_of_its_own.iterdir())) == 1
 
 
 def test_gzip_members_padding_and_garbage(tmp_path: Path) -> None:
@@ -164,18 +231,19 @@ def test_gzip_that_inflates_to_whole_blocks(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "json.zst"])
-def test_a_broken_stream_says_so_every_time(tmp_path: Path, kind: str) -> None:
+def test_a_broken_stream_says_so_every_time(
+    tmp_path: Path, cache_of_its_own: Path, kind: str
+) -> None:
     records = [
         {"n": number, "text": random.Random(number).randbytes(500).hex()} for number in range(3000)
     ]
     path = write(tmp_path, kind, records)
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[: len(data) * 2 // 3])
-    assert read_row(path, 5, kind=kind) == records[5]
-    for _ in range(2):
-        with pytest.raises(SourceError, match="cut"):
-            read_row(path, 2990, kind=kind)
-        assert read_row(path, 7, kind=kind) == records[7]
+    for row in (2990, 7):
+        with pytest.raises(SourceError, match=r"data\.json.*cut"):
+            read_row(path, row, kind=kind)
+    assert list(cache_of_its_own.iterdir()) == []
 
 
 @pytest.mark.parametrize("limit", [1, 20_000])

@@ -31,8 +31,7 @@ from packidx.records.containers.base import (
     ShardScan,
     too_few,
 )
-from packidx.records.containers.blocks import Hashing, file_version, read_bytes
-from packidx.records.containers.tar.blocks import SkippingStream, Stream
+from packidx.records.containers.blocks import Hashing, Stream, file_version, read_bytes
 from packidx.records.containers.tar.samples import (
     RECORD,
     Sample,
@@ -44,7 +43,7 @@ from packidx.records.containers.tar.samples import (
     record_of,
     samples_of,
 )
-from packidx.records.containers.tar.stream import members
+from packidx.records.containers.tar.stream import SkippingStream, members
 
 TAR = "tar"
 """The kind of container."""

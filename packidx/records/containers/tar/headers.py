@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.tar.blocks import Stream
+from packidx.records.containers.blocks import Stream
 
 RECORD = 512
 """Bytes of a header, and what content is padded to."""

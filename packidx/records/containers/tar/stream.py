@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from packidx.errors import BadRecord
-from packidx.io.ranges import Extent
+from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.blocks import Stream
 from packidx.records.containers.large import MAX_RECORD, too_large
-from packidx.records.containers.tar.blocks import Stream
 from packidx.records.containers.tar.headers import (
     EXTENDED,
     MAX_EXTENDED,
@@ -171,3 +171,35 @@ def _check_end(stream: Stream) -> None:
             )
     if stream.at % RECORD:
         raise BrokenFile(f"the tar is cut inside its end, at byte {stream.at}")
+
+
+class SkippingStream(Stream):
+    """Bytes of a file that are read when they are taken; what is skipped is not read.
+
+    Args:
+        read_ahead: onto the file.
+        at: where it begins.
+        taken: called with what is read.
+    """
+
+    def __init__(
+        self, read_ahead: ReadAhead, at: int = 0, taken: Callable[[bytes], None] | None = None
+    ) -> None:
+        super().__init__(iter(()), at)
+        self._read_ahead, self._taken = read_ahead, taken
+
+    def take(self, nbytes: int) -> bytes:
+        data = self._read_ahead.read(self.at, nbytes)
+        self.at += len(data)
+        if self._taken is not None:
+            self._taken(data)
+        return data
+
+    def skip(self, nbytes: int) -> int:
+        passed = min(nbytes, self._read_ahead.end - self.at)
+        self.at += passed
+        return passed
+
+    def rest(self) -> Iterator[bytes]:
+        while data := self.take(1 << 20):
+            yield data
