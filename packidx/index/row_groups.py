@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from packidx.errors import FormatError
 from packidx.index.checksums import CheckedFile
+from packidx.recent import Recent
 
 # Of the footers a process keeps of one table, counted as they are in the files: parsed, they take
 # ten times as much, 6 MB for 512 row groups of 16 columns, and 8 µs per KB (pyarrow 26).
@@ -25,9 +26,6 @@ _REPEATED = {"source", "group"}
 
 Column = Callable[[int, int], list[Any]]
 """``column(start, stop)``: the values in these rows of a row group, as Python objects."""
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 class RowGroups:
@@ -150,46 +148,6 @@ class RowGroups:
             self._bounds[number] = list(accumulate(groups, initial=0))
             self._files.put(number, file, metadata.serialized_size)
         return file
-
-
-class Recent(Generic[K, V]):
-    """What was used last, of a bounded total size; the newest stays whatever its size.
-
-    Threads may share it without a lock, which a fork could inherit locked: every step is one
-    operation of a dict, and a value that one thread throws out lives for as long as another holds
-    it. What two of them miss at once is made twice.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept: dict[K, tuple[V, int]] = {}  # used longest ago first
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def keys(self) -> list[K]:
-        """What is kept, the latest last."""
-        return list(self._kept)
-
-    def get(self, key: K) -> V | None:
-        """What was put under `key`, if it is still kept."""
-        found = self._kept.pop(key, None)
-        if found is None:
-            return None
-        self._kept[key] = found
-        return found[0]
-
-    def put(self, key: K, value: V, size: int) -> None:
-        """Keep `value`, of `size` bytes, and let go what was used longest ago."""
-        self._kept.pop(key, None)
-        self._kept[key] = value, size
-        kept = list(self._kept.items())
-        excess = sum(size for _, (_, size) in kept) - self._limit
-        for oldest, (_, size) in kept[:-1]:
-            if excess <= 0:
-                break
-            self._kept.pop(oldest, None)
-            excess -= size
 
 
 def readable(path: str | Path, copy: str, read: Callable[..., Any], **options: Any) -> Any:

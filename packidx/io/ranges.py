@@ -13,6 +13,7 @@ from typing import Any
 
 from packidx.io import storage
 from packidx.io.storage import read_range, stat
+from packidx.recent import Recent
 
 _LEAD = 1024  # bytes before a place that is jumped to: the end of an image that was passed over
 _MOST = 1 << 20  # bytes fetched at once where a file is read through
@@ -48,7 +49,9 @@ class ReadAhead:
         self._gap = gap
         self._block = self._size = block
         self._at = len(head)  # one past the block that reaches furthest
-        self._kept: list[tuple[int, bytes]] = [(0, head)] if head else []
+        self._kept: Recent[int, bytes] = Recent(_KEPT)  # by offset
+        if head:
+            self._kept.put(0, head, len(head))
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Bytes from `offset` on, fewer where the file ends.
@@ -69,7 +72,7 @@ class ReadAhead:
 
     def _holding(self, offset: int, nbytes: int) -> tuple[int, bytes]:
         """A block, and where it begins, that has the byte at `offset`; an empty one at the end."""
-        for start, block in reversed(self._kept):
+        for start, block in reversed(self._kept.items()):
             if start <= offset < start + len(block):
                 return start, block
         if 0 <= offset - self._at <= self._gap:
@@ -82,17 +85,11 @@ class ReadAhead:
         self._at = max(self._at, start + len(block))
         if offset >= start + len(block):
             return offset, b""
-        self._keep(start, block)
+        self._kept.put(start, block, len(block))
         return start, block
 
-    def _keep(self, start: int, block: bytes) -> None:
-        self._kept.append((start, block))
-        total = sum(len(one) for _, one in self._kept)
-        while total > _KEPT and len(self._kept) > 1:
-            total -= len(self._kept.pop(0)[1])
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": [], "_at": 0}
+        return {**self.__dict__, "_kept": Recent(_KEPT), "_at": 0}
 
 
 def read_place(path: str, offset: int, nbytes: int) -> bytes:

@@ -23,8 +23,9 @@ from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.parquet import open_writer
 from packidx.index import Index, Pack, Sample
 from packidx.index.checksums import file_checksums
-from packidx.index.row_groups import Recent, RowGroups
+from packidx.index.row_groups import RowGroups
 from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.recent import Recent
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_recent_keeps_what_was_used_last_within_its_limit(
         used = [one for one in used if one[0] != key] + [(key, found or size)]
         while len(used) > 1 and sum(size for _, size in used) > limit:
             used.pop(0)
-        assert recent.keys() == [key for key, _ in used]
+        assert [key for key, _ in recent.items()] == [key for key, _ in used]
 
 
 def test_a_reader_keeps_a_bounded_part_of_the_index(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import bisect
 import functools
 import itertools
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord, SourceError
+from packidx.recent import Recent
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
@@ -107,8 +107,7 @@ class _Rows:
 
     def __init__(self, path: str) -> None:
         self._file = _File(path)
-        self._kept: OrderedDict[int, pa.RecordBatch] = OrderedDict()  # by first row
-        self._kept_bytes = 0
+        self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
         self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
 
     def record(self, row: int) -> dict[str, Any] | BadRecord:
@@ -124,7 +123,7 @@ class _Rows:
             at, batches = starts[number], self._file.batches(number)
         try:
             for batch in batches:
-                self._keep(at, batch)
+                self._kept.put(at, batch, batch.nbytes)
                 at += batch.num_rows
                 self._coming = (at, batches)
                 if row < at:
@@ -133,14 +132,6 @@ class _Rows:
             self._coming = (-1, iter(()))
             raise
         raise too_few(self._file.path, row)
-
-    def _keep(self, start: int, batch: pa.RecordBatch) -> None:
-        if start in self._kept:  # passed once more on the way to another
-            return
-        self._kept[start] = batch
-        self._kept_bytes += batch.nbytes
-        while self._kept_bytes > _CACHE_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
 @functools.lru_cache(maxsize=4)
