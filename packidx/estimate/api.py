@@ -34,7 +34,7 @@ from packidx.lengths import existing as place
 from packidx.lengths.parts import SourceSums, tidy
 from packidx.processor.compared import Compared
 from packidx.processor.text import backends
-from packidx.records.layout import layout_from_options
+from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
@@ -168,7 +168,7 @@ def estimate_lengths(
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing = place.check_place(output)
-    layout = layout_from_options(columns, tags, delimiter=delimiter)
+    layout = Layout(columns or {}, tags or {}, delimiter=delimiter)
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
     left_out = not_read(shards)
 

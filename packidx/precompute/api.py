@@ -26,7 +26,7 @@ from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.slices import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
-from packidx.records.layout import layout_from_options
+from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_sizes
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.media.video import forget_videos
@@ -115,7 +115,7 @@ def precompute(
     output = os.fspath(output)
     root, remote = check_folder(media_root), check_remote(remote_media)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
-    shards = find_shards(given, layout_from_options(columns, tags, delimiter=delimiter))
+    shards = find_shards(given, Layout(columns or {}, tags or {}, delimiter=delimiter))
     left_out = not_read(shards)
     names = place.output_names(shards)
     place.check_output(output, shards, given)

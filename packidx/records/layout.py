@@ -203,21 +203,6 @@ class Layout:
         return next((key for key in usual if key in turn), usual[0])
 
 
-def layout_from_options(
-    columns: Mapping[str, str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    *,
-    media_root: str | None = None,
-    delimiter: str | None = None,
-) -> Layout:
-    """The layout that command-line options state.
-
-    Raises:
-        OptionError: an unknown column or tag, or an empty or doubly given name.
-    """
-    return Layout(dict(columns or {}), dict(tags or {}), media_root, 1.0, delimiter)
-
-
 def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
     if not isinstance(given, Mapping):
         raise OptionError(f"{kind}s are {given!r:.100}: give an object of names")

@@ -17,7 +17,7 @@ from packidx.errors import BadRecord
 from packidx.io import urls
 from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers import RawRecord, RecordRange, ShardScan, container
-from packidx.records.containers.base import TASK_BYTES, Progress
+from packidx.records.containers.base import TASK_BYTES
 from packidx.records.containers.blocks import local_shard
 from packidx.records.containers.json_records import decode
 from packidx.records.containers.lines import read_lines
@@ -36,14 +36,12 @@ __all__ = [
     "ShardScan",
     "decode",
     "read_lines",
-    "read_record",
 ]
 __all__ += ["own_root", "read_records", "read_row", "scan"]
 
 
 def scan(
     path: str,
-    progress: Progress | None = None,
     kind: str = JSONL,
     layout: Layout = DEFAULT,
 ) -> ShardScan:
@@ -51,7 +49,6 @@ def scan(
 
     Args:
         path: the shard.
-        progress: called with the number of bytes just read.
         kind: its container's.
         layout: its source's.
 
@@ -60,9 +57,7 @@ def scan(
     """
     marks = marks_of(path)  # before, so that a change while it is read is seen later
     with _whole(path, kind) as place:
-        return replace(
-            container(kind, layout.delimiter).scan(place, progress, TASK_BYTES), marks=marks
-        )
+        return replace(container(kind, layout.delimiter).scan(place, TASK_BYTES), marks=marks)
 
 
 def read_records(
@@ -128,16 +123,6 @@ def own_root(path: str, kind: str) -> str:
     That of a tar is the tar itself: what is no member of it is nowhere, whatever lies beside it.
     """
     return path if kind == TAR else os.path.dirname(path) or "."
-
-
-def read_record(path: str, offset: int, nbytes: int) -> dict[str, Any]:
-    """The raw record at a byte range of an uncompressed file of JSON.
-
-    Raises:
-        BadRecord: ``bad_utf8``, ``bad_json`` or ``bad_record``; the detail names file and offset.
-        SourceError: the file is missing, unreadable or ends before the record does.
-    """
-    return container(JSONL).read_row(path, 0, offset, nbytes)
 
 
 def _whole(path: str, kind: str) -> AbstractContextManager[str]:

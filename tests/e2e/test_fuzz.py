@@ -48,7 +48,7 @@ def test_damaged_files_are_rows_or_an_error(kind: str, tmp_path: Path) -> None:
             harmed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         Path(path).write_bytes(harmed)
         try:
-            result = scan(path, None, kind)
+            result = scan(path, kind)
             rows = [raw for part in result.ranges for raw in read_records(path, part, kind)]
         except SourceError as error:
             assert path in str(error)

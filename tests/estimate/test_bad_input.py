@@ -47,7 +47,7 @@ from packidx.errors import BadRecord
 from packidx.estimate import estimate_lengths
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.shards import read_record
+from packidx.records.shards import read_row
 
 COUNTED = None
 
@@ -235,7 +235,7 @@ def outcomes(places: Path, folder: Path) -> dict[str, Outcome]:
         row = rows[2 * number - 1]
         assert row["nbytes"] == len(lines[2 * number - 1])
         try:
-            record = read_record(str(shard), row["offset"], row["nbytes"])
+            record = read_row(str(shard), 0, row["offset"], row["nbytes"])
         except BadRecord as error:
             record = error
         found[case.id] = Outcome(row, rows[2 * number - 2], rows[2 * number], record)

@@ -23,7 +23,7 @@ from packidx.format import schema
 from packidx.io import output_folder
 from packidx.processor.counter import Counter
 from packidx.records import shards
-from packidx.records.shards import read_record
+from packidx.records.shards import read_row
 
 
 def chat(text: str = "hello there", **record: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_locators_read_the_record_again(data: Path, tmp_path: Path) -> None:
     found = read(tmp_path / "out").filter(pa.compute.field("status") == "ok").to_pylist()
     assert len(found) == 33  # without a processor the thin image is a guess, not an error
     for row in found:
-        record = read_record(manifest["shards"][row["shard"]]["uri"], row["offset"], row["nbytes"])
+        record = read_row(manifest["shards"][row["shard"]]["uri"], 0, row["offset"], row["nbytes"])
         own = record.get("id")
         assert row["key"].endswith(f"train.jsonl#{row['row']}") if own is None else str(own)
 

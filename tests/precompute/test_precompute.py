@@ -206,7 +206,7 @@ def rewritten(shard: Path, kind: str, counter: RecordCounter, task_bytes: int) -
         0, shard.name, str(shard), "s", MediaRoot(str(shard.parent)), True, kind, Layout()
     )
     with mock.patch.object(lines, "SCAN_BLOCK", 64):
-        scan = shards.container(kind).scan(str(shard), None, task_bytes)
+        scan = shards.container(kind).scan(str(shard), task_bytes)
     found = b""
     for piece in make_pieces([info], [scan], "lists"):
         path = shard.with_name("piece")

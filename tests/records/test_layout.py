@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packidx.errors import BadRecord, OptionError
 from packidx.records.dialects.parse import parse
-from packidx.records.layout import COLUMNS, DEFAULT, TAGS, Layout, layout_from_options
+from packidx.records.layout import COLUMNS, DEFAULT, TAGS, Layout
 from packidx.records.shards import read_records, read_row, scan
 
 STANDARD = {
@@ -39,7 +39,7 @@ TAGS_OF_OWN = {"role_tag": "speaker", "content_tag": "said", "user_tag": "Q", "a
 
 
 def test_own_names_become_standard_ones() -> None:
-    layout = layout_from_options(COLUMNS_OF_OWN, TAGS_OF_OWN)
+    layout = Layout(COLUMNS_OF_OWN, TAGS_OF_OWN)
     before = json.dumps(OWN)
     assert layout.apply(OWN) == STANDARD
     assert json.dumps(OWN) == before
@@ -132,7 +132,7 @@ def test_such_records_are_rows(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"chat": [1]}\n{"messages": [1]}\n{\n')
     layout = Layout({"messages": "chat"})
-    (part,) = scan(str(path), None, "jsonl", layout).ranges
+    (part,) = scan(str(path), "jsonl", layout).ranges
     rows = list(read_records(str(path), part, "jsonl", layout))
     found = [getattr(raw.record, "reason", raw.record) for raw in rows]
     assert found == [{"messages": [1]}, "no_messages", "bad_json"]
@@ -148,7 +148,7 @@ def test_such_records_are_rows(tmp_path: Path) -> None:
 def test_token_counts_in_cells(tmp_path: Path, text: str, expected: Any) -> None:
     path = tmp_path / "x.csv"
     path.write_text(f"prompt,response,_text_tokens\nhi,there,{text}\n")
-    (part,) = scan(str(path), None, "csv").ranges
+    (part,) = scan(str(path), "csv").ranges
     ((raw),) = list(read_records(str(path), part, "csv"))
     assert isinstance(raw.record, dict)
     assert raw.record.get("_text_tokens") == expected
@@ -172,7 +172,7 @@ def test_token_counts_in_cells(tmp_path: Path, text: str, expected: Any) -> None
 )
 def test_options_that_mean_nothing(columns: Any, tags: Any, words: str) -> None:
     with pytest.raises(OptionError) as caught:
-        layout_from_options(columns, tags)
+        Layout(columns, tags)
     assert words in str(caught.value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +12,6 @@ TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
 
 BOM = b"\xef\xbb\xbf"
-
-Progress = Callable[[int], None]
-"""Called with the number of bytes just read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +64,7 @@ class RawRecord(NamedTuple):
 class Container(Protocol):
     """A kind of file that holds records. Stateless: what is remembered is remembered by path."""
 
-    def scan(
-        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
-    ) -> ShardScan:
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         """Hash a shard, count its records and find where tasks may start.
 
         Raises:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
-from packidx.records.containers.base import Progress
 
 BLOCK = 1 << 20
 """Bytes read at once where records are looked for one by one."""
@@ -21,29 +20,26 @@ BLOCK = 1 << 20
 class Hashing:
     """Digest and size of the bytes that pass through it."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self) -> None:
         self._hasher = hashlib.sha256()
-        self._progress = progress
         self.nbytes = 0
 
     def add(self, block: bytes) -> None:
         self._hasher.update(block)
         self.nbytes += len(block)
-        if self._progress is not None:
-            self._progress(len(block))
 
     @property
     def sha256(self) -> str:
         return self._hasher.hexdigest()
 
 
-def file_hash(path: str, progress: Progress | None = None) -> Hashing:
+def file_hash(path: str) -> Hashing:
     """The digest of a whole file.
 
     Raises:
         SourceError: it cannot be read.
     """
-    hashing = Hashing(progress)
+    hashing = Hashing()
     for block in file_blocks(path, size=4 << 20):
         hashing.add(block)
     return hashing

@@ -1,14 +1,80 @@
-"""Rows of Arrow tables as records."""
+"""Rows of Arrow tables as records, and files that hold such tables as containers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from packidx.errors import BadRecord
-from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.base import (
+    TASK_BYTES,
+    BrokenFile,
+    RawRecord,
+    RecordRange,
+    ShardScan,
+    group_ranges,
+    too_few,
+)
+from packidx.records.containers.blocks import file_hash
+
+
+class TableFile(Protocol):
+    """A file of tables, opened."""
+
+    @property
+    def nbytes(self) -> list[int]:
+        """Bytes of each row group, or batch, of the file."""
+
+    @property
+    def starts(self) -> list[int]:
+        """Number of the first row of each of these, and of all rows."""
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one of these, some at a time."""
+
+
+class Columnar(ABC):
+    """A kind of file of tables; `start` and `end` of a range are numbers of row groups."""
+
+    @abstractmethod
+    def checked(self, path: str) -> TableFile:
+        """A file, after a look at all that may be wrong with it."""
+
+    @abstractmethod
+    def opened(self, path: str) -> TableFile:
+        """A file that was checked before."""
+
+    @abstractmethod
+    def record(self, path: str, row: int) -> dict[str, Any] | BadRecord:
+        """The record in one row."""
+
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
+        hashing = file_hash(path)
+        file = self.checked(path)
+        ranges = group_ranges(file.starts, file.nbytes, task_bytes)
+        return ShardScan(hashing.nbytes, hashing.sha256, file.starts[-1], ranges)
+
+    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
+        file = self.opened(path)
+        row = record_range.first_row
+        for number in range(record_range.start, min(record_range.end, len(file.nbytes))):
+            for batch in file.batches(number):
+                for record in records_of(batch):
+                    yield RawRecord(row, None, None, record)
+                    row += 1
+        if row != record_range.first_row + record_range.num_records:
+            raise too_few(path, row)
+
+    def read_row(
+        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
+    ) -> dict[str, Any]:
+        record = self.record(path, row)
+        if isinstance(record, BadRecord):
+            raise BadRecord(record.reason, f"{record.detail} ({path}, row {row})")
+        return record
 
 
 def check_names(schema: pa.Schema) -> None:
@@ -77,8 +143,8 @@ def record_at(batch: pa.RecordBatch, number: int) -> dict[str, Any] | BadRecord:
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = without_nulls(row) or {}
-    return {key: value for key, value in found.items() if value is not None}
+    members: dict[str, Any] = without_nulls(row) or {}
+    return {key: value for key, value in members.items() if value is not None}
 
 
 def without_nulls(value: Any) -> Any:

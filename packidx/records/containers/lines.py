@@ -13,7 +13,6 @@ from packidx.io.storage import unreadable
 from packidx.records.containers.base import (
     BOM,
     TASK_BYTES,
-    Progress,
     RawRecord,
     RecordRange,
     ShardScan,
@@ -38,10 +37,8 @@ class Lines:
     def __init__(self, max_record: int = MAX_RECORD) -> None:
         self._max_record = max_record
 
-    def scan(
-        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
-    ) -> ShardScan:
-        hashing = Hashing(progress)
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
+        hashing = Hashing()
         counter = _LineCounter(task_bytes)
         for block in file_blocks(path, size=SCAN_BLOCK):
             hashing.add(block)

@@ -8,6 +8,7 @@ import functools
 import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,19 +16,9 @@ import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord, SourceError
 from packidx.recent import Recent
-from packidx.records.containers.base import (
-    TASK_BYTES,
-    BrokenFile,
-    Progress,
-    RawRecord,
-    RecordRange,
-    ShardScan,
-    broken,
-    group_ranges,
-    too_few,
-)
-from packidx.records.containers.blocks import file_hash, file_version
-from packidx.records.containers.columns import check_names, record_at, records_of
+from packidx.records.containers.base import BrokenFile, broken, too_few
+from packidx.records.containers.blocks import file_version
+from packidx.records.containers.columns import Columnar, check_names, record_at
 
 _BATCH_BYTES = 4 << 20
 _CACHE_BYTES = 32 << 20
@@ -35,78 +26,64 @@ _MAX_BATCH = 1024  # rows
 _ERRORS = (pa.ArrowException, OSError, ValueError, BrokenFile)  # ValueError: names not in UTF-8
 
 
-class Parquet:
-    """A Parquet file."""
+class Parquet(Columnar):
+    """Parquet files."""
 
-    def scan(
-        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
-    ) -> ShardScan:
-        hashing = file_hash(path, progress)
-        groups = _File(path)
-        ranges = group_ranges(groups.starts, groups.nbytes, task_bytes)
-        return ShardScan(hashing.nbytes, hashing.sha256, groups.starts[-1], ranges)
+    def checked(self, path: str) -> _File:
+        return self.opened(path)
 
-    def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
-        file = _File(path)
-        row = record_range.first_row
-        for number in range(record_range.start, min(record_range.end, file.num_groups)):
-            for batch in file.batches(number):
-                for record in records_of(batch):
-                    yield RawRecord(row, None, None, record)
-                    row += 1
-        if row != record_range.first_row + record_range.num_records:
-            raise too_few(path, row)
+    def opened(self, path: str) -> _File:
+        return _opened(path)
 
-    def read_row(
-        self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
-    ) -> dict[str, Any]:
-        record = _cached(path, file_version(path)).record(row)
-        if isinstance(record, BadRecord):
-            raise BadRecord(record.reason, f"{record.detail} ({path}, row {row})")
-        return record
+    def record(self, path: str, row: int) -> dict[str, Any] | BadRecord:
+        return _cached(path, file_version(path)).record(row)
 
 
+@dataclass(frozen=True)
 class _File:
-    """An opened file: where its row groups begin, and their batches.
+    """An opened file: where its row groups begin, and their batches."""
 
-    Raises:
-        SourceError: it is not Parquet, or broken.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        try:
-            # Not read ahead: a row group of images may be larger than memory should grow.
-            self._file = pq.ParquetFile(
-                os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
-                pre_buffer=False,
-                buffer_size=1 << 20,
-                page_checksum_verification=True,
-            )
-            check_names(self._file.schema_arrow)
-        except _ERRORS as error:
-            raise broken(path, "no Parquet file that can be read", error) from None
-        meta = self._file.metadata
-        self.num_groups: int = meta.num_row_groups
-        groups = [meta.row_group(number) for number in range(self.num_groups)]
-        self.nbytes: list[int] = [group.total_byte_size for group in groups]
-        self.starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
+    path: str
+    parquet: pq.ParquetFile
+    nbytes: list[int]
+    starts: list[int]
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """A row group's rows, a few MB at a time."""
         rows = max(1, self.starts[number + 1] - self.starts[number])
         size = max(1, min(_MAX_BATCH, rows * _BATCH_BYTES // max(1, self.nbytes[number])))
         try:
-            yield from self._file.iter_batches(size, row_groups=[number], use_threads=False)
+            yield from self.parquet.iter_batches(size, row_groups=[number], use_threads=False)
         except _ERRORS as error:
             raise broken(self.path, "a Parquet file that is damaged", error) from None
+
+
+def _opened(path: str) -> _File:
+    """
+    Raises:
+        SourceError: it is not Parquet, or broken.
+    """
+    try:
+        # Not read ahead: a row group of images may be larger than memory should grow.
+        file = pq.ParquetFile(
+            os.path.abspath(path),  # of which Arrow takes no part for a home folder or a URL
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            page_checksum_verification=True,
+        )
+        check_names(file.schema_arrow)
+    except _ERRORS as error:
+        raise broken(path, "no Parquet file that can be read", error) from None
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
+    return _File(path, file, [group.total_byte_size for group in groups], starts)
 
 
 class _Rows:
     """Records of one file by row: the batches last read are kept, up to `_CACHE_BYTES`."""
 
-    def __init__(self, path: str) -> None:
-        self._file = _File(path)
+    def __init__(self, file: _File) -> None:
+        self._file = file
         self._kept: Recent[int, pa.RecordBatch] = Recent(_CACHE_BYTES)  # by first row
         self._coming: tuple[int, Iterator[pa.RecordBatch]] = (-1, iter(()))  # (its row, batches)
 
@@ -116,7 +93,7 @@ class _Rows:
                 return record_at(batch, row - start)
         starts = self._file.starts
         number = bisect.bisect_right(starts, row) - 1
-        if row < 0 or number >= self._file.num_groups:
+        if row < 0 or number >= len(self._file.nbytes):
             raise too_few(self._file.path, row)
         at, batches = self._coming
         if not starts[number] < at <= row:
@@ -136,7 +113,7 @@ class _Rows:
 
 @functools.lru_cache(maxsize=4)
 def _cached(path: str, version: tuple[int, str]) -> _Rows:
-    return _Rows(path)
+    return _Rows(_opened(path))
 
 
 atexit.register(_cached.cache_clear)  # while all it needs is still there

@@ -12,7 +12,6 @@ from packidx.errors import SourceError
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
-    Progress,
     RawRecord,
     RecordRange,
     ShardScan,
@@ -35,10 +34,8 @@ class TextContainer:
     def __init__(self, text: Text, codec: str | None = None) -> None:
         self._text, self._codec = text, codec
 
-    def scan(
-        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
-    ) -> ShardScan:
-        hashing = Hashing(progress)
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
+        hashing = Hashing()
         with _named(path):
             self._text.header(text_blocks(path, self._codec))
             cuts: list[tuple[int, int]] = []

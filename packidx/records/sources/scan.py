@@ -23,7 +23,7 @@ def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> li
     scans = []
 
     def scan_one(shard: Shard) -> ShardScan:
-        return scan(shard.path, None, shard.container, shard.layout)
+        return scan(shard.path, shard.container, shard.layout)
 
     threads = storage.THREADS if any(urls.is_url(shard.path) for shard in shards) else workers
     with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:

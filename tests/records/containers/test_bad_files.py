@@ -171,7 +171,7 @@ def test_no_cut_gives_a_shorter_table(kind: str, tmp_path: Path) -> None:
     for size in sorted({*range(0, len(data), max(1, len(data) // 25)), len(data) - 1}):
         path.write_bytes(data[:size])
         with pytest.raises(SourceError) as caught:
-            scan(str(path), None, kind)
+            scan(str(path), kind)
         assert str(path) in str(caught.value)
 
 

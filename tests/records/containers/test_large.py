@@ -40,7 +40,7 @@ def test_a_record_over_the_limit_is_rejected_alone(tmp_path: Path, kind: str) ->
     container: Container = Lines(LIMIT)
     if kind != "jsonl":
         container = TextContainer(JsonArray(LIMIT) if is_array else JsonLines(LIMIT), codec or None)
-    found = container.scan(path, None, 1 << 20)
+    found = container.scan(path, 1 << 20)
     assert found.num_records == 4
     rows = [raw for part in found.ranges for raw in container.read(path, part)]
     assert [raw.row for raw in rows] == [0, 1, 2, 3]

@@ -188,7 +188,7 @@ def test_a_sample_of_twenty_thousand_files(tmp_path: Path) -> None:
     assert (summary.num_samples, summary.num_rejected) == (2, 0)
     row = table(tmp_path / "out")[0]
     assert row["num_images"] == number
-    part = scan(str(path), None, "tar").ranges[0]
+    part = scan(str(path), "tar").ranges[0]
     raws = list(read_records(str(path), part, "tar"))
     found = read_row(str(path), 0, raws[0].offset, raws[0].nbytes, kind="tar")
     assert found["images"] == [data] * number

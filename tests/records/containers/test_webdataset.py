@@ -78,7 +78,7 @@ def loaded(value: Any) -> Any:
 
 
 def everything(path: Path | str) -> list[RawRecord]:
-    result = scan(str(path), None, "tar")
+    result = scan(str(path), "tar")
     rows = [raw for part in result.ranges for raw in read_records(str(path), part, "tar")]
     assert [raw.row for raw in rows] == list(range(result.num_records))
     return [raw._replace(record=loaded(raw.record)) for raw in rows]
@@ -307,7 +307,7 @@ def test_every_member_is_in_one_row(
         patch.setattr(container, "_SCAN_BLOCK", block)
         patch.setattr(ReadAhead.__init__, "__defaults__", (block, block, b""))
         patch.setattr(shards, "TASK_BYTES", task_bytes)
-        ranges = scan(str(path), None, "tar").ranges
+        ranges = scan(str(path), "tar").ranges
         if task_bytes == 1:
             assert len(ranges) == len(expected)
         found = outcomes(path)
@@ -611,7 +611,7 @@ def test_repeated_keys_are_found_far_apart_and_by_every_worker(
     members = [(f"{number % 90}.json", GOOD) for number in range(100)]
     path = put(tmp_path / "x.tar", members)
     monkeypatch.setattr("packidx.records.shards.TASK_BYTES", 3000)
-    assert len(scan(str(path), None, "tar").ranges) == 20
+    assert len(scan(str(path), "tar").ranges) == 20
     monkeypatch.setattr("packidx.estimate.tasks.TASK_BYTES", 3000)
     summary = estimate(path, tmp_path / "out", workers=2)
     assert summary.rejected == {"duplicate_key": 10}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packidx.errors import BadRecord, SourceError
 from packidx.records import shards
 from packidx.records.containers import lines as lines_module
-from packidx.records.shards import read_lines, read_record, scan, short_names
+from packidx.records.shards import read_lines, read_row, scan, short_names
 from packidx.records.sources.find_shards import find_shards
 
 BOM = b"\xef\xbb\xbf"
@@ -156,17 +156,17 @@ def test_read_bad_record(tmp_path: Path, line: bytes, reason: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"{}\n" + line + b'\n{"good": 1}\n')
     with pytest.raises(BadRecord) as caught:
-        read_record(str(path), 3, len(line))
+        read_row(str(path), 0, 3, len(line))
     assert caught.value.reason == reason
     assert str(path) in caught.value.detail
     assert "3" in caught.value.detail
-    assert read_record(str(path), 4 + len(line), 11) == {"good": 1}
+    assert read_row(str(path), 0, 4 + len(line), 11) == {"good": 1}
 
 
 def test_read_record_of_a_missing_or_short_shard(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with pytest.raises(SourceError, match=r"a\.jsonl"):
-        read_record(str(path), 0, 2)
+        read_row(str(path), 0, 0, 2)
     path.write_bytes(b"{}")
     with pytest.raises(SourceError, match="only 1 of the 9 bytes"):
-        read_record(str(path), 1, 9)
+        read_row(str(path), 0, 1, 9)

@@ -66,7 +66,7 @@ def data() -> datasets.Dataset:
 
 
 def rows_of(shard: Shard) -> list[dict[str, Any]]:
-    result = scan(shard.path, None, shard.container, shard.layout)
+    result = scan(shard.path, shard.container, shard.layout)
     found = []
     for part in result.ranges:
         for raw in read_records(shard.path, part, shard.container, shard.layout):
@@ -184,5 +184,5 @@ def test_a_cut_file_of_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) 
     for keep in (len(whole) - 8, len(whole) * 2 // 3, 100, 4):
         Path(shard.path).write_bytes(whole[:keep])
         with pytest.raises(SourceError, match="no Arrow file that can be read"):
-            scan(shard.path, None, shard.container)
+            scan(shard.path, shard.container)
     shutil.rmtree(tmp_path / "chats")

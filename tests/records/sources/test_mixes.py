@@ -40,7 +40,7 @@ def mix(path: Path, value: Any) -> str:
 
 
 def first_record(shard: Shard) -> dict[str, Any]:
-    parts = scan(shard.path, None, shard.container, shard.layout).ranges
+    parts = scan(shard.path, shard.container, shard.layout).ranges
     raw = next(read_records(shard.path, parts[0], shard.container, shard.layout))
     assert isinstance(raw.record, dict)
     return raw.record

@@ -25,7 +25,6 @@ from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.containers.base import (
     TASK_BYTES,
     BrokenFile,
-    Progress,
     RawRecord,
     RecordRange,
     ShardScan,
@@ -39,7 +38,6 @@ from packidx.records.containers.tar.samples import (
     duplicate,
     is_record,
     is_text,
-    nothing,
     record_of,
     samples_of,
 )
@@ -71,23 +69,17 @@ class TarRange(RecordRange):
 class Tar:
     """A WebDataset shard."""
 
-    def scan(
-        self, path: str, progress: Progress | None = None, task_bytes: int = TASK_BYTES
-    ) -> ShardScan:
+    def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing, keys, cuts = Hashing(), _Keys(), _Cuts(task_bytes)
-        passed = progress or nothing
-        nbytes, at = file_version(path)[0], 0
+        nbytes = file_version(path)[0]
         stream = SkippingStream(ReadAhead(path, nbytes, _SCAN_BLOCK), 0, hashing.add)
         last: Sample | None = None
         try:
             for last in samples_of(members(stream, content=is_record, whole=True)):
                 cuts.add(last)
                 keys.add(last.key)
-                passed(last.end - at)
-                at = last.end
         except BrokenFile as error:
             raise _broken(path, error, last) from None
-        passed(nbytes - at)
         ranges = cuts.finish(keys.repeated())
         return ShardScan(nbytes, hashing.sha256, cuts.number, ranges)
 

@@ -71,10 +71,6 @@ def _named(name: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2].lower())
 
 
-def nothing(nbytes: int) -> None:
-    pass
-
-
 def is_record(name: str) -> bool:
     named = _named(name)
     return named is not None and named[1] == RECORD
