@@ -35,7 +35,7 @@ QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 """Of the error distributions in the manifest."""
 
 _CHUNK = 16  # samples per call of a worker
-_COLUMNS = ["sample_id", "source", "shard", "row", "offset", "nbytes", "length", "status"]
+_COLUMNS = ["shard", "sample_id", "row", "offset", "nbytes", "length", "source", "status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class _Chosen:
     row: int
     offset: int | None
     nbytes: int | None
-    estimated: int
+    length: int
+    """As it was estimated."""
 
 
 def calibrate(
@@ -74,24 +75,22 @@ def calibrate(
     """
     chosen = _choose(job, parts, place)
     chunks = [chosen[first : first + _CHUNK] for first in range(0, len(chosen), _CHUNK)]
-    settings = replace(job.settings, cheap=False)
-    actual: list[list[int | None]] = [[] for _ in chunks]
-    done = 0
+    settings, counter = replace(job.settings, cheap=False), job.counter
+    actual: list[int | None] = []
     try:
-        for number, lengths in count_by(
-            workers, encode_chunk, chunks, settings, job.counter, here=settings.build
+        for _, lengths in count_by(
+            workers, encode_chunk, chunks, settings, counter, here=settings.build, in_turn=True
         ):
-            actual[number] = lengths
-            done += len(lengths)
-            progress(done, len(chosen))
+            actual += lengths
+            progress(len(actual), len(chosen))
     except WorkerDied as died:
         raise died.error("encoded samples") from None
-    return _describe(job, parts, chosen, [length for chunk in actual for length in chunk])
+    return _describe(job, parts, chosen, actual)
 
 
 def encode_chunk(chunk: Sequence[_Chosen], counter: RecordCounter) -> list[int | None]:
     """The true lengths; None where a record cannot be encoded."""
-    rows = [_examine(one, counter) for one in chunk]
+    rows = [_examine(sample, counter) for sample in chunk]
     good = [number for number, item in enumerate(rows) if item.error is None]
     counts, good = count_rows(rows, good, counter)
     lengths: list[int | None] = [None] * len(chunk)
@@ -101,54 +100,44 @@ def encode_chunk(chunk: Sequence[_Chosen], counter: RecordCounter) -> list[int |
     return lengths
 
 
-def _examine(one: _Chosen, counter: RecordCounter) -> ExaminedRecord:
-    shard = one.shard
+def _examine(sample: _Chosen, counter: RecordCounter) -> ExaminedRecord:
+    shard, located = sample.shard, (sample.row, sample.offset, sample.nbytes)
     record: dict[str, Any] | BadRecord
     try:
-        record = read_row(
-            shard.path, one.row, one.offset, one.nbytes, kind=shard.container, layout=shard.layout
-        )
+        record = read_row(shard.path, *located, kind=shard.container, layout=shard.layout)
     except BadRecord as error:
         record = error
-    return examine(
-        RawRecord(one.row, one.offset, one.nbytes, record), shard, one.sample_id, counter
-    )
+    return examine(RawRecord(*located, record), shard, sample.sample_id, counter)
 
 
 def _choose(job: EstimateJob, parts: Sequence[Part], place: Place) -> list[_Chosen]:
     """The samples, in order of `sample_id`; part by part, so that one part is in memory."""
-    usable = [_usable(part) for part in parts]
-    totals = list(_totals(job, parts).values())
-    names = list(_totals(job, parts))
+    totals = _totals(job, parts)
+    quotas = _quotas(list(totals.values()), job.calibrate)
     ranks = {
         name: _draw(total, quota, derive_key(job.settings.seed, "calibrate", name))
-        for name, total, quota in zip(names, totals, _quotas(totals, job.calibrate), strict=True)
+        for (name, total), quota in zip(totals.items(), quotas, strict=True)
     }
     shards = shard_contexts(job)
-    before = dict.fromkeys(names, 0)
+    before = dict.fromkeys(totals, 0)
     chosen: list[_Chosen] = []
-    for part, counts in zip(parts, usable, strict=True):
+    for part in parts:
         wanted: dict[str, Int64s] = {}
-        for name, count in counts.items():
+        for name, sums in part.sources.items():
             here = ranks[name] - before[name]
-            wanted[name] = here[(here >= 0) & (here < count)]
-            before[name] += count
-        if any(len(found) for found in wanted.values()):
+            wanted[name] = here[(here >= 0) & (here < sums.num_usable)]
+            before[name] += sums.num_usable
+        if any(map(len, wanted.values())):
             chosen += _locate(os.path.join(place.table, part.path), wanted, shards)
     return chosen
 
 
-def _usable(part: Part) -> dict[str, int]:
-    """Rows of a part that are not rejected, by source."""
-    return {name: sums.num_samples - sums.num_rejected for name, sums in part.sources.items()}
-
-
 def _totals(job: EstimateJob, parts: Sequence[Part]) -> dict[str, int]:
-    """The same of the table, its sources in order."""
+    """Rows of the table that are not rejected, by source, in order."""
     totals = {shard.source: 0 for shard in job.shards}
     for part in parts:
-        for name, count in _usable(part).items():
-            totals[name] += count
+        for name, sums in part.sources.items():
+            totals[name] += sums.num_usable
     return totals
 
 
@@ -158,18 +147,8 @@ def _locate(path: str, wanted: dict[str, Int64s], shards: Sequence[ShardContext]
     sources = np.array(table.column("source").to_pylist(), object)
     usable = np.array(pa.compute.equal(table.column("status"), "ok"))
     picked = [np.flatnonzero(usable & (sources == name))[at] for name, at in wanted.items()]
-    rows = table.take(np.sort(np.concatenate(picked))).to_pylist()
-    return [
-        _Chosen(
-            shards[row["shard"]],
-            row["sample_id"],
-            row["row"],
-            row["offset"],
-            row["nbytes"],
-            row["length"],
-        )
-        for row in rows
-    ]
+    rows = table.select(_COLUMNS[:-2]).take(np.sort(np.concatenate(picked))).to_pylist()
+    return [_Chosen(shards[row.pop("shard")], **row) for row in rows]
 
 
 def _quotas(totals: Sequence[int], wanted: int) -> list[int]:
@@ -209,9 +188,9 @@ def _describe(
     sources = []
     for name, usable in _totals(job, parts).items():
         mine = [
-            (one.estimated, length)
-            for one, length in zip(chosen, actual, strict=True)
-            if one.shard.source == name
+            (sample.length, length)
+            for sample, length in zip(chosen, actual, strict=True)
+            if sample.shard.source == name
         ]
         pairs = sorted((guess, length) for guess, length in mine if length is not None)
         failed = len(mine) - len(pairs)

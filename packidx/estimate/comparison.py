@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from packidx import digests
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import ShardContext, raw_records
+from packidx.estimate.examine import ShardContext, raw_records, spread_ranges
 from packidx.io import cache, files, urls
 from packidx.io.storage import unreadable
 from packidx.processor.compared import Compared
@@ -135,20 +135,15 @@ def _talks(
     counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> list[Conversation]:
     """Some of the data's records from all over it, images opened; none from object stores."""
-    ranges = [
-        (shard, record_range)
-        for shard, scan in zip(shards, scans, strict=True)
-        for record_range in scan.ranges
-        if not urls.is_url(shard.path)
-    ]
-    step = max(1, -(-len(ranges) // _NUM_RANGES))
-    found: dict[bool, list[Conversation]] = {True: [], False: []}
-    for shard, record_range in ranges[::step]:
+    local = [pair for pair in zip(shards, scans, strict=True) if not urls.is_url(pair[0].path)]
+    here = [shard for shard, _ in local], [scan for _, scan in local]
+    images: list[Conversation] = []
+    texts: list[Conversation] = []
+    for shard, record_range in spread_ranges(*here, _NUM_RANGES):
         for raw in itertools.islice(raw_records(shard, record_range), _PER_RANGE):
             talk = _opened(raw, shard, counter)
             if talk is not None:
-                found[bool(talk.media)].append(talk)
-    images, texts = (found[kind] for kind in (True, False))
+                (images if talk.media else texts).append(talk)
     num_images = min(len(images), max(NUM_RECORDS // 2, NUM_RECORDS - len(texts)))
     return images[:num_images] + texts[: NUM_RECORDS - num_images]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -94,39 +95,40 @@ def _begun(
     if isinstance(raw.record, BadRecord):
         item.key, item.error = raw.key, raw.record
         return item
-    try:
+    with _errors_kept(item):
         item.key = record_key(raw.record) if raw.key is None else raw.key
         if counter.opens_media:
             _examine_opened(item, raw.record, shard, counter)
         else:
             item.conversation = parse(raw.record)
-            item.waits = any(is_remote(one, shard.root) for one in item.conversation.media)
+            item.waits = any(is_remote(medium, shard.root) for medium in item.conversation.media)
             if not item.waits:
                 _look(item, shard)
-    except BadRecord as error:
-        item.conversation, item.error = None, error
-    except RecursionError as error:
-        item.error = _too_large(error)
-    except MemoryError:
-        raise _at(item, OUT_OF_MEMORY) from None
     return item
 
 
 def _look(item: ExaminedRecord, shard: ShardContext) -> None:
     """Find out the sizes of a record's media."""
     item.waits = False
-    conversation = item.conversation
-    if conversation is None:
+    if item.conversation is None:
         return
-    try:
-        item.infos = tuple(_info(medium, shard) for medium in conversation.media)
-        if any(not isinstance(medium.ref, str) for medium in conversation.media):
+    with _errors_kept(item):
+        item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
+        if any(not isinstance(medium.ref, str) for medium in item.conversation.media):
             # Content of files: a batch must not hold that of all its records.
-            item.conversation = without_references(conversation)
+            item.conversation = without_references(item.conversation)
+
+
+@contextlib.contextmanager
+def _errors_kept(item: ExaminedRecord) -> Iterator[None]:
+    """What is wrong with a record is kept in it; memory that ran out is no record's error."""
+    try:
+        yield
     except BadRecord as error:
         item.conversation, item.error = None, error
     except RecursionError as error:
-        item.error = _too_large(error)
+        text = f"the record is too large: {type(error).__name__}"
+        item.conversation, item.error = None, BadRecord("bad_record", text)
     except MemoryError:
         raise _at(item, OUT_OF_MEMORY) from None
 
@@ -149,10 +151,6 @@ def _examine_opened(
         item.conversation = without_references(item.conversation)
 
 
-def _too_large(error: Exception) -> BadRecord:
-    return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
-
-
 def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     if medium.tokens is not None and not shard.sized:
         check_reference(medium, shard.root)
@@ -161,6 +159,15 @@ def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
         return media_info(medium, shard.root)
     size = media_size(medium, shard.root)
     return None if size is None else MediaInfo(*size)
+
+
+def spread_ranges(
+    contexts: Sequence[ShardContext], scans: Sequence[shards.ShardScan], most: int
+) -> list[tuple[ShardContext, shards.RecordRange]]:
+    """At most so many ranges, from all over the shards."""
+    pairs = zip(contexts, scans, strict=True)
+    ranges = [(shard, record_range) for shard, scan in pairs for record_range in scan.ranges]
+    return ranges[:: max(1, -(-len(ranges) // most))]
 
 
 def count_rows(

@@ -8,7 +8,7 @@ from typing import Any
 
 from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import ShardContext, examine, raw_records
+from packidx.estimate.examine import ShardContext, examine, raw_records, spread_ranges
 from packidx.processor.text.backends import choose_backend
 from packidx.records.shards import RecordRange, ShardScan
 
@@ -43,22 +43,15 @@ def _texts(
     counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> Iterator[str]:
     """What is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
-    ranges = [
-        (shard, record_range)
-        for shard, scan in zip(shards, scans, strict=True)
-        for record_range in scan.ranges
-    ]
-    step = max(1, -(-len(ranges) // _NUM_RANGES))
-    chosen = ranges[::step]
-    for shard, record_range in chosen:
-        yield from _range_texts(counter, shard, record_range, -(-NUM_TEXTS // len(chosen)))
+    ranges = spread_ranges(shards, scans, _NUM_RANGES)
+    for shard, record_range in ranges:
+        yield from _range_texts(counter, shard, record_range, -(-NUM_TEXTS // len(ranges)))
 
 
 def _range_texts(
     counter: RecordCounter, shard: ShardContext, record_range: RecordRange, limit: int
 ) -> Iterator[str]:
-    records = raw_records(shard, record_range)
-    for raw in itertools.islice(records, limit):
+    for raw in itertools.islice(raw_records(shard, record_range), limit):
         item = examine(raw, shard, 0, counter)
         if item.error is not None or item.conversation is None or item.conversation.input_ids:
             continue

@@ -43,6 +43,10 @@ class SourceSums:
     def num_rejected(self) -> int:
         return sum(self.rejected.values())
 
+    @property
+    def num_usable(self) -> int:
+        return self.num_samples - self.num_rejected
+
     def plus(self, other: SourceSums) -> SourceSums:
         """The rows of both."""
         return SourceSums(

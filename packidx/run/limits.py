@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
 
 from packidx.errors import OptionError
 
@@ -49,22 +49,10 @@ def cpu_quota(own: str, root: str) -> float | None:
         own: what ``/proc/PID/cgroup`` says of the process.
         root: where control groups are mounted.
     """
-    quotas = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            found = (_quota(f"{root}{group}/cpu.max") for group in _upwards(path))
-        elif "cpu" in controllers.split(","):
-            named = f"{root}/{controllers}"
-            mounted = named if os.path.isdir(named) else f"{root}/cpu"
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            found = (
-                _quota(*(f"{mounted}{group}/{name}" for name in names)) for group in _upwards(path)
-            )
-        else:
-            continue
-        quotas += [quota for quota in found if quota is not None]
-    return min(quotas, default=None)
+    old = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    stated = _stated(own, root, "cpu", ("cpu.max",), old)
+    quotas = [numbers[0] / numbers[1] for numbers in stated if len(numbers) == 2]
+    return min((quota for quota in quotas if quota > 0), default=None)
 
 
 def memory_limit() -> int | None:
@@ -82,38 +70,38 @@ def memory_quota(own: str, root: str) -> int | None:
     Args:
         own, root: as of `cpu_quota`.
     """
-    limits = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            files = [f"{root}{group}/memory.max" for group in _upwards(path)]
-        elif "memory" in controllers.split(","):
-            named = f"{root}/memory"
-            files = [f"{named}{group}/memory.limit_in_bytes" for group in _upwards(path)]
-        else:
-            continue
-        for name in files:
-            with contextlib.suppress(OSError, ValueError), open(name) as file:  # "max": no number
-                limits.append(int(file.read()))
-    limit = min(limits, default=_NO_LIMIT)
+    stated = _stated(own, root, "memory", ("memory.max",), ("memory.limit_in_bytes",))
+    limit = min((numbers[0] for numbers in stated if numbers), default=_NO_LIMIT)
     return limit if limit < _NO_LIMIT else None
 
 
-def _upwards(path: str) -> Iterator[str]:
-    """A group and those that it is in; in a container, the root is the container's own."""
-    group = PurePosixPath(path)
-    for each in (group, *group.parents):
-        yield "" if str(each) == "/" else str(each)
+def _stated(
+    own: str, root: str, controller: str, files: Sequence[str], old_files: Sequence[str]
+) -> Iterator[list[int]]:
+    """What a controller's files say, of the process's groups and those that they are in.
+
+    Args:
+        own, root: as of `cpu_quota`.
+        controller: its name.
+        files, old_files: that say it together, in version 2 and in version 1 of control groups.
+
+    Yields:
+        their numbers; none where there is no limit or no such group.
+    """
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mounts = (f"{root}/{controllers}", f"{root}/{controller}") if controllers else (root,)
+        mount = next(filter(os.path.isdir, mounts), mounts[-1])
+        for group in (PurePosixPath(path), *PurePosixPath(path).parents):
+            names = old_files if controllers else files
+            yield _numbers([os.path.join(mount, str(group).lstrip("/"), name) for name in names])
 
 
-def _quota(*files: str) -> float | None:
-    """Quota over period, in one file or in two; None where there is none or no such group."""
-    words: list[str] = []
+def _numbers(files: Sequence[str]) -> list[int]:
+    """All numbers in some files, if there are nothing but numbers: ``max`` is none."""
     try:
-        for name in files:
-            with open(name) as file:
-                words += file.read().split()
-        quota, period = int(words[0]), int(words[1])
-    except (OSError, ValueError, IndexError):  # "max" is no number
-        return None
-    return quota / period if quota > 0 and period > 0 else None
+        return [int(word) for name in files for word in Path(name).read_text().split()]
+    except (OSError, ValueError):
+        return []
