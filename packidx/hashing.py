@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.arrays import Int64s, Uint64s
+from packidx.arrays import Bools, Int64s, Uint64s
 
 NULL_HASH = 0
 """What stands for the hash of a null string."""
@@ -32,12 +32,8 @@ _LITTLE = np.dtype("<u8")
 _MASK64 = (1 << 64) - 1
 
 
-def mix64(values: Uint64s) -> Uint64s:
-    """splitmix64 of each value, uint64 [n]."""
-    return hash_ints(values.view(np.int64), 0)
-
-
-def _mix(values: Uint64s) -> Uint64s:
+def splitmix64s(values: Uint64s) -> Uint64s:
+    """`splitmix64` of each value, uint64 [n]."""
     x = values + np.uint64(0x9E3779B97F4A7C15)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -57,7 +53,7 @@ def hash_ints(values: NDArray[np.integer], key: int) -> Uint64s:
     out = np.empty(len(values), np.uint64)
     for first in range(0, len(values), _BLOCK):
         block = values[first : first + _BLOCK].astype(np.int64).view(np.uint64)
-        out[first : first + _BLOCK] = _mix(block ^ np.uint64(key))
+        out[first : first + _BLOCK] = splitmix64s(block ^ np.uint64(key))
     return out
 
 
@@ -134,11 +130,11 @@ def _hash_block(data: NDArray[np.uint8], offsets: Int64s) -> Uint64s:
     has_tail = sizes % 8 != 0
     tail_bits = (8 * (sizes[has_tail] % 8)).astype(np.uint64)
     words[ends[has_tail] - 1] &= (np.uint64(1) << tail_bits) - np.uint64(1)
-    mixed = _mix(words ^ _mix((number + 1).astype(np.uint64)))
+    mixed = splitmix64s(words ^ splitmix64s((number + 1).astype(np.uint64)))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
     total = sums[ends] - sums[ends - num_words]
-    total += _mix(sizes.astype(np.uint64) ^ np.uint64(splitmix64(0)))
-    return _mix(total)
+    total += splitmix64s(sizes.astype(np.uint64) ^ np.uint64(splitmix64(0)))
+    return splitmix64s(total)
 
 
 def splitmix64(state: int) -> int:
@@ -159,15 +155,7 @@ def derive_key(*parts: int | str) -> int:
     return key
 
 
-def splitmix64s(state: Uint64s) -> Uint64s:
-    """`packidx.hashing.splitmix64` of each element."""
-    z = state + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def below(hashes: Uint64s, share: Fraction) -> NDArray[np.bool_]:
+def below(hashes: Uint64s, share: Fraction) -> Bools:
     """Whether hash < share * 2^64, bool [n].
 
     Args:
@@ -177,5 +165,4 @@ def below(hashes: Uint64s, share: Fraction) -> NDArray[np.bool_]:
     threshold = -(-(share.numerator << 64) // share.denominator)  # rounded up: hashes are integers
     if threshold >> 64:
         return np.ones(len(hashes), bool)
-    found: NDArray[np.bool_] = hashes < np.uint64(threshold)
-    return found
+    return np.less(hashes, np.uint64(threshold))

@@ -8,11 +8,11 @@ in MurmurHash3's finaliser (Appleby, 2011), keyed by splitmix64 (Steele et al., 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Uint64s, Uints
+from packidx.arrays import Int64s, Ints, Uint64s, Uints
 from packidx.hashing import splitmix64, splitmix64s
 
 _ROUNDS = 4
@@ -26,61 +26,74 @@ _MIN_BITS = 6
 _KEYED_ROUNDS = 6
 
 
-class BijectiveMix:
-    """A keyed permutation of the integers below 2^bits.
+@dataclass(frozen=True, slots=True)
+class KeyedPermutation:
+    """A keyed permutation of the integers below 2^bits; `keyed` makes one."""
 
-    Args:
-        bits: domain size in bits, 1 to 63.
-        key: any 64-bit integer (see `derive_key`).
-    """
+    kind: type[np.uint32] | type[np.uint64]
+    mask: np.unsignedinteger
+    shift: np.unsignedinteger
+    adds: list[np.unsignedinteger]
+    muls: list[np.unsignedinteger]
+    inverses: list[np.unsignedinteger]
 
-    def __init__(self, bits: int, key: int) -> None:
-        self.bits = max(1, bits)
-        mask = (1 << self.bits) - 1
+    @classmethod
+    def keyed(cls, bits: int, key: int) -> KeyedPermutation:
+        """The permutation of a key.
+
+        Args:
+            bits: domain size in bits, 1 to 63.
+            key: any 64-bit integer (see `derive_key`).
+        """
+        mask = (1 << bits) - 1
         # What overflows is masked away, so 32 bits give the same values, three times faster.
-        kind = self._kind = np.uint32 if self.bits <= 32 else np.uint64
-        self._mask = kind(mask)
-        # A shift of at least half the bits makes x ^ (x >> shift) its own inverse.
-        self._shift = kind((self.bits + 1) // 2)
+        kind: type[np.uint32] | type[np.uint64] = np.uint32 if bits <= 32 else np.uint64
         keys = [splitmix64(key ^ splitmix64(round_)) for round_ in range(2 * _ROUNDS)]
-        self._adds = [kind(word & mask) for word in keys[:_ROUNDS]]
-        self._muls = [kind((word | 1) & mask) for word in keys[_ROUNDS:]]
-        self._inverses = [kind(pow(int(mul), -1, mask + 1)) for mul in self._muls]
+        muls = [(word | 1) & mask for word in keys[_ROUNDS:]]
+        return cls(
+            kind,
+            kind(mask),
+            # A shift of at least half the bits makes x ^ (x >> shift) its own inverse.
+            kind((bits + 1) // 2),
+            [kind(word & mask) for word in keys[:_ROUNDS]],
+            [kind(mul) for mul in muls],
+            [kind(pow(mul, -1, mask + 1)) for mul in muls],
+        )
 
-    def forward(self, values: NDArray[np.integer]) -> Uints:
+    def forward(self, values: Ints) -> Uints:
         """The permuted values, same shape: uint32 of a domain of up to 32 bits, else uint64."""
-        x: Uints = values.astype(self._kind)
-        for add, mul in zip(self._adds, self._muls, strict=True):
+        x: Uints = values.astype(self.kind)
+        for add, mul in zip(self.adds, self.muls, strict=True):
             x += add
             x *= mul
-            x &= self._mask
-            x ^= x >> self._shift
+            x &= self.mask
+            x ^= x >> self.shift
         return x
 
-    def inverse(self, values: NDArray[np.integer]) -> Uints:
+    def inverse(self, values: Ints) -> Uints:
         """The inputs whose `forward` is `values`, in the type that `forward` has."""
-        x: Uints = values.astype(self._kind)
-        for add, mul in zip(self._adds[::-1], self._inverses[::-1], strict=True):
-            x ^= x >> self._shift
+        x: Uints = values.astype(self.kind)
+        for add, mul in zip(self.adds[::-1], self.inverses[::-1], strict=True):
+            x ^= x >> self.shift
             x *= mul
             x -= add
-            x &= self._mask
+            x &= self.mask
         return x
 
 
-def permutation(count: int, key: int) -> NDArray[np.int64]:
-    """A seeded permutation of ``arange(count)``: the inputs in the order of their mixed values."""
+def permutation(count: int, key: int) -> Int64s:
+    """A seeded permutation of ``arange(count)``: the inputs in the order of what each becomes."""
     blocks = [block.astype(np.int64) for block in permuted(count, key, max(count, 1))]
     return np.concatenate([*blocks, np.empty(0, np.int64)])
 
 
-def permuted(count: int, key: int, size: int) -> Iterator[NDArray[np.integer]]:
+def permuted(count: int, key: int, size: int) -> Iterator[Ints]:
     """`permutation` in blocks of `size`, the last one shorter; int32 where that holds `count`."""
     bits = max(1, (count - 1).bit_length())
-    mix = BijectiveMix(bits, key)
+    mix = KeyedPermutation.keyed(bits, key)
     kind: type[np.int32] | type[np.int64] = np.int32 if bits < 32 else np.int64
     left, done = count, 0
-    block: NDArray[np.integer] = np.empty(min(size, left), kind)
+    block: Ints = np.empty(min(size, left), kind)
     for start in range(0, 1 << bits, _CHUNK):  # in the processor's cache it is five times faster
         inputs = mix.inverse(np.arange(start, min(start + _CHUNK, 1 << bits)))
         if count < 1 << bits:

@@ -1,4 +1,4 @@
-"""The bijective mix: a permutation, reversible, the same everywhere, and well mixed."""
+"""The keyed permutation: a permutation, reversible, the same everywhere, and well mixed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.hashing import derive_key, splitmix64
-from packidx.permutation import BijectiveMix, permutation
+from packidx.permutation import KeyedPermutation, permutation
 
 
 @given(st.integers(1, 63), st.integers(0, 2**64 - 1), st.data())
 def test_inverse_undoes_forward(bits: int, key: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.integers(0, (1 << bits) - 1), min_size=1, max_size=50))
     array = np.array(values, np.uint64)
-    mix = BijectiveMix(bits, key)
+    mix = KeyedPermutation.keyed(bits, key)
     mixed = mix.forward(array)
     assert mixed.max() < 1 << bits
     assert np.array_equal(mix.inverse(mixed), array)
@@ -23,7 +23,7 @@ def test_inverse_undoes_forward(bits: int, key: int, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 7, 12])
 def test_every_value_is_hit_once(bits: int) -> None:
-    mixed = BijectiveMix(bits, 5).forward(np.arange(1 << bits))
+    mixed = KeyedPermutation.keyed(bits, 5).forward(np.arange(1 << bits))
     assert sorted(mixed.tolist()) == list(range(1 << bits))
 
 

@@ -27,7 +27,7 @@ from packidx.estimate.processes import count_by
 from packidx.hashing import derive_key
 from packidx.io.output_folder import Place
 from packidx.lengths.parts import Part
-from packidx.permutation import BijectiveMix
+from packidx.permutation import KeyedPermutation
 from packidx.records.shards import RawRecord, read_row
 from packidx.run.workers import WorkerDied, Workers
 
@@ -169,8 +169,9 @@ def _quotas(totals: Sequence[int], wanted: int) -> list[int]:
 
 def _draw(total: int, count: int, key: int) -> Int64s:
     """`count` different numbers below `total`, at random; needs memory for these alone."""
-    mix = BijectiveMix(max(1, (total - 1).bit_length()), key)
-    size = 1 << mix.bits
+    bits = max(1, (total - 1).bit_length())
+    mix = KeyedPermutation.keyed(bits, key)
+    size = 1 << bits
     found = mix.inverse(np.arange(min(size, 4 * count + 64), dtype=np.uint64)).astype(np.int64)
     found = found[found < total]
     if len(found) < count:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
 from packidx.pack.runs import PackRuns
-from packidx.permutation import BijectiveMix, permutation, permuted
+from packidx.permutation import KeyedPermutation, permutation, permuted
 
 _SORTED = 1 << 20  # items sorted at a time
 _CHUNK = 1 << 16  # slots dealt at a time: they stay in the processor's cache
@@ -108,7 +108,11 @@ def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
     groups = -(-len(lengths) // size)
     rank = np.zeros(groups * size, np.uint16)
     np.subtract(longest, lengths, out=rank[: len(lengths)], casting="unsafe")
-    turn = BijectiveMix(32, derive_key(key, "turn")).forward(np.arange(groups)).astype(np.int32)
+    turn = (
+        KeyedPermutation.keyed(32, derive_key(key, "turn"))
+        .forward(np.arange(groups))
+        .astype(np.int32)
+    )
     turn &= size - 1
     starts = np.arange(0, len(rank), size, dtype=np.int32)
     blocks, counts = [], []
@@ -207,10 +211,10 @@ def _sums(runs: PackRuns, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     return total(np.ones_like(lengths)), total(lengths), total(lengths * lengths)
 
 
-def from_packs(pack: Int64s, lengths: NDArray[np.integer], key: int) -> Slots:
-    """Slots of items whose packs are known, ``pack`` int64 [n], dense from 0: longest first."""
+def from_packs(pack: Ints, lengths: NDArray[np.integer], key: int) -> Slots:
+    """Slots of items whose packs are known, ``pack`` int [n], dense from 0: longest first."""
     item = deal_order(lengths, key)
-    of_slot = pack[item].astype(np.int32)
+    of_slot = pack[item].astype(np.int32, copy=False)
     num_packs = int(pack.max(initial=-1)) + 1
     by_pack = np.argsort(of_slot, kind="stable")
     sizes = np.bincount(of_slot, minlength=num_packs)

@@ -1,15 +1,15 @@
-"""Strategies behind one interface: sizes and limits in, places and a lower bound out."""
+"""Strategies behind one interface: sizes and limits in, slots and a lower bound out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from operator import itemgetter
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.arrays import Int64s
+from packidx.arrays import Int32s, Int64s
 from packidx.errors import OptionError
 from packidx.hashing import derive_key
 from packidx.pack.bounds import lower_bound
@@ -22,6 +22,7 @@ from packidx.pack.strategies.best_fit import best_fit_decreasing
 from packidx.pack.strategies.caps.bounds import joint_bound
 from packidx.pack.strategies.caps.capped import capped
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
+from packidx.pack.strategies.lp.column_generation import linear_plan
 from packidx.pack.strategies.worst_fit import worst_fit_decreasing
 
 # Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
@@ -58,21 +59,82 @@ class Problem:
         return Problem(self.lengths[items], self.capacity, caps, cost)
 
 
+class Solution(Protocol):
+    """How one problem is packed: plain data, so that it can be kept and sent."""
+
+    @property
+    def strategy(self) -> str:
+        """The rule that was taken."""
+
+    @property
+    def bound(self) -> tuple[int, str]:
+        """Packs that no plan can go below, and the name of the proof."""
+
+    def num_packs(self, key: int) -> int | None:
+        """Packs of a composition, where they are known before its items are dealt out."""
+
+    def slots(self, problem: Problem, key: int) -> Slots:
+        """The items' slots; another key is another composition of the same packs."""
+
+
 @dataclass(frozen=True, slots=True)
-class Solution:
-    """How one problem is packed.
+class CountSolution:
+    """Packs of the strategies that work on counts; `is_even` where vision costs are dealt out."""
+
+    strategy: str
+    bound: tuple[int, str]
+    runs: PackRuns
+    is_even: bool = False
+
+    def num_packs(self, key: int) -> int:
+        return self.runs.total_packs
+
+    def slots(self, problem: Problem, key: int) -> Slots:
+        slots = deal_into(self.runs, problem.lengths, key)
+        return _evened(problem, slots, key) if self.is_even else slots
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSolution:
+    """The pack of every item, int32 [n], the same whatever the key."""
+
+    strategy: str
+    bound: tuple[int, str]
+    pack: Int32s
+
+    def num_packs(self, key: int) -> int:
+        return int(self.pack.max(initial=-1)) + 1
+
+    def slots(self, problem: Problem, key: int) -> Slots:
+        return from_packs(self.pack, problem.lengths, key)
+
+
+@dataclass(frozen=True, slots=True)
+class CappedSolution:
+    """The plan for tokens alone, made to keep the caps in each composition anew.
 
     Attributes:
-        strategy: the rule that was taken.
-        bound: packs that no plan can go below, and the name of the proof.
-        slots: key -> places of the items; another key is another composition of the same packs.
-        num_packs: packs, where they are known before the items are placed.
+        tokens: the plan for tokens alone.
+        key: of the composition that is solved already.
+        pack: int32 [n], its packs; None where those of `tokens` keep the caps.
     """
 
     strategy: str
     bound: tuple[int, str]
-    slots: Callable[[int], Slots]
-    num_packs: int | None = None
+    tokens: CountSolution
+    key: int
+    pack: Int32s | None
+
+    def num_packs(self, key: int) -> int | None:
+        if key != self.key:
+            return None
+        return self.tokens.num_packs(key) if self.pack is None else int(self.pack.max()) + 1
+
+    def slots(self, problem: Problem, key: int) -> Slots:
+        pack = self.pack if key == self.key else _keep_caps(problem, self.tokens, key)[1]
+        if pack is None:
+            return self.tokens.slots(problem, key)
+        return from_packs(pack, problem.lengths, key)
 
 
 def solve(problem: Problem, strategy: str, key: int) -> Solution:
@@ -95,85 +157,68 @@ def bound_of(problem: Problem) -> tuple[int, str]:
     return lower_bound(Histogram.of(problem.lengths), problem.capacity)
 
 
-def _on_counts(problem: Problem, strategy: str) -> Solution:
-    histogram = Histogram.of(problem.lengths)
-    capacity = problem.capacity
+def _on_counts(problem: Problem, strategy: str) -> CountSolution:
+    histogram, capacity = Histogram.of(problem.lengths), problem.capacity
     bound = lower_bound(histogram, capacity)
-    name, runs = strategy, None
     if strategy == "knapsack":
-        runs = worst_fit_decreasing(histogram, capacity)
-    elif strategy == "balanced":
+        return CountSolution(strategy, bound, worst_fit_decreasing(histogram, capacity))
+    if strategy == "balanced":
         runs = balanced(histogram, capacity)
-    elif strategy == "lp":
-        runs, bound = _linear(histogram, capacity, bound)
-    else:
-        name, runs = "bfd", best_fit_decreasing(histogram, capacity)
-    if strategy == "auto" and runs is not None:
-        name, runs, bound = _better(histogram, capacity, runs, bound)
-    if runs is None:
-        raise OptionError(f"strategy {strategy} found no plan: use auto")
-    chosen = runs
-
-    def slots(key: int) -> Slots:
-        found = deal_into(chosen, problem.lengths, key)
-        return _evened(problem, found, key) if name == "balanced" else found
-
-    return Solution(name, bound, slots, chosen.total_packs)
+        if runs is None:
+            raise OptionError(f"strategy {strategy} found no plan: use auto")
+        return CountSolution(strategy, bound, runs, is_even=True)
+    if strategy == "lp":
+        return _linear(histogram, capacity, bound)
+    best_fit = CountSolution("bfd", bound, best_fit_decreasing(histogram, capacity))
+    return _better(histogram, capacity, best_fit) if strategy == "auto" else best_fit
 
 
-def _better(
-    histogram: Histogram, capacity: int, runs: PackRuns, bound: tuple[int, str]
-) -> tuple[str, PackRuns, tuple[int, str]]:
+def _better(histogram: Histogram, capacity: int, best_fit: CountSolution) -> CountSolution:
     """What `auto` takes instead of best fit."""
-    name, plain = "bfd", runs
-    gap = runs.total_packs - bound[0]
-    if gap > max(1, LP_GAP * bound[0]):
-        linear, bound = _linear(histogram, capacity, bound, runs.total_packs)
-        if linear.total_packs < runs.total_packs:
-            name, runs = "lp", linear
-    composed = balanced(histogram, capacity, runs.total_packs, plain)
-    if composed is not None and composed is not plain:
-        name, runs = "balanced", composed
-    return name, runs, bound
+    solution, plain = best_fit, best_fit.runs
+    if plain.total_packs - best_fit.bound[0] > max(1, LP_GAP * best_fit.bound[0]):
+        linear = _linear(histogram, capacity, best_fit.bound, plain.total_packs)
+        is_fewer = linear.runs.total_packs < plain.total_packs
+        solution = linear if is_fewer else replace(best_fit, bound=linear.bound)
+    runs = balanced(histogram, capacity, solution.runs.total_packs, plain)
+    if runs is None or runs is plain:
+        return solution
+    return CountSolution("balanced", solution.bound, runs, is_even=True)
 
 
 def _linear(
     histogram: Histogram, capacity: int, bound: tuple[int, str], target: int | None = None
-) -> tuple[PackRuns, tuple[int, str]]:
-    from packidx.pack.strategies.lp.column_generation import linear_plan
-
-    found = linear_plan(histogram, capacity, target=target)
-    return found.runs, max(bound, (found.bound, "LP"), key=lambda one: one[0])
+) -> CountSolution:
+    plan = linear_plan(histogram, capacity, target=target)
+    return CountSolution("lp", max(bound, (plan.bound, "LP"), key=itemgetter(0)), plan.runs)
 
 
-def _capped(problem: Problem, strategy: str, key: int) -> Solution:
+def _capped(problem: Problem, strategy: str, key: int) -> CappedSolution:
     """The plan for tokens alone where it keeps the caps, else one for all limits at once."""
-    sizes, limits, _ = problem.sizes()
     tokens = _on_counts(replace(problem, caps={}), strategy)
-
-    @lru_cache(maxsize=1)
-    def plan(key: int) -> tuple[str, Slots]:
-        start = tokens.slots(key)
-        packs = np.empty(len(sizes), np.int64)
-        packs[start.item] = start.pack
-        name, found = capped(sizes, limits, key, packs)
-        if name == "tokens":
-            return tokens.strategy, start
-        return f"capped by {name}", from_packs(found, problem.lengths, key)
-
-    name, first = plan(key)
-    return Solution(name, bound_of(problem), lambda key: plan(key)[1], first.num_packs)
+    name, pack = _keep_caps(problem, tokens, key)
+    strategy = tokens.strategy if pack is None else f"capped by {name}"
+    return CappedSolution(strategy, bound_of(problem), tokens, key, pack)
 
 
-def _item_by_item(problem: Problem, name: str, window: int) -> Solution:
+def _keep_caps(problem: Problem, tokens: CountSolution, key: int) -> tuple[str, Int32s | None]:
+    """How the composition `key` of `tokens` was changed, and its packs; None: not at all."""
+    sizes, limits, _ = problem.sizes()
+    start = tokens.slots(problem, key)
+    packs = np.empty(len(sizes), np.int64)
+    packs[start.item] = start.pack
+    name, packs = capped(sizes, limits, key, packs)
+    return name, None if name == "tokens" else packs.astype(np.int32)
+
+
+def _item_by_item(problem: Problem, name: str, window: int) -> ItemSolution:
     sizes, limits, _ = problem.sizes()
     if name == "window":
-        pack = window_fit(sizes, limits, window)
+        name, pack = f"window:{window}", window_fit(sizes, limits, window)
     else:
         rules = {"first-fit": first_fit, "next-fit": next_fit, "knapsack": worst_fit}
         pack = rules[name](sizes, limits)
-    full = name if not window else f"{name}:{window}"
-    return Solution(full, bound_of(problem), lambda key: from_packs(pack, problem.lengths, key))
+    return ItemSolution(name, bound_of(problem), pack.astype(np.int32))
 
 
 def _evened(problem: Problem, slots: Slots, key: int) -> Slots:

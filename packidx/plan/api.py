@@ -13,9 +13,11 @@ from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
-from packidx.plan.job import Job
+from packidx.plan.job import prepare
+from packidx.plan.make import make_plan
 from packidx.plan.options.inherited import changed, inherited, merged
 from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.tasks import make_with
 from packidx.plan.write.write_window import Progress
 from packidx.run.engines import open_workers
 
@@ -92,29 +94,20 @@ def plan_packs(
     _check_earlier(asked, output, append, resume)
     if urls.is_url(output):  # before the work is done
         check_index(output)
-    kind = _kind_of_job(engine)
-    progress("reading lengths")
-    table = read_lengths(str(lengths))
-    job = kind(table, output, asked, append, resume, progress)
-    manifest, existed, body = job.run()
+    with open_workers(engine, None) as workers:
+        progress("reading lengths")
+        table = read_lengths(str(lengths))
+        job = prepare(table, output, asked, append, resume, progress)
+        # In this process a window is planned when the one before it is written: one at a time.
+        made = make_plan(job, progress) if engine == "local" else make_with(workers, job, progress)
     return PlanSummary(
-        snapshot_id=manifest["snapshot_id"],
+        snapshot_id=made.manifest["snapshot_id"],
         path=output,
-        existed=existed,
-        moved=_moved(manifest, body),
-        manifest=manifest,
+        existed=made.existed,
+        moved=_moved(made.manifest, made.body),
+        manifest=made.manifest,
         seconds=time.perf_counter() - begin,
     )
-
-
-def _kind_of_job(engine: str) -> type[Job]:
-    with open_workers(engine, None):  # which says what is wrong with it
-        pass
-    if engine == "ray":
-        from packidx.plan.tasks import RayJob
-
-        return RayJob
-    return Job
 
 
 def _check_earlier(

@@ -1,20 +1,20 @@
-"""One plan from lengths to a published snapshot, window by window."""
+"""What decides one plan, all of it known before its first window is planned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.errors import OptionError, SourceError
+from packidx.arrays import Bools
 from packidx.hashing import derive_key
 from packidx.index.reader import Index
-from packidx.index.writer import SnapshotWriter, writing
+from packidx.lengths.survey import survey
 from packidx.lengths.table import Lengths
+from packidx.pack.solve import Solution
 from packidx.permutation import permutation
 from packidx.plan.append import may_append
 from packidx.plan.margin import calibrated_margin, unknown_sources
@@ -29,168 +29,112 @@ from packidx.plan.options.resolved import (
 )
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 from packidx.plan.schedule.cost_model import parse as parse_cost
+from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.exclusion import read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
-from packidx.plan.window import WindowPlan
-from packidx.plan.windows import Window, taken_windows, windows_of
-from packidx.plan.write.result import PlanTotals, lengths_entry
-from packidx.plan.write.write_window import Progress, write_window
+from packidx.plan.window import WindowPlan, plan_window
+from packidx.plan.windows import Window, windows_of
+from packidx.plan.write.result import PlanTotals
+from packidx.plan.write.write_window import Progress
 
 
-class Job:
-    """One plan: what it is made of, and how far it is."""
+@dataclass(frozen=True, slots=True)
+class PlanJob:
+    """What decides one plan.
 
-    def __init__(
-        self,
-        table: Lengths,
-        output: str,
-        asked: PlanOptions,
-        append: Index | None,
-        resume: tuple[Index, dict[str, Any]] | None,
-        progress: Progress,
-    ) -> None:
-        self.table, self.output, self.progress, self.append = table, output, progress, append
-        self.margin = _margin(table, asked, progress)
-        self.options = resolve(asked, table.weakest_method, self.margin)
-        self.rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
-        continues: tuple[dict[str, Any], ...] = ()
-        excluded: str | None = None
-        if resume is not None:
-            from packidx.plan.select.consumed import continued_rules, lineage
+    Attributes:
+        table: the lengths.
+        output: folder or URL of the index.
+        options: of the plan.
+        rules: what is left out.
+        margin: the one that the lengths' calibration asks for; None where another one holds.
+        append: the snapshot whose windows are taken over.
+        windows: all of the plan.
+        todo: those that are not taken over.
+    """
 
-            excluded = resume[0].manifest["options"].get("excluded")
+    table: Lengths
+    output: str
+    options: ResolvedOptions
+    rules: Rules
+    margin: Margin | None
+    append: Index | None
+    windows: Sequence[Window]
+    todo: Sequence[Window]
 
-            progress("reading what training has had")
-            self.rules = continued_rules(table, *resume, self.rules)
-            continues = lineage(*resume)
-        self.options = replace(
-            self.options,
-            weights=_weights(table, asked, self.options),
-            cost_model=parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost).to_json(),
-            excluded=self.rules.exclude.fingerprint if self.rules.exclude else excluded,
-            continues=continues,
-            appends_to=None if append is None else append.id,
-        )
-        taken = [] if append is None else taken_windows(append.manifest["result"])
-        self.taken = may_append(table, self.options, append) if append is not None else taken
-        self.windows = windows_of(table, asked, self.taken)
-        self.block = 0 if append is None else int(append.manifest["result"]["schedule_block"])
-        self.drawn: list[NDArray[np.bool_]] | None = None
+    def plan(self, window: Window, solutions: Sequence[Solution] | None = None) -> WindowPlan:
+        """Plan one window, or compose it of the `solutions` of an earlier plan of it."""
+        return plan_window(self.table, window, self.options, self.rules, solutions)
 
-    def run(self) -> tuple[dict[str, Any], bool, dict[str, Any]]:
-        """Plan and write window by window; returns manifest, whether it existed, and its body."""
-        totals = PlanTotals(self.options, None if self.append is None else self.append.manifest)
-        if self.options.max_packs is not None:
-            self.drawn = self._draw(self.options.max_packs)
-        self._prepare(totals)
-        with writing(self.output, self._uploaded) as writer:
-            if self.append is not None:
-                writer.take_over(self.append.place, self.append.manifest)
-            self._write_all(writer, totals)
-            self.progress("publishing")
-            body = {
-                "lengths": lengths_entry(self.table, self.margin),
-                "options": self.options.to_json(),
-                "result": totals.result(writer.windows),
-                "sources": totals.sources((self.table.manifest or {}).get("sources", [])),
-                "shards": self.table.shards,
-            }
-            manifest, existed = writer.publish(body)
-        return manifest, existed, body
+    def totals(self) -> PlanTotals:
+        """What is added up before any window is written."""
+        if self.append is None:
+            return PlanTotals.empty(self.options)
+        return PlanTotals.going_on(self.options, self.append.manifest)
 
-    def _uploaded(self, done: int, total: int) -> None:
-        self.progress(f"publishing: {done} of {total} files are uploaded")
+    def draw(self, sizes: Sequence[int]) -> list[Bools]:
+        """Which packs of every window stay, of one seeded draw over all.
 
-    def _prepare(self, totals: PlanTotals) -> None:
-        """Raise an error, before anything is written, where there is nothing to pack."""
-        self._todo = iter(self.windows[len(self.taken) :])
-        self._planned = self._first_with_packs(self._todo, totals)
-
-    def _write_all(self, writer: SnapshotWriter, totals: PlanTotals) -> None:
-        """Write every window that is not taken over."""
-        while self._planned:  # not kept: it holds a window's samples
-            self._write(writer, self._planned.pop(0), totals)
-        for window in self._todo:
-            self._write(writer, self._plan(window), totals)
-
-    def _first_with_packs(self, todo: Iterator[Window], totals: PlanTotals) -> list[WindowPlan]:
-        """Windows up to the first that has packs: nothing is written where there is none."""
-        plans = []
-        for window in todo:
-            plans.append(self._plan(window))
-            if plans[-1].items.num_items:
-                return plans
-        if self.append is None or not totals.num_packs:
-            self._complain(plans)
-        return plans
-
-    def _complain(self, plans: list[WindowPlan]) -> None:
-        reasons = [one for plan in plans for one in plan.dropped["reason"].to_pylist()]
-        if "too_long" in reasons and not {"mix", "holdout", "consumed"} & set(reasons):
-            shortest = min(
-                int(plan.items.rows.length[plan.items.rows.length > 0].min())
-                for plan in plans
-                if plan.items.rows.length.any()
-            )
-            raise OptionError(
-                f"capacity {self.options.longest} is below every usable sample of {self.table.uri} "
-                f"(the shortest has {shortest - self.options.shift} tokens): raise --capacity"
-            )
-        counted = ", ".join(f"{reasons.count(one):,} {one}" for one in sorted(set(reasons)))
-        raise SourceError(
-            f"{self.table.uri} holds no usable sample ({counted or 'no row'}): nothing to pack"
-        )
-
-    def _plan(self, window: Window) -> WindowPlan:
-        many = f" of window {window.number + 1} of {len(self.windows)}"
-        where = many if len(self.windows) > 1 else ""
-        self.progress(f"packing {window.stop - window.start:,} samples{where}")
-        rows = self.table.read(window.start, window.stop, self._columns())
-        self.table.note(rows)
-        return WindowPlan(window.number, rows, self.options, self.rules)
-
-    def _columns(self) -> list[str]:
-        """Columns that the plan looks at; of a bare table all, for its fingerprint's sake."""
-        unused = {"text_tokens", "num_turns", "method"}
-        bare = self.table.manifest is None
-        return [name for name in self.table.columns if bare or name not in unused]
-
-    def _draw(self, most: int) -> list[NDArray[np.bool_]]:
-        """Which packs of every window stay, of one seeded draw over all."""
-        sizes = self._sizes()
+        Args:
+            sizes: packs of every window in one epoch.
+        """
         chosen = np.zeros(sum(sizes), bool)
-        chosen[permutation(sum(sizes), derive_key(self.options.seed, "max_packs"))[:most]] = True
+        key = derive_key(self.options.seed, "max_packs")
+        chosen[permutation(sum(sizes), key)[: self.options.max_packs]] = True
         return np.split(chosen, np.cumsum(sizes)[:-1])
 
-    def _sizes(self) -> list[int]:
-        """Packs of every window in one epoch."""
-        return [plan.num_packs() for plan in map(self._plan, self.windows)]
+    def block(self, num_packs: int | None) -> int:
+        """Packs of an optimizer step: as asked, as in the snapshot that is appended to, else 512
+        or, of few packs, a smaller power of two; 0 where no window has any.
 
-    def _write(self, writer: SnapshotWriter, plan: WindowPlan, totals: PlanTotals) -> None:
-        dropped = plan.dropped
-        if self.drawn is not None and plan.items.num_items:
-            dropped = plan.keep(self.drawn[plan.number])
-        if not self.block and plan.items.num_items:
-            self.block = block_of(plan.num_packs(), len(self.windows), self.options)
-        window = self.windows[plan.number]
-        write_window(writer, plan, window, dropped, self.block, totals, self.progress)
-        writer.end_window()
+        Args:
+            num_packs: of the first window that has any; None where none has.
+        """
+        before = 0 if self.append is None else int(self.append.manifest["result"]["schedule_block"])
+        if before or num_packs is None:
+            return before
+        if self.options.global_batch is not None:
+            return self.options.global_batch
+        fitting = 1 << max(0, (num_packs * len(self.windows) // 8).bit_length() - 1)
+        steps = self.options.micro_steps
+        return max(steps, min(512, fitting) // steps * steps)
 
 
-def block_of(num_packs: int, num_windows: int, options: ResolvedOptions) -> int:
-    """Packs of an optimizer step: as asked, else 512 or, of few packs, a smaller power of two.
+def prepare(
+    table: Lengths,
+    output: str,
+    asked: PlanOptions,
+    append: Index | None,
+    resume: tuple[Index, Mapping[str, Any]] | None,
+    progress: Progress,
+) -> PlanJob:
+    """What decides the plan of `table` under the options `asked`; arguments as of `plan_packs`.
 
-    Args:
-        num_packs: of the first window that has any.
-        num_windows: of the plan.
+    Raises:
+        OptionError: an option has no meaning for these lengths.
+        SourceError, FormatError, MismatchError: the lengths or a snapshot cannot be used.
     """
-    if options.global_batch is not None:
-        return options.global_batch
-    packs = num_packs * num_windows
-    fitting = 1 << max(0, (packs // 8).bit_length() - 1)
-    steps = options.micro_steps
-    return max(steps, min(512, fitting) // steps * steps)
+    margin = _margin(table, asked, progress)
+    options = resolve(asked, table.weakest_method, margin)
+    rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
+    excluded = rules.exclude.fingerprint if rules.exclude else None
+    continues: tuple[Mapping[str, Any], ...] = ()
+    if resume is not None:
+        progress("reading what training has had")
+        rules, continues = continued_rules(table, *resume, rules), lineage(*resume)
+        excluded = excluded or resume[0].manifest["options"].get("excluded")
+    options = replace(
+        options,
+        weights=_weights(table, asked, options),
+        cost_model=parse_cost(DEFAULT_PRESET if asked.cost is None else asked.cost).to_json(),
+        excluded=excluded,
+        continues=continues,
+        appends_to=None if append is None else append.id,
+    )
+    taken = [] if append is None else may_append(table, options, append)
+    windows = windows_of(table, asked, taken)
+    return PlanJob(table, output, options, rules, margin, append, windows, windows[len(taken) :])
 
 
 def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> dict[str, str]:
@@ -199,15 +143,13 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:
         return {}
-    from packidx.lengths.survey import survey  # Arrow's functions take 0.1 s to load
-
     with table.local_files() as paths:
         counted = survey(paths)
     longest = None if options.on_long in ("split", "truncate") else options.longest
     resolved = mixture.resolve(counted.totals(asked.shift, longest), ratios)
     return {
         name: number_text(weight)
-        for name, weight in sorted(resolved.items(), key=lambda one: one[0] or "")
+        for name, weight in sorted(resolved.items(), key=lambda pair: pair[0] or "")
         if weight != 1 and name is not None
     }
 

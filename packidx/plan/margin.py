@@ -124,7 +124,8 @@ def _overflows(
     fitting = np.flatnonzero(lengths <= planned)
     if not len(fitting):
         return 0.0
-    slots = solve(Problem(lengths[fitting], planned, {}), strategy, 0).slots(0)
+    problem = Problem(lengths[fitting], planned, {})
+    slots = solve(problem, strategy, 0).slots(problem, 0)
     items = fitting[slots.item[np.argsort(slots.pack, kind="stable")]]
     sizes = np.bincount(slots.pack, minlength=slots.num_packs)
     sums = np.add.reduceat(moments[:, items], np.cumsum(sizes) - sizes, axis=1)

@@ -1,8 +1,9 @@
-"""A plan whose windows are tasks of Ray: each is counted, then written by a task of its own.
+"""A plan whose windows are planned by workers: each is solved, then written, by a task of its own.
 
-Where a window's packs and rows begin depends on the windows before it. So every window is planned
-twice: the first time for its counts alone. Neither the driver nor Ray's object store ever holds a
-window, and a task that is repeated finds nothing missing.
+Where a window's packs and rows begin depends on the windows before it. So all windows are solved
+first, and each one's solution comes back as data; the task that writes the window reads its rows
+again, and composes its packs of them. The caller never holds a window's rows, and a task that is
+repeated finds nothing missing.
 """
 
 from __future__ import annotations
@@ -10,27 +11,26 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.index.writer import SnapshotWriter
 from packidx.io.files import remove_tree
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.plan.job import Job, block_of
+from packidx.pack.solve import Solution
+from packidx.plan.job import PlanJob
+from packidx.plan.make import MadePlan, complain, publish
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Rules
-from packidx.plan.window import WindowPlan
+from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import Window
 from packidx.plan.write.result import PlanTotals
-from packidx.plan.write.write_window import write_window
-from packidx.run.engines import open_workers
-from packidx.run.workers import WorkerDied
+from packidx.plan.write.write_window import Progress, write_window
+from packidx.run.workers import WorkerDied, Workers
 
 Result = TypeVar("Result")
 
@@ -43,7 +43,6 @@ class _Given:
     fingerprint: str | None
     """Of the lengths; None of a bare table."""
     num_samples: int
-    columns: list[str]
     options: ResolvedOptions
     rules: Rules
 
@@ -55,30 +54,34 @@ class _Planner:
     given: _Given
     table: Lengths
 
-    def plan(self, window: Window) -> WindowPlan:
-        rows = self.table.read(window.start, window.stop, self.given.columns)
-        return WindowPlan(window.number, rows, self.given.options, self.given.rules)
+    def plan(self, window: Window, solutions: list[Solution] | None = None) -> WindowPlan:
+        return plan_window(self.table, window, self.given.options, self.given.rules, solutions)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A window, which of its packs stay where some are drawn, and what is to be done with it."""
-
-    window: Window
-    drawn: NDArray[np.bool_] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """What a window holds.
+class _Solved:
+    """How a window is packed.
 
     Attributes:
         packs: of each epoch; empty where nothing can be packed.
         pieces: rows of the samples table in an epoch.
+        sizes: int64 [packs], items in each provisional pack, where some packs are to be drawn.
+        kept: bool [packs], those that are.
     """
 
+    window: Window
+    solutions: list[Solution]
     packs: tuple[int, ...]
     pieces: int
+    sizes: Int64s | None
+    kept: Bools | None = None
+
+    def keep(self, kept: Bools) -> _Solved:
+        """The same with some of its packs."""
+        if self.sizes is None:
+            return self
+        packs, pieces = int(kept.sum()), int(self.sizes[kept].sum())
+        return replace(self, packs=(packs,) * len(self.packs), pieces=pieces, kept=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class _ToWrite:
         every: write a file of each table at least.
     """
 
-    asked: _Asked
+    solved: _Solved
     block: int
     totals: PlanTotals
     folder: Path
@@ -106,114 +109,106 @@ class _Done:
     written: WrittenWindow
 
 
-class RayJob(Job):
-    """A plan whose windows are planned and written by tasks of Ray."""
+def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
+    """`make_plan`, its windows planned and written by `workers`.
 
-    def run(self) -> tuple[dict[str, Any], bool, dict[str, Any]]:
-        """As `Job.run`.
+    Raises:
+        OptionError, SourceError: there is nothing to pack, or a worker died.
+        MismatchError: the lengths are others for a worker, or changed in between.
+    """
+    manifest = job.table.manifest
+    fingerprint = None if manifest is None else str(manifest["fingerprint"])
+    given = _Given(job.table.uri, fingerprint, job.table.num_samples, job.options, job.rules)
+    setup = functools.partial(_planner, given)
+    progress("starting Ray")
+    workers.start(setup)
 
-        Raises:
-            SourceError: there is no such Ray, or it gave a task up.
-        """
-        manifest = self.table.manifest
-        given = _Given(
-            self.table.uri,
-            None if manifest is None else manifest["fingerprint"],
-            self.table.num_samples,
-            self._columns(),
-            self.options,
-            self.rules,
-        )
-        self._setup = functools.partial(_planner, given)
-        with open_workers("ray", None) as self._workers:
-            self.progress("starting Ray")
-            self._workers.start(self._setup)
-            return super().run()
-
-    def _sizes(self) -> list[int]:
-        asked = [_Asked(window, None) for window in self.windows]
-        return [one.packs[0] for one in self._each("counted", _count, asked)]
-
-    def _prepare(self, totals: PlanTotals) -> None:
-        todo = self.windows[len(self.taken) :]
-        drawn = self.drawn
-        self._asked = [_Asked(one, None if drawn is None else drawn[one.number]) for one in todo]
-        self._counted = list(self._each("counted", _count, self._asked))
-        full = [one.packs[0] for one in self._counted if one.packs]
-        if full and not self.block:
-            self.block = block_of(full[0], len(self.windows), self.options)
-        if not full:
-            super()._prepare(totals)  # says why there are none
-
-    def _write_all(self, writer: SnapshotWriter, totals: PlanTotals) -> None:
-        folder = writer.folder_elsewhere()
-        start = totals.going_on()
-        todo: list[_ToWrite] = []
-        for asked, counted in zip(self._asked, self._counted, strict=True):
-            every = not todo and not writer.windows
-            todo.append(_ToWrite(asked, self.block, start, folder, every))
-            start = start.going_on()
-            start.num_packs += sum(counted.packs)
-            start.num_pieces += counted.pieces * len(counted.packs)
-        ends = [*(one.totals for one in todo[1:]), start]
-        for done, end in zip(self._each("written", _write, todo), ends, strict=True):
-            totals.take(done.totals)
-            if (totals.num_packs, totals.num_pieces) != (end.num_packs, end.num_pieces):
-                raise MismatchError(
-                    f"{self.table.uri} changed while it was planned: plan again when nobody writes "
-                    "it"
-                )
-            writer.take_window(done.folder, done.written)
-
-    def _each(
-        self, what: str, call: Callable[..., Result], items: Sequence[Any]
-    ) -> Iterator[Result]:
-        """``call(item, planner)`` of every item, by tasks, in the items' order."""
+    def each(what: str, call: Callable[..., Result], items: Sequence[Any]) -> Iterator[Result]:
+        """``call(item, planner)`` of every item, in the items' order."""
         try:
-            for number, result in self._workers.run(call, items, self._setup, in_turn=True):
-                self.progress(f"{what} {number + 1} of {len(items)} windows")
+            for number, result in workers.run(call, items, setup, in_turn=True):
+                progress(f"{what} {number + 1} of {len(items)} windows")
                 yield result
         except WorkerDied as died:
             numbers = ", ".join(str(number + 1) for number in died.waiting[:3])
             raise died.error(
-                f"planned {self.table.uri}, one of the windows {numbers}",
+                f"planned {job.table.uri}, one of the windows {numbers}",
                 "use smaller windows (--memory-limit)",
             ) from None
+
+    totals = job.totals()
+    solved = list(each("counted", _solve, job.todo))
+    if job.options.max_packs is not None:
+        drawn = job.draw([window.packs[0] if window.packs else 0 for window in solved])
+        solved = [window.keep(kept) for window, kept in zip(solved, drawn, strict=True)]
+    if not totals.num_packs and not any(window.packs for window in solved):
+        complain(job, [job.plan(window) for window in job.todo])
+
+    def write(writer: SnapshotWriter) -> None:
+        todo, end = _to_write(job, solved, totals, writer)
+        ends = [*(window.totals for window in todo[1:]), end]
+        for done, end in zip(each("written", _write, todo), ends, strict=True):
+            totals.take(done.totals)
+            if (totals.num_packs, totals.num_pieces) != (end.num_packs, end.num_pieces):
+                raise MismatchError(
+                    f"{job.table.uri} changed while it was planned: plan again when nobody writes "
+                    "it"
+                )
+            writer.take_window(done.folder, done.written)
+
+    return publish(job, totals, write, progress)
+
+
+def _to_write(
+    job: PlanJob, solved: Sequence[_Solved], totals: PlanTotals, writer: SnapshotWriter
+) -> tuple[list[_ToWrite], PlanTotals]:
+    """The windows with the numbers that they begin at, and the numbers behind the last one."""
+    folder = writer.folder_elsewhere()
+    block = job.block(next((window.packs[0] for window in solved if window.packs), None))
+    start = PlanTotals.empty(job.options, totals.num_packs, totals.num_pieces)
+    todo: list[_ToWrite] = []
+    for window in solved:
+        every = not todo and not writer.windows
+        todo.append(_ToWrite(window, block, start, folder, every))
+        start = PlanTotals.empty(
+            job.options,
+            start.num_packs + sum(window.packs),
+            start.num_pieces + window.pieces * len(window.packs),
+        )
+    return todo, start
 
 
 def _planner(given: _Given) -> _Planner:
     table = read_lengths(given.uri)
-    found = None if table.manifest is None else table.manifest["fingerprint"]
-    if (found, table.num_samples) != (given.fingerprint, given.num_samples):
+    fingerprint = None if table.manifest is None else table.manifest["fingerprint"]
+    if (fingerprint, table.num_samples) != (given.fingerprint, given.num_samples):
         raise MismatchError(
-            f"{given.uri} has {table.num_samples} rows and fingerprint {found} here, the driver's "
-            f"has {given.num_samples} and {given.fingerprint}: plan again when nobody writes it"
+            f"{given.uri} has {table.num_samples} rows and fingerprint {fingerprint} here, the "
+            f"driver's has {given.num_samples} and {given.fingerprint}: plan again when nobody "
+            "writes it"
         )
     return _Planner(given, table)
 
 
-def _count(asked: _Asked, planner: _Planner) -> _Counted:
-    plan = planner.plan(asked.window)
-    if not plan.items.num_items:
-        return _Counted((), 0)
-    if asked.drawn is not None:
-        plan.keep(asked.drawn)
-    epochs = range(planner.given.options.epochs)
-    return _Counted(tuple(plan.num_packs(epoch) for epoch in epochs), plan.num_pieces)
+def _solve(window: Window, planner: _Planner) -> _Solved:
+    plan = planner.plan(window)
+    options, has_items = planner.given.options, plan.items.num_items > 0
+    packs = tuple(plan.num_packs(epoch) for epoch in range(options.epochs if has_items else 0))
+    sizes = plan.pack_sizes() if has_items and options.max_packs is not None else None
+    return _Solved(window, plan.solutions, packs, plan.num_pieces, sizes)
 
 
 def _write(todo: _ToWrite, planner: _Planner) -> _Done:
     """Write a window into a folder that no other try has."""
-    window, totals = todo.asked.window, todo.totals
-    plan = planner.plan(window)
-    dropped = plan.dropped
-    if todo.asked.drawn is not None and plan.items.num_items:
-        dropped = plan.keep(todo.asked.drawn)
-    folder = todo.folder / f"{window.number}-{secrets.token_hex(8)}"
+    solved, totals = todo.solved, todo.totals
+    plan = planner.plan(solved.window, solved.solutions)
+    if solved.kept is not None:
+        plan = plan.keep(solved.kept)
+    folder = todo.folder / f"{solved.window.number}-{secrets.token_hex(8)}"
     folder.mkdir()
-    files = WindowFiles(folder, window.number)
+    files = WindowFiles(folder, solved.window.number)
     try:
-        write_window(files, plan, window, dropped, todo.block, totals, lambda doing: None)
+        write_window(files, plan, todo.block, totals, lambda doing: None)
         return _Done(totals, folder, files.close(every=todo.every))
     except BaseException:
         files.abandon()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,13 @@ class Words:
 def dying_write(todo: Any, planner: Any) -> Any:
     """Write a window; the first try at the second one dies when its files are to be closed."""
     mark = todo.folder.parent.parent.parent / "mark"
-    if todo.asked.window.number == 1 and not mark.exists():
+    if todo.solved.window.number == 1 and not mark.exists():
         mark.touch()
         WindowFiles.close = die  # type: ignore[method-assign, assignment]
     return WRITE(todo, planner)
 
 
-def changed_count(asked: Any, planner: Any) -> Any:
-    """A window that seems to hold a pack more when it is counted than when it is written."""
-    found = tasks._count(asked, planner)
-    return tasks._Counted((found.packs[0] + 1,), found.pieces)
+def changed_solution(window: Any, planner: Any) -> Any:
+    """A window that seems to hold a pack more when it is solved than when it is written."""
+    solved = tasks._solve(window, planner)
+    return replace(solved, packs=(solved.packs[0] + 1,))

@@ -22,7 +22,7 @@ from packidx.inspect.stats.stats import sample_stats
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
-from packidx.plan.job import Job
+from packidx.plan.job import PlanJob
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, windows_of
 from packidx.torch import PackSampler
@@ -126,16 +126,16 @@ def test_samples_with_many_media_make_smaller_windows(
 def test_a_window_is_let_go_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, plans = Job._plan, []
+    real, plans = PlanJob.plan, []
 
-    def planned(job: Job, window: Window) -> WindowPlan:
+    def planned(job: PlanJob, window: Window, solutions: Any = None) -> WindowPlan:
         gc.collect()
         assert not [plan for plan in plans if plan() is not None]
-        plan = real(job, window)
+        plan = real(job, window, solutions)
         plans.append(weakref.ref(plan))
         return plan
 
-    monkeypatch.setattr(Job, "_plan", planned)
+    monkeypatch.setattr(PlanJob, "plan", planned)
     pq.write_table(pa.table({"length": list(range(1, 41)) * 5}), tmp_path / "l.parquet")
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=64, window_samples=50)
     assert len(plans) == 4

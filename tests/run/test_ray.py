@@ -255,6 +255,7 @@ def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
         {"window_samples": 1500, "mix": ("source-0=0.3", "source-1=2.5"), "epochs": 3},
         {"window_samples": 2500, "on_long": "split", "max_images": 8, "strategy": "balanced"},
         {"window_samples": 1500, "mix": ("source-0=1", "source-1=0"), "holdout": "0.05"},
+        {"window_samples": 2500, "max_samples": 6, "epochs": 2},
     ],
     ids=lambda rules: "-".join(rules) or "whole",
 )
@@ -305,7 +306,7 @@ def test_errors_are_those_of_the_local_engine(
                 plan_packs(lengths, tmp_path / "i", engine=engine, window_samples=1000, **options)
             told.append(str(caught.value))
         assert told[0] == told[1] and not (tmp_path / "i").exists()
-    monkeypatch.setattr(ray_windows, "_count", ray_work.changed_count)
+    monkeypatch.setattr(ray_windows, "_solve", ray_work.changed_solution)
     with pytest.raises(MismatchError, match="changed while it was planned"):
         plan_packs(lengths, tmp_path / "i", engine="ray", capacity=4096, window_samples=1000)
     assert os.listdir(tmp_path / "i" / "snapshots") == []

@@ -17,7 +17,7 @@ import numpy as np
 from packidx.arrays import Int64s
 from packidx.hashing import derive_key
 from packidx.pack.correlation import LengthPairs, exact_dot
-from packidx.permutation import BijectiveMix, permutation
+from packidx.permutation import KeyedPermutation, permutation
 
 _ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers
 _BIN = 22  # shares are counted in bins of 2^(22 − 32); a share of 1 has a bin of its own
@@ -128,7 +128,7 @@ class _Pool:
 
     def __init__(self, key: int) -> None:
         self._key = key
-        self._mix = BijectiveMix(63, key)
+        self._mix = KeyedPermutation.keyed(63, key)
         self._seen = 0
         self._below = np.uint64(1 << 63)
         empty = np.zeros(0, np.int64)

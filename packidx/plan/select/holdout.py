@@ -11,9 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from packidx.hashing import below, derive_key, hash_ints, hash_strings, mix64
+from packidx.arrays import Bools, Int64s
+from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix64s
 
 _KEYED = derive_key("holdout", "key")
 _NUMBERED = derive_key("holdout", "sample_id")
@@ -22,9 +22,9 @@ _NUMBERED = derive_key("holdout", "sample_id")
 def holdout(
     source: pa.Array | pa.ChunkedArray | None,
     key: pa.Array | pa.ChunkedArray | None,
-    sample_id: NDArray[np.int64],
+    sample_id: Int64s,
     share: Fraction,
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Whether each sample is held out, bool [n].
 
     Args:
@@ -43,8 +43,8 @@ def holdout(
             unnamed = np.flatnonzero(np.asarray(key.is_null()))
             hashes[unnamed] = hash_ints(sample_id[unnamed], _NUMBERED)
     if source is not None:
-        hashes ^= mix64(hash_strings(_encoded(source)))
-    return below(mix64(hashes), share)
+        hashes ^= splitmix64s(hash_strings(_encoded(source)))
+    return below(splitmix64s(hashes), share)
 
 
 def _encoded(source: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

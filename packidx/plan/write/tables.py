@@ -46,13 +46,13 @@ def packs_table(
 
 
 def samples_chunks(
-    items: Items, placed: Int64s, sizes: Int64s, first_pack: int
+    items: Items, ordered: Int64s, sizes: Int64s, first_pack: int
 ) -> Iterator[pa.Table]:
     """Rows of the samples table, ordered by pack_id and position (schema `SAMPLES`).
 
     Args:
         items: of the window.
-        placed: int64 [n], items by pack and position (`with_length`).
+        ordered: int64 [n], items by pack and position (`with_length`).
         sizes: int64 [packs], items in each pack.
         first_pack: pack_id of the first.
     """
@@ -63,19 +63,19 @@ def samples_chunks(
         begin = int(ends[first] - sizes[first])
         last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
         stop = int(ends[last - 1])
-        yield _chunk(items, placed[begin:stop], sizes[first:last], first_pack + first, labels)
+        yield _chunk(items, ordered[begin:stop], sizes[first:last], first_pack + first, labels)
         first = last
 
 
 def _chunk(
     items: Items,
-    placed: Int64s,
+    ordered: Int64s,
     sizes: Int64s,
     first_pack: int,
     labels: tuple[Int64s, Bools | None] | None,
 ) -> pa.Table:
-    order = (placed & 0xFFFFFFFF).astype(np.int32)
-    length = (placed >> 32).astype(np.int32)
+    order = (ordered & 0xFFFFFFFF).astype(np.int32)
+    length = (ordered >> 32).astype(np.int32)
     rows = order if items.are_all_rows else items.row[order]
     padded = length if items.padded is items.length else items.padded[order]
     starts = np.cumsum(sizes) - sizes
@@ -123,18 +123,18 @@ def media_of_pieces(media: pa.ListArray, start: Int32s, length: Int32s) -> pa.Li
         length: int32 [n], its tokens.
 
     Returns:
-        per piece the media that begin in it, or may, as their place is unknown (schema `SAMPLES`);
-        null where the sample's are.
+        per piece the media that begin in it, or may, as nobody says where they stand (schema
+        `SAMPLES`); null where the sample's are.
     """
     null = media.is_null().to_numpy(zero_copy_only=False)
     sizes = media.value_lengths().fill_null(0).to_numpy()
     values = media.flatten()  # of null lists, none
-    place = values.field("at")
-    placed = place.is_valid().to_numpy(zero_copy_only=False)
+    stated = values.field("at")
+    is_stated = stated.is_valid().to_numpy(zero_copy_only=False)
     piece = np.repeat(np.arange(len(media)), sizes)
-    at = place.fill_null(0).to_numpy() - start[piece]
-    inside = ~placed | (at >= 0) & (at < length[piece])
-    at_of_piece = pa.array(at, pa.int32(), mask=~placed)
+    at = stated.fill_null(0).to_numpy() - start[piece]
+    inside = ~is_stated | (at >= 0) & (at < length[piece])
+    at_of_piece = pa.array(at, pa.int32(), mask=~is_stated)
     fields = [*PIECE_MEDIA.value_type]
     columns = [at_of_piece if f.name == "at" else values.field(f.name) for f in fields]
     kept = pa.StructArray.from_arrays(columns, fields=fields).filter(pa.array(inside))

@@ -10,7 +10,6 @@ import pyarrow as pa
 from packidx.plan.schedule.cost_model import CostModel
 from packidx.plan.schedule.pack_order import blocks_of
 from packidx.plan.window import WindowPlan
-from packidx.plan.windows import Window
 from packidx.plan.write.result import PlanTotals
 from packidx.plan.write.tables import packs_table, samples_chunks
 
@@ -25,50 +24,40 @@ class RowSink(Protocol):
 
 
 def write_window(
-    output: RowSink,
-    plan: WindowPlan,
-    window: Window,
-    dropped: pa.Table,
-    block: int,
-    totals: PlanTotals,
-    progress: Progress,
+    output: RowSink, plan: WindowPlan, block: int, totals: PlanTotals, progress: Progress
 ) -> None:
     """Write a window's packs, samples and dropped samples, and take them into `totals`.
 
     Args:
         output: where the rows go.
         plan: of the window.
-        window: where its rows are in the lengths table.
-        dropped: what is in no pack (schema `DROPPED`).
         block: packs per optimizer step; 0 where no window had any yet.
         totals: of what was written before: numbers of packs and rows go on from there.
         progress: told what is being done.
     """
-    options = totals.options
+    options, number = plan.options, plan.window.number
     model = CostModel.from_json(options.cost_model)
-    totals.begin_window(window, plan, dropped)
+    totals.begin_window(plan)
     epochs = options.epochs if plan.items.num_items else 0
     for epoch in range(epochs):
         variant = plan.variant(epoch, block, model)
         if not len(variant.packs):
             continue
-        progress(f"writing {len(variant.packs):,} packs of window {plan.number + 1}")
-        first_pack, first_row = totals.num_packs, totals.num_pieces
-        output.write(
-            "packs",
-            packs_table(
-                variant.packs,
-                first_pack=first_pack,
-                first_row=first_row,
-                epoch=epoch,
-                window=plan.number,
-                groups=plan.groups,
-            ),
+        progress(f"writing {len(variant.packs):,} packs of window {number + 1}")
+        first_pack = totals.num_packs
+        packs = packs_table(
+            variant.packs,
+            first_pack=first_pack,
+            first_row=totals.num_pieces,
+            epoch=epoch,
+            window=number,
+            groups=plan.group_names,
         )
-        for rows in samples_chunks(plan.items, variant.placed, variant.packs.sizes, first_pack):
+        output.write("packs", packs)
+        for rows in samples_chunks(plan.items, variant.ordered, variant.packs.sizes, first_pack):
             output.write("samples", rows)
         totals.add(epoch, plan, variant)
-    if dropped.num_rows:
-        output.write("dropped", dropped)
+    if plan.dropped.num_rows:
+        output.write("dropped", plan.dropped)
     steps = options.micro_steps
     totals.end_window(plan, blocks_of(options.schedule, block or steps, steps))

@@ -13,7 +13,7 @@ from packidx.hashing import derive_key
 from packidx.inspect.stats import composition as module
 from packidx.inspect.stats.composition import Composition, composition
 from packidx.pack.correlation import exact_dot
-from packidx.permutation import BijectiveMix, permutation
+from packidx.permutation import KeyedPermutation, permutation
 
 SAMPLE = st.tuples(st.integers(1, 50), st.integers(0, 3))
 PACKS = st.lists(st.lists(SAMPLE, min_size=1, max_size=8), min_size=1, max_size=20)
@@ -69,7 +69,7 @@ def test_source_distances_are_those_of_the_shares(packs: Packs, seed: int) -> No
     assert found["mean"] == pytest.approx(distance(packs, packs), abs=2**-10)
     # Packs in the order of their mixed numbers take the shuffled samples in turn; all fit the pool.
     key = derive_key(seed, "composition")
-    by = np.argsort(BijectiveMix(63, key).forward(np.arange(len(packs))))
+    by = np.argsort(KeyedPermutation.keyed(63, key).forward(np.arange(len(packs))))
     samples = [sample for number in by for sample in packs[number]]
     order = permutation(len(samples), derive_key(key, "shuffle"))
     drawn = iter([samples[at] for at in order])
