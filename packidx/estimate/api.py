@@ -27,11 +27,10 @@ from packidx.estimate.processes import CounterSetup
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.tasks import make_parts
 from packidx.estimate.user_encoder import Encode
-from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import files, urls
-from packidx.io.output_folder import remove_abandoned, replacing
-from packidx.lengths import existing as place
-from packidx.lengths.parts import SourceSums, tidy
+from packidx.io.output_folder import discard_abandoned, replacing
+from packidx.lengths.existing import KIND, existing_manifest, is_complete
+from packidx.lengths.parts import SourceSums
 from packidx.processor.compared import Compared
 from packidx.processor.text import backends
 from packidx.records.layout import Layout
@@ -167,7 +166,7 @@ def estimate_lengths(
     wanted = backends.check_backend(text_engine)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
-    existing = place.check_place(output)
+    existing = existing_manifest(output)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter)
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
     left_out = not_read(shards)
@@ -198,8 +197,8 @@ def estimate_lengths(
         job = EstimateJob(
             shards, scans, settings, counter, root, remote, calibrate, wanted, method=method
         )
-        if existing is not None and place.is_complete(output, existing) and is_same(job, existing):
-            discarded = remove_abandoned(output)
+        if existing is not None and is_complete(output, existing) and is_same(job, existing):
+            discarded = discard_abandoned(output)
             summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
         else:
             summary = told(_make(decided(job), output, counting, begun, progress))
@@ -211,18 +210,18 @@ def estimate_lengths(
 def _make(
     job: EstimateJob, output: str, workers: Workers, begun: float, progress: Progress
 ) -> LengthsSummary:
-    told = functools.partial(progress, "upload")
-    with replacing(output, identity_of(job), "lengths table", told, LENGTHS_FORMAT) as staging:
-        parts, resumed = make_parts(job, staging.place, workers, progress)
+    uploaded = functools.partial(progress, "upload")
+    with replacing(output, KIND, identity_of(job), uploaded) as built:
+        parts, resumed = make_parts(job, built, workers, progress)
         calibration = None
         if job.calibrate:
             told = functools.partial(progress, "calibrate")
-            calibration = calibration_of(job, parts, staging.place, workers, told)
+            calibration = calibration_of(job, parts, built, workers, told)
         check_shards(job)
         manifest = make_manifest(job, parts, calibration)
-        tidy(staging.place, [part.number for part in parts])
-        files.write_json(os.path.join(staging.place.table, place.MANIFEST), manifest)
-    return _summary(output, manifest, begun, resumed=resumed, discarded=staging.discarded)
+        built.keep([part.path for part in parts])
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest)
+    return _summary(output, manifest, begun, resumed=resumed, discarded=built.discarded)
 
 
 def decided(job: EstimateJob) -> EstimateJob:

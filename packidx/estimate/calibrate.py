@@ -25,7 +25,7 @@ from packidx.estimate.examine import ShardContext, count_rows, examine
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.processes import count_by
 from packidx.hashing import derive_key
-from packidx.io.output_folder import Place
+from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import Part
 from packidx.permutation import KeyedPermutation
 from packidx.records.shards import RawRecord, read_row
@@ -54,7 +54,7 @@ class _Chosen:
 def calibrate(
     job: EstimateJob,
     parts: Sequence[Part],
-    place: Place,
+    output: OutputFolder,
     workers: Workers,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def calibrate(
     Args:
         job: the table's; its counter is a cheap one.
         parts: all of the table.
-        place: where they are.
+        output: where they are.
         workers: those that have counted.
         progress: called with (done, total) samples.
 
@@ -73,7 +73,7 @@ def calibrate(
     Raises:
         SourceError: a shard cannot be read, or a worker process died.
     """
-    chosen = _choose(job, parts, place)
+    chosen = _choose(job, parts, output)
     chunks = [chosen[first : first + _CHUNK] for first in range(0, len(chosen), _CHUNK)]
     settings, counter = replace(job.settings, cheap=False), job.counter
     actual: list[int | None] = []
@@ -110,7 +110,7 @@ def _examine(sample: _Chosen, counter: RecordCounter) -> ExaminedRecord:
     return examine(RawRecord(*located, record), shard, sample.sample_id, counter)
 
 
-def _choose(job: EstimateJob, parts: Sequence[Part], place: Place) -> list[_Chosen]:
+def _choose(job: EstimateJob, parts: Sequence[Part], output: OutputFolder) -> list[_Chosen]:
     """The samples, in order of `sample_id`; part by part, so that one part is in memory."""
     totals = _totals(job, parts)
     quotas = _quotas(list(totals.values()), job.calibrate)
@@ -128,7 +128,7 @@ def _choose(job: EstimateJob, parts: Sequence[Part], place: Place) -> list[_Chos
             wanted[name] = here[(here >= 0) & (here < sums.num_usable)]
             before[name] += sums.num_usable
         if any(map(len, wanted.values())):
-            chosen += _locate(os.path.join(place.table, part.path), wanted, shards)
+            chosen += _locate(os.path.join(output.table, part.path), wanted, shards)
     return chosen
 
 

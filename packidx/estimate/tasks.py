@@ -15,7 +15,7 @@ from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.processes import count_by
 from packidx.estimate.rows import shard_rows
 from packidx.format import schema
-from packidx.io.output_folder import Place
+from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import Part, begin_part, is_begun, take_over, write_part
 from packidx.records.shards import TASK_BYTES, RecordRange, ShardScan
 from packidx.run.progress import Progress
@@ -60,7 +60,7 @@ def make_tasks(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> li
 
 
 def make_parts(
-    job: EstimateJob, where: Place, workers: Workers, progress: Progress
+    job: EstimateJob, output: OutputFolder, workers: Workers, progress: Progress
 ) -> tuple[list[Part], int]:
     """All parts in order, and how many of them were there already.
 
@@ -70,7 +70,7 @@ def make_parts(
     """
     tasks = make_tasks(shard_contexts(job), job.scans)
     total = sum(task.num_records for task in tasks)
-    taken_over = (take_over(where, task.number, task.num_records) for task in tasks)
+    taken_over = (take_over(output, task.number, task.num_records) for task in tasks)
     parts = [part for part in taken_over if part is not None]
     resumed = len(parts)
     done = sum(part.rows for part in parts)
@@ -85,30 +85,30 @@ def make_parts(
     finished = {part.number for part in parts}
     left = [task for task in tasks if task.number not in finished]
     if not workers.takes(len(left)):  # which tells of each batch of records
-        parts += [run_task(task, job.counter, where, advance) for task in left]
+        parts += [run_task(task, job.counter, output, advance) for task in left]
     else:
-        for part in run_tasks(left, where, workers, job):
+        for part in run_tasks(left, output, workers, job):
             parts.append(part)
             advance(part.rows)
     return sorted(parts, key=lambda part: part.number), resumed
 
 
 def run_tasks(
-    tasks: Sequence[Task], place: Place, workers: Workers, job: EstimateJob
+    tasks: Sequence[Task], output: OutputFolder, workers: Workers, job: EstimateJob
 ) -> Iterator[Part]:
     """Parts as they are finished, in any order.
 
     Raises:
         SourceError: also when a worker process dies.
     """
-    count = functools.partial(run_task, place=place)
+    count = functools.partial(run_task, output=output)
     counter = job.counter
     try:
         for _, part in count_by(workers, count, tasks, job.settings, counter, here=lambda: counter):
             yield part
     except WorkerDied as died:
         waiting = [tasks[number] for number in died.waiting]
-        begun = [task for task in waiting if is_begun(place, task.number)]
+        begun = [task for task in waiting if is_begun(output, task.number)]
         names = sorted({shard.path for task in begun or waiting[:1] for shard, _ in task.ranges})
         shown = " or ".join(names[:3]) + (" or another shard" if len(names) > 3 else "")
         cure = "use fewer workers; finished parts are kept"
@@ -116,7 +116,10 @@ def run_tasks(
 
 
 def run_task(
-    task: Task, counter: RecordCounter, place: Place, progress: Callable[[int], None] | None = None
+    task: Task,
+    counter: RecordCounter,
+    output: OutputFolder,
+    progress: Callable[[int], None] | None = None,
 ) -> Part:
     """Count one task's records and write its part file.
 
@@ -124,8 +127,8 @@ def run_task(
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
-    temporary = begin_part(place, task.number)
-    return write_part(place, task.number, _count(task, counter, progress), temporary)
+    temporary = begin_part(output, task.number)
+    return write_part(output, task.number, _count(task, counter, progress), temporary)
 
 
 def _count(

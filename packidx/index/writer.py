@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from packidx.errors import FormatError, OptionError
+from packidx.errors import FormatError
 from packidx.format.index import TABLES, IndexManifest, file_name, is_snapshot_id, snapshot_id
 from packidx.format.manifest import sealed
 from packidx.index.head import read_head
@@ -22,19 +23,18 @@ from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.io import storage, urls
 from packidx.io.copies import Part, content_digest, local_copy, overlapped, unsound_file
 from packidx.io.files import (
-    ABANDONED,
     fsync_path,
-    is_older,
     locked,
     remove_tree,
     this_boot,
     write_atomic,
     write_json,
 )
+from packidx.io.output_folder import OutputFolder, local_home, remove_abandoned
 from packidx.io.own_files import check_index
 from packidx.software import software
 
-_OURS = ".tmp-"  # begins the names of folders in which snapshots are made
+_STAGING = re.compile(r"\.tmp-([0-9a-f]{12})-\d+")  # boot and process
 
 
 class SnapshotWriter:
@@ -45,24 +45,21 @@ class SnapshotWriter:
     thread of its own, while the caller makes the next rows.
 
     Args:
-        index: folder of the index; of one in an object store, of this machine for what goes there.
+        location: folder of the index, or a URL of one.
+        output: where the snapshot is made.
         thread: the one that encodes.
-        place: URL of the index, if it is in an object store.
-        told: called with how many files of how many are uploaded.
+        uploaded: called with how many files of how many are uploaded.
     """
 
     def __init__(
         self,
-        index: Path,
+        location: str,
+        output: OutputFolder,
         thread: ThreadPoolExecutor,
-        place: str | None = None,
-        told: Callable[[int, int], None] | None = None,
+        uploaded: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._index, self._place, self._told = index, place or str(index), told
-        own = f"{_OURS}{this_boot()}-{os.getpid()}"
-        self._staging = index / "snapshots" / own
-        self._staging.mkdir()
-        self._elsewhere = index / "snapshots" / f"{own}-windows"
+        self._location, self._output, self._uploaded = location, output, uploaded
+        self._table = Path(output.table)
         self._thread = thread
         self._pending: Future[None] | None = None
         self._files: list[dict[str, Any]] = []
@@ -85,8 +82,7 @@ class SnapshotWriter:
 
     def folder_elsewhere(self) -> Path:
         """Folder for windows that other processes write, each try into a folder of its own."""
-        self._elsewhere.mkdir(exist_ok=True)
-        return self._elsewhere.absolute()
+        return Path(self._output.scratch("windows"))
 
     def take_window(self, folder: Path, written: WrittenWindow) -> None:
         """Take a window that another process has written into `folder` as the next one."""
@@ -94,7 +90,7 @@ class SnapshotWriter:
         for file in written.files:
             table = file["path"].rpartition("-")[0]
             path = file_name(table, numbers[table])
-            os.rename(folder / file["path"], self._staging / path)
+            os.rename(folder / file["path"], self._table / path)
             self._files.append({**file, "path": path})
             numbers[table] += 1
         folder.rmdir()
@@ -103,7 +99,7 @@ class SnapshotWriter:
     def take_over(self, folder: str | Path, manifest: dict[str, Any]) -> None:
         """Take all windows of another snapshot of this index, before any is written."""
         for part in manifest["files"]:
-            path, target = urls.join(str(folder), part["path"]), self._staging / part["path"]
+            path, target = urls.join(str(folder), part["path"]), self._table / part["path"]
             with local_copy(Part(path, part["bytes"], part["sha256"])) as source:
                 try:
                     os.link(source, target)  # files of a snapshot never change
@@ -124,10 +120,10 @@ class SnapshotWriter:
         """
         self._wait()
         ident = snapshot_id(body)
-        final = urls.join(self._place, f"snapshots/{ident}")
+        final = urls.join(self._location, f"snapshots/{ident}")
         existed = _is_whole(final, ident, self._files)
         if not existed:
-            order, head = list(TABLES), read_head(self._place)
+            order, head = list(TABLES), read_head(self._location)
             manifest = {
                 "snapshot_id": ident,
                 "parent": head if head is not None and is_snapshot_id(head) else None,
@@ -136,10 +132,10 @@ class SnapshotWriter:
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "software": software(),
             }
-            write_json(self._staging / "manifest.json", sealed(manifest, IndexManifest))
+            write_json(self._table / "manifest.json", sealed(manifest, IndexManifest))
             self._put(final)
-        if read_head(self._place) != ident:
-            head, text = urls.join(self._place, "HEAD"), f"{ident}\n".encode()
+        if read_head(self._location) != ident:
+            head, text = urls.join(self._location, "HEAD"), f"{ident}\n".encode()
             (storage.write if urls.is_url(head) else write_atomic)(head, text)
         from packidx.format.index import read_manifest
 
@@ -150,11 +146,11 @@ class SnapshotWriter:
         if urls.is_url(final):
             from packidx.io.publish import put_snapshot
 
-            put_snapshot(self._staging, final, self._told)
+            put_snapshot(self._output.table, final, self._uploaded)
             return
         remove_tree(final)  # what is left of a damaged one serves nobody
-        os.rename(self._staging, final)
-        fsync_path(self._index / "snapshots")
+        os.rename(self._table, final)
+        fsync_path(os.path.dirname(final))
 
     def _wait(self) -> None:
         if self._pending is not None:
@@ -165,7 +161,7 @@ class SnapshotWriter:
         """Those of the window that is being written."""
         if self._window is None:
             numbers = self._next_numbers()
-            self._window = WindowFiles(self._staging, len(self.windows), numbers)
+            self._window = WindowFiles(self._table, len(self.windows), numbers)
         return self._window
 
     def _next_numbers(self) -> dict[str, int]:
@@ -179,13 +175,12 @@ class SnapshotWriter:
             self._wait()
         if self._window is not None:
             self._window.abandon()
-        for folder in (self._staging, self._elsewhere):
-            remove_tree(folder)
+        remove_tree(self._output.path)
 
 
 @contextlib.contextmanager
 def writing(
-    index: str | Path, told: Callable[[int, int], None] | None = None
+    index: str | Path, uploaded: Callable[[int, int], None] | None = None
 ) -> Iterator[SnapshotWriter]:
     """A writer of a new snapshot of `index`, which nobody else of this machine writes meanwhile.
 
@@ -194,30 +189,25 @@ def writing(
 
     Args:
         index: folder of the index, or a URL of one.
-        told: called with how many files of how many are uploaded.
+        uploaded: called with how many files of how many are uploaded.
 
     Raises:
         OptionError: `index` is something else than an index.
     """
-    home, place = _claim(index)
-    with locked(home), ThreadPoolExecutor(1) as thread:
-        _remove_leftovers(home / "snapshots")
-        writer = SnapshotWriter(home, thread, place, told)
+    location = str(index)
+    check_index(location)
+    home = local_home(location)
+    snapshots = os.path.join(home, "snapshots")
+    os.makedirs(snapshots, exist_ok=True)
+    output = OutputFolder(os.path.join(snapshots, f".tmp-{this_boot()}-{os.getpid()}"))
+    with locked(home, wait=True), ThreadPoolExecutor(1) as thread:
+        remove_abandoned(snapshots, _STAGING)
+        os.makedirs(output.table)
+        writer = SnapshotWriter(location, output, thread, uploaded)
         try:
             yield writer
         finally:
             writer.discard()
-
-
-def _remove_leftovers(snapshots: Path) -> None:
-    """Delete what dead writers have left, while the folder's lock is ours.
-
-    The lock says that no other writer of this machine lives. Where a file system keeps locks to
-    the machine that took them, it says nothing of others: what they make is theirs until it is old.
-    """
-    for leftover in snapshots.glob(f"{_OURS}*"):
-        if leftover.name.startswith(f"{_OURS}{this_boot()}-") or is_older(leftover, ABANDONED):
-            remove_tree(leftover)
 
 
 def _table_of(path: str, order: list[str]) -> tuple[int, str]:
@@ -251,30 +241,3 @@ def _digests(folder: str, manifest: dict[str, Any]) -> list[str]:
     return overlapped(
         content_digest, [urls.join(folder, part["path"]) for part in manifest["files"]]
     )
-
-
-def _claim(place: str | Path) -> tuple[Path, str | None]:
-    """Where snapshots are made, and the URL they go to, if they do."""
-    if urls.is_url(str(place)):
-        return claim(str(place)), str(place)
-    index = Path(place)
-    if index.exists() and not index.is_dir():
-        raise OptionError(f"{index} is a file: choose a folder for the index")
-    if index.is_dir() and any(index.iterdir()) and not (index / "snapshots").is_dir():
-        raise OptionError(f"{index} holds other files and is no index: choose a new folder")
-    (index / "snapshots").mkdir(parents=True, exist_ok=True)
-    return index, None
-
-
-def claim(url: str) -> Path:
-    """The folder of this machine where snapshots of the index at `url` are made.
-
-    Raises:
-        OptionError: `url` is something else than an index, or cannot become one.
-    """
-    from packidx.io.publish import home
-
-    check_index(url)
-    folder = Path(home(url))
-    (folder / "snapshots").mkdir(parents=True, exist_ok=True)
-    return folder

@@ -26,7 +26,7 @@ from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io import urls as urls_module
-from packidx.io.files import ABANDONED, is_older, this_boot
+from packidx.io.files import may_be_dead, this_boot
 from packidx.io.sizes import parse_size
 
 _DEFAULT = "16GB"
@@ -201,7 +201,7 @@ def _make_room(home: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             found = entry.stat()
             if begun := _BEGUN.fullmatch(entry.name):
-                gone = _may_be_dead(entry.path, begun[1]) and _removed(entry.path)
+                gone = may_be_dead(entry.path, begun[1]) and _removed(entry.path)
                 excess += 0 if gone else found.st_size
             elif not entry.name.startswith("."):
                 excess += found.st_size
@@ -211,11 +211,6 @@ def _make_room(home: str) -> None:
             return
         if _removed(path):
             excess -= size
-
-
-def _may_be_dead(path: str, boot: str | None) -> bool:
-    """Whether a download without a lock is abandoned: locks of other machines may not be seen."""
-    return boot in (None, this_boot()) or is_older(path, ABANDONED)
 
 
 def _removed(path: str) -> bool:

@@ -58,14 +58,33 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
-    """Hold `folder`'s writer lock; the kernel lets go of it when the process dies."""
+def locked(folder: str | Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a folder's lock; the kernel lets go of it when the process dies.
+
+    Args:
+        folder: it is there, or was a moment ago.
+        wait: until nobody else has the lock.
+
+    Returns:
+        whether it is ours: not where another has it, or has removed the folder meanwhile.
+    """
     import fcntl
 
-    path = Path(folder) / ".lock"
-    with open(path, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    path = os.path.join(folder, ".lock")
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            ours = os.path.samestat(os.fstat(handle), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        yield ours
+    finally:
+        os.close(handle)
 
 
 ABANDONED = 2 * 24 * 3600.0
@@ -92,6 +111,16 @@ def is_older(path: str | Path, seconds: float) -> bool:
         with contextlib.suppress(FileNotFoundError):
             last = max(last, os.stat(each).st_mtime)
     return time.time() - last > seconds
+
+
+def may_be_dead(path: str | Path, boot: str | None) -> bool:
+    """Whether what nobody has locked is abandoned: locks of other machines may not be seen.
+
+    Args:
+        path: what a process made for itself.
+        boot: `this_boot` of the machine that it ran on; None: of this one.
+    """
+    return boot in (None, this_boot()) or is_older(path, ABANDONED)
 
 
 def remove_tree(path: str | Path) -> None:

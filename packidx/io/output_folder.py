@@ -1,6 +1,6 @@
-"""A folder of output: built beside its place, swapped in whole, or not at all.
+"""A folder of output: built beside the path that was named, swapped in whole, or not at all.
 
-.NAME.new-<job>/        beside the folder NAME, locked by the run that works on it
+.NAME.new-<identity>/   beside the folder NAME, locked by the run that works on it
   table/                what is being built: it becomes NAME
   notes/                what is finished of it, for the next run of the same job
 
@@ -12,185 +12,239 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
+import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from packidx.digests import digest
 from packidx.errors import OptionError
 from packidx.io import files, urls
+from packidx.io.own_files import Kind, made_by_another
 
 if TYPE_CHECKING:
-    from packidx.io.publish import Told
+    from packidx.io.publish import Uploaded
 
 _AT_FDCWD = -100  # <fcntl.h>
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
 _ATTEMPTS = 20  # a second in all: who removes an abandoned folder locks it for an instant
 _PAUSE = 0.05
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a job builds its output."""
+class OutputFolder:
+    """Where a job builds its output, and what is finished of it."""
 
-    table: str
-    """Folder that becomes the output."""
-    notes: str
-    """Folder of notes on what is finished."""
-    job: str
+    path: str
+    """The hidden folder."""
+    identity: str = ""
     """Digest of everything that decides the output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """Where a table is built beside its place, named by the job so that the next run finds it."""
-
-    place: Place
-    discarded: int
+    discarded: int = 0
     """Finished parts of killed runs with other settings, which were removed."""
+
+    @property
+    def table(self) -> str:
+        """Folder that becomes the output."""
+        return os.path.join(self.path, "table")
+
+    @property
+    def notes(self) -> str:
+        """Folder of notes on what is finished."""
+        return os.path.join(self.path, "notes")
+
+    def scratch(self, name: str) -> str:
+        """A folder, made if need be, for what is not in the output."""
+        path = os.path.join(self.path, name)
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def finish(self, part: str, facts: Mapping[str, Any], paths: Sequence[str]) -> None:
+        """Note that a part is finished, so that the next run of this job takes it over.
+
+        Args:
+            part: its name.
+            facts: what that run must know of it, as JSON.
+            paths: its files, which are on disk.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        stated = {os.path.relpath(path, self.path): _stamp(path) for path in paths}
+        note = {"identity": self.identity, "files": stated, "facts": facts}
+        files.write_atomic(self._note(part), json.dumps(note).encode())
+
+    def finished(self, part: str, make: Callable[[dict[str, Any]], T]) -> T | None:
+        """What ``make(facts)`` gives of a part that is finished; None where it must be done again.
+
+        Its files need not be read, which takes hours of terabytes. But they must be the very ones:
+        a run that is killed right after it has put its output in place leaves its notes beside the
+        files of the output that was there before.
+        """
+        try:
+            note = self._read(part)
+            for name, stamp in note["files"].items():
+                if _stamp(os.path.join(self.path, name)) != stamp:
+                    return None
+            return make(note["facts"]) if note["identity"] == self.identity else None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+    def facts(self, part: str) -> dict[str, Any]:
+        """What `finish` was told of a part.
+
+        Raises:
+            OSError, ValueError, KeyError: there is no such note.
+        """
+        facts: dict[str, Any] = self._read(part)["facts"]
+        return facts
+
+    def keep(self, names: Collection[str]) -> None:
+        """Remove everything from the output but the files of these names."""
+        for entry in os.scandir(self.table):
+            if entry.is_dir(follow_symlinks=False):
+                files.remove_tree(entry.path)
+            elif entry.name not in names:
+                os.unlink(entry.path)
+
+    def num_finished(self) -> int:
+        """How many parts are finished."""
+        try:
+            return len([name for name in os.listdir(self.notes) if not name.startswith(".")])
+        except FileNotFoundError:
+            return 0
+
+    def _read(self, part: str) -> dict[str, Any]:
+        with open(self._note(part), "rb") as file:
+            note: dict[str, Any] = json.load(file)
+        return note
+
+    def _note(self, part: str) -> str:
+        return os.path.join(self.notes, f"{part}.json")
 
 
 @contextlib.contextmanager
 def replacing(
-    path: str,
-    job: str,
-    what: str,
-    told: Told | None = None,
-    manifest_format: str | None = None,
-) -> Iterator[Staging]:
+    path: str, kind: Kind, identity: str, uploaded: Uploaded | None = None
+) -> Iterator[OutputFolder]:
     """A new folder beside `path` that takes its place, whole, when the block ends well.
 
     When it does not, or the process is killed, finished parts stay: the next run of the same job
     finds them, one of another job to the same `path` removes them.
 
     Args:
-        path: the table's folder, or a URL of one.
-        job: digest of everything that decides the table.
-        what: what it is, for the error.
-        told: called with how many files of how many are uploaded.
-        manifest_format: of its ``manifest.json``, by which a copy in a store is known as well.
+        path: a folder, or a URL of one.
+        kind: what becomes of it.
+        identity: digest of everything that decides the output.
+        uploaded: called with how many files of how many are uploaded.
 
     Raises:
         OptionError: the folder cannot be made or put in place, or another run is making it.
     """
     if not path:  # which is the working folder, to some functions, and nothing, to others
-        raise OptionError(f"the path of the {what} is empty: name a folder")
-    real = _home(path)
+        raise OptionError(f"the path of the {kind.what} is empty: name a folder")
+    real = local_home(path)
     parent, name = os.path.split(real)
-    folder = os.path.join(parent, f".{name}.new-{job[:16]}")
-    place = Place(os.path.join(folder, "table"), os.path.join(folder, "notes"), job)
+    own = f".{name}.new-{identity[:16]}"
     try:
         os.makedirs(parent, exist_ok=True)
-        discarded = _remove_abandoned(parent, name, os.path.basename(folder))
-        with _claimed(folder, path):
+        discarded = remove_abandoned(parent, _staging_of(name), own)
+        output = OutputFolder(os.path.join(parent, own), identity, discarded)
+        with _claimed(output.path, path, kind.what):
             try:
-                os.makedirs(place.table, exist_ok=True)
-                os.makedirs(place.notes, exist_ok=True)
-                yield Staging(place, discarded)
+                os.makedirs(output.table, exist_ok=True)
+                os.makedirs(output.notes, exist_ok=True)
+                yield output
                 if urls.is_url(path):
                     from packidx.io.publish import publish
 
-                    publish(place.table, path, what, told, manifest_format)
+                    publish(output.table, path, kind, uploaded)
                 else:
-                    files.fsync_path(place.table)
-                    _swap(place.table, real)
+                    files.fsync_path(output.table)
+                    _swap(output.table, real)
                     files.fsync_path(parent)
-                files.remove_tree(folder)  # with the table that was replaced
+                files.remove_tree(output.path)  # with the output that was replaced
             except BaseException:
-                if not _num_finished(folder):
-                    files.remove_tree(folder)
+                if not output.num_finished():
+                    files.remove_tree(output.path)
                 raise
     except OSError as error:
-        raise _unwritable(path, what, error) from error
+        where = f" ({error.filename})" if urls.is_url(path) and error.filename else ""
+        reason = error.strerror or error
+        raise OptionError(f"cannot write the {kind.what} to {path}: {reason}{where}") from error
 
 
-@contextlib.contextmanager
-def _claimed(folder: str, path: str) -> Iterator[None]:
-    """Make a folder if need be and lock it for as long as the block, or the process, lives."""
-    for _ in range(_ATTEMPTS):
-        os.makedirs(folder, exist_ok=True)
-        with _locked(folder) as free:
-            if free:
-                yield
-                return
-        time.sleep(_PAUSE)
-    raise OptionError(
-        f"another run is making this very table at {path}: wait for it, or name another folder"
-    )
+def local_home(location: str) -> str:
+    """Where this machine builds what goes to a path or URL; the same in every run."""
+    if not urls.is_url(location):
+        return os.path.realpath(location)
+    from packidx.io import cache
+
+    return os.path.join(cache.folder(), "staging", digest(urls.absolute(location).encode())[:32])
 
 
-@contextlib.contextmanager
-def _locked(folder: str) -> Iterator[bool]:
-    """Lock a folder for as long as the block, or the process, lives.
-
-    False where somebody has locked it, or removed it before the lock was ours.
-    """
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        yield False
-        return
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield _is_open(handle, folder)
-    finally:
-        os.close(handle)
-
-
-def _is_open(handle: int, folder: str) -> bool:
-    """Whether the folder of that name is still the one that was opened."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(folder))
-    except FileNotFoundError:
-        return False
-
-
-def remove_abandoned(path: str) -> int:
-    """Delete what killed runs to the table at `path` have left.
+def discard_abandoned(path: str) -> int:
+    """Delete what killed runs to `path` have left.
 
     Returns:
         how many finished parts were in it.
     """
-    parent, name = os.path.split(_home(path))
-    return _remove_abandoned(parent, name, "") if os.path.isdir(parent) else 0
+    parent, name = os.path.split(local_home(path))
+    return remove_abandoned(parent, _staging_of(name)) if os.path.isdir(parent) else 0
 
 
-def _home(path: str) -> str:
-    """What `path` would be called, were it a folder of this machine."""
-    if not urls.is_url(path):
-        return os.path.realpath(path)
-    from packidx.io.publish import home
+def remove_abandoned(parent: str, staging: re.Pattern[str], own: str = "") -> int:
+    """Delete the folders that killed runs have left; what a living run has is locked.
 
-    return home(path)
+    Args:
+        parent: where they are.
+        staging: their names; its group, if it has one, is `files.this_boot` of who made them.
+        own: the name of one that stays.
 
-
-def _remove_abandoned(parent: str, name: str, own: str) -> int:
-    """The same without the folder called `own`; what a living run has is locked."""
-    staging = re.compile(re.escape(f".{name}.new-") + "[0-9a-f]{16}")
+    Returns:
+        how many finished parts were in them.
+    """
     discarded = 0
     for entry in os.listdir(parent):
+        named = staging.fullmatch(entry)
         folder = os.path.join(parent, entry)
-        if entry == own or not staging.fullmatch(entry) or not os.path.isdir(folder):
+        if named is None or entry == own or not os.path.isdir(folder):
             continue
-        with _locked(folder) as free:
+        boot = named[1] if staging.groups else None
+        if not files.may_be_dead(folder, boot):
+            continue
+        with contextlib.suppress(PermissionError), files.locked(folder) as free:
             if free:
-                discarded += _num_finished(folder)
+                discarded += OutputFolder(folder).num_finished()
                 files.remove_tree(folder)
     return discarded
 
 
-def _num_finished(folder: str) -> int:
-    try:
-        return len([name for name in os.listdir(os.path.join(folder, "notes")) if name[0] != "."])
-    except FileNotFoundError:
-        return 0
+def _staging_of(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(f".{name}.new-") + "[0-9a-f]{16}")
+
+
+@contextlib.contextmanager
+def _claimed(folder: str, path: str, what: str) -> Iterator[None]:
+    """Make a folder if need be and lock it for as long as the block, or the process, lives."""
+    for _ in range(_ATTEMPTS):
+        os.makedirs(folder, exist_ok=True)
+        with files.locked(folder) as free:
+            if free:
+                yield
+                return
+        time.sleep(_PAUSE)
+    raise made_by_another(path, what)
+
+
+def _stamp(path: str) -> list[int]:
+    """What no other file has; a copy is another one."""
+    status = os.stat(path)
+    return [status.st_size, status.st_ino, status.st_mtime_ns]
 
 
 def _swap(folder: str, path: str) -> None:
@@ -213,8 +267,3 @@ def _exchange(one: str, other: str) -> bool:
         return False
     paths = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
     return bool(rename(*paths, _RENAME_EXCHANGE) == 0)
-
-
-def _unwritable(path: str, what: str, error: OSError) -> OptionError:
-    where = f" ({error.filename})" if urls.is_url(path) and error.filename else ""
-    return OptionError(f"cannot write the {what} to {path}: {error.strerror or error}{where}")

@@ -1,8 +1,11 @@
-"""What is ours at a place, and what is refused."""
+"""What is ours in a folder of output, and what is refused."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import OptionError
@@ -13,6 +16,77 @@ LIST = ".packidx-files.json"
 
 FORMAT = "packidx-files"
 _BUCKETS = ("s3", "s3a", "gs", "gcs")  # stores whose URLs begin with a bucket that must be there
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of output, and how a folder of it is known; one kind never replaces another."""
+
+    what: str
+    """In words, such as ``lengths table``."""
+    manifest: str
+    """Name of its manifest."""
+    format: str
+    """What the manifest says that it is."""
+    names: Callable[[dict[str, Any]], Iterable[str]]
+    """Files that belong to such a manifest, by their paths below the folder."""
+
+    def own_names(self, folder: str) -> set[str]:
+        """Files of such an output in a folder that has a manifest; none where it is another's.
+
+        Raises:
+            OSError: the manifest cannot be read.
+        """
+        manifest = read_json_object(urls.join(folder, self.manifest))
+        if manifest.get("format") != self.format:
+            return set()
+        try:
+            return {self.manifest, LIST, *self.names(manifest)}
+        except (KeyError, TypeError, AttributeError):
+            return {self.manifest, LIST}
+
+
+def check_free(output: str, kind: Kind) -> tuple[list[str], set[str]]:
+    """What is below `output`, and which names packidx has put there.
+
+    Args:
+        output: a folder, or a URL of one.
+        kind: what is to be written there.
+
+    Raises:
+        OptionError: something else is there, or no folder can be.
+        OSError: it cannot be looked at.
+    """
+    is_url = urls.is_url(output)
+    if storage.is_file(output) if is_url else _is_no_folder(output):
+        raise OptionError(f"{output} is no folder: name a folder for the {kind.what}")
+    there = names_below(output)
+    if is_url and not there:
+        check_bucket(output)
+    known = _listed(output, kind) if LIST in there else set()
+    if kind.manifest in there and not known.issuperset(there):
+        known |= kind.own_names(output)
+    for name in there:
+        if name not in known or os.path.islink(os.path.join(output, name)):
+            raise _is_foreign(output, name)
+    return there, known
+
+
+def check_index(location: str) -> None:
+    """Refuse a place where no index is or can be.
+
+    Raises:
+        OptionError: it is a file, holds other files, or has no bucket.
+        OSError: it cannot be looked at.
+    """
+    is_url = urls.is_url(location)
+    if storage.is_file(location) if is_url else _is_no_folder(location):
+        raise OptionError(f"{location} is no folder: name a folder for the index")
+    names = storage.names(location)
+    if names and not {"snapshots", "HEAD"} & set(names):
+        raise _is_foreign(location, names[0])
+    if is_url and not names:
+        check_bucket(location)
 
 
 def check_bucket(url: str) -> None:
@@ -35,93 +109,75 @@ def check_bucket(url: str) -> None:
         return  # it is there, or only parts of it may be asked for
 
 
-def names_below(url: str) -> list[str]:
-    """Names of all files below a folder of a store, relative to it, sorted.
+def names_below(folder: str) -> list[str]:
+    """Paths of all files below a folder, relative to it, sorted; of this machine's, links to
+    folders and empty folders are among them.
 
     Raises:
         OSError: it cannot be listed.
     """
-    root = None  # as the store writes it, which comes first
-    found = []
-    for here, _, names in storage.walk(url):
-        root = here if root is None else root
-        folder = here.removeprefix(root).strip("/")
-        found += [f"{folder}/{name}" if folder else name for name in names]
-    return sorted(found)
+    if urls.is_url(folder):
+        return storage.files_below(folder)
+    paths = []
+    for here, folders, names in os.walk(folder):
+        inside = [os.path.join(here, name) for name in folders]
+        paths += [os.path.join(here, name) for name in names]
+        paths += [path for path in inside if os.path.islink(path) or not os.listdir(path)]
+    return sorted(os.path.relpath(path, folder) for path in paths)
 
 
-def check_free(
-    url: str, what: str, manifest_format: str | None = None
-) -> tuple[list[str], set[str]]:
-    """What is below `url`, and which names packidx has put there.
+def is_within(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or below it, wherever symbolic links lead."""
+    return f"{_real(path)}/".startswith(f"{_real(folder).rstrip('/')}/")
 
-    Args:
-        url: a folder of a store.
-        what: what is to be written there; only the same kind of thing is ever replaced.
-        manifest_format: the `format` of a ``manifest.json`` that names files of this kind, where
-            there is one: a folder that was copied into the store is known by it.
+
+def read_json_object(path: str) -> dict[str, Any]:
+    """The JSON object in a file; empty where it holds none.
 
     Raises:
-        OptionError: something else is there.
-        OSError: the store cannot be asked.
+        OSError: it cannot be read.
     """
-    there = names_below(url)
-    kind, known = _listed(url) if LIST in there else (what, set())
-    if kind != what:
-        raise OptionError(
-            f"{url} holds a {kind}, and a {what} is to be written: name another place"
-        )
-    copied = manifest_format is not None and "manifest.json" in there
-    if copied and not known.issuperset(there):
-        known |= _of_manifest(urls.join(url, "manifest.json"), manifest_format)
-    foreign = [name for name in there if name not in known]
-    if foreign:
-        raise OptionError(
-            f"{url} holds {foreign[0]}, which packidx did not write: move it away, or name another "
-            "place"
-        )
-    return there, known
-
-
-def _listed(url: str) -> tuple[str, set[str]]:
-    """The kind of thing that the list of a folder is of, and the names in it, its own included;
-    no name where it is no list of ours."""
-    found = read_json_object(urls.join(url, LIST))
-    if found.get("format") != FORMAT or not isinstance(found.get("files"), list):
-        return "folder of something else", set()
-    names = {LIST, *(name for name in found["files"] if isinstance(name, str))}
-    return str(found.get("kind", "folder of something else")), names
-
-
-def _of_manifest(url: str, expected: str | None) -> set[str]:
-    """What a manifest of this format names, and itself: a folder that was copied into the store."""
-    found = read_json_object(url)
-    if found.get("format") != expected:
-        return set()
-    parts = found.get("files")
-    paths = (one.get("path") for one in parts if isinstance(one, dict)) if parts else ()
-    return {"manifest.json", *(path for path in paths if isinstance(path, str))}
-
-
-def read_json_object(url: str) -> dict[str, Any]:
-    """The JSON object in a file of a store; empty where it holds none."""
     try:
-        found = json.loads(storage.read(url))
+        value = json.loads(storage.read(path))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def check_index(url: str) -> None:
-    """Refuse a place where no index is or can be.
+def _listed(folder: str, kind: Kind) -> set[str]:
+    """The names in the list of a folder, its own included; none where it is no list of ours.
 
     Raises:
-        OptionError: it is a file, holds other files, or has no bucket.
+        OptionError: it is the list of another kind of output.
     """
-    if storage.is_file(url):
-        raise OptionError(f"{url} is a file: choose a folder for the index")
-    there = storage.names(url)
-    if not there:
-        check_bucket(url)
-    elif not {"snapshots", "HEAD"} & set(there):
-        raise OptionError(f"{url} holds other files and is no index: choose a new folder")
+    listed = read_json_object(urls.join(folder, LIST))
+    if listed.get("format") != FORMAT or not isinstance(listed.get("files"), list):
+        return set()
+    if listed.get("kind") != kind.what:
+        raise OptionError(
+            f"{folder} holds a {listed.get('kind')}, and a {kind.what} is to be written: name "
+            "another folder"
+        )
+    return {LIST, *(name for name in listed["files"] if isinstance(name, str))}
+
+
+def _is_no_folder(path: str) -> bool:
+    return os.path.lexists(path) and not os.path.isdir(path)
+
+
+def made_by_another(output: str, what: str) -> OptionError:
+    """The error of a place that another run is writing to."""
+    return OptionError(
+        f"another run is making the {what} at {output}: let it finish and start again, or name "
+        "another folder"
+    )
+
+
+def _is_foreign(folder: str, name: str) -> OptionError:
+    return OptionError(
+        f"{folder} holds {name}, which packidx did not write: move it away, or name another folder"
+    )
+
+
+def _real(path: str) -> str:
+    return urls.absolute(path) if urls.is_url(path) else os.path.realpath(path)

@@ -15,13 +15,19 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from packidx.digests import digest
 from packidx.errors import OptionError
-from packidx.io import cache, storage, urls
+from packidx.io import storage, urls
 from packidx.io.copies import overlapped
-from packidx.io.own_files import FORMAT, LIST, check_free, read_json_object
+from packidx.io.own_files import (
+    FORMAT,
+    LIST,
+    Kind,
+    check_free,
+    made_by_another,
+    names_below,
+    read_json_object,
+)
 
 _MD5 = re.compile("[0-9a-f]{32}")
 _LOOK = 1.0  # seconds between two looks at whose folder it is
@@ -29,24 +35,13 @@ _LOOK = 1.0  # seconds between two looks at whose folder it is
 # What a reader begins with, in the order in which it is written; all other files come before.
 _ENTRIES = (".nv-meta", "metadataset.yaml", ".packidx.json", "manifest.json")
 
-Told = Callable[[int, int], None]
-"""``told(done, total)``: files that are uploaded."""
+Uploaded = Callable[[int, int], None]
+"""``uploaded(done, total)``: so many files are in the store."""
 
 _MANIFEST = "manifest.json"
 
 
-def home(url: str) -> str:
-    """Path of this machine where what goes to `url` is built; the same in every run."""
-    return os.path.join(cache.folder(), "staging", digest(urls.absolute(url).encode())[:32])
-
-
-def publish(
-    folder: str,
-    url: str,
-    what: str,
-    told: Told | None = None,
-    manifest_format: str | None = None,
-) -> None:
+def publish(folder: str, url: str, kind: Kind, uploaded: Uploaded | None = None) -> None:
     """Replace what packidx has at `url` by the files of `folder`.
 
     A store has no locks. Whoever begins puts a token of its own into the list of files; a writer
@@ -56,35 +51,35 @@ def publish(
     Args:
         folder: what is finished.
         url: where it goes.
-        what: the kind of thing that it is (`own_files.check_free`).
-        told: called with how far the upload is.
-        manifest_format: of its ``manifest.json``, where such a folder may have been copied there.
+        kind: what it is; only the same kind of thing is replaced.
+        uploaded: called with how far the upload is.
 
     Raises:
         OptionError: something else is at `url`, or another run is writing there.
         OSError: the store cannot be written; the next run begins anew.
     """
-    names = _files_of(folder)
-    there, known = check_free(url, what, manifest_format)
-    listing = _Listing(url, what, secrets.token_hex(8))
+    names = names_below(folder)
+    there, known = check_free(url, kind)
+    listing = _Listing(url, kind.what, secrets.token_hex(8))
     listing.write(sorted({*names, *known} - {LIST}))
     for name in reversed(_in_order(there)):
         storage.remove(urls.join(url, name))
     others = [name for name in names if not _rank(name)]
-    upload(folder, url, others, told, listing.check)
+    upload(folder, url, others, uploaded, listing.check)
     kept = {*names, *filter(_rank, there), LIST}
     overlapped(storage.remove, [urls.join(url, name) for name in there if name not in kept])
     listing.check(now=True)
     _check_content(folder, url, others, listing)
     listing.write(names)
-    upload_in_order(folder, url, _in_order(names))
+    for name in _in_order(names):  # each when the one before is there
+        storage.upload(os.path.join(folder, name), urls.join(url, name))
 
 
 def upload(
     folder: str,
     url: str,
     names: Sequence[str],
-    told: Told | None = None,
+    uploaded: Uploaded | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
     """Copy files of a folder into a store, several at a time.
@@ -102,8 +97,8 @@ def upload(
         check()
         storage.upload(file[1], file[0])
         done += 1
-        if told is not None:
-            told(done, len(names))
+        if uploaded is not None:
+            uploaded(done, len(names))
 
     pairs = [(urls.join(url, name), os.path.join(folder, name)) for name in names]
     overlapped(put, pairs)
@@ -189,28 +184,7 @@ class _Listing:
             self._looked = time.monotonic()
 
     def lost(self) -> OptionError:
-        return OptionError(
-            f"another run is writing to {self._url}: let one of them finish, then start the other "
-            "again"
-        )
-
-
-def upload_in_order(folder: str, url: str, names: Sequence[str]) -> None:
-    """Copy files of a folder into a store, each when the one before is there.
-
-    Raises:
-        OSError: one cannot be read or written.
-    """
-    for name in names:
-        storage.upload(os.path.join(folder, name), urls.join(url, name))
-
-
-def _files_of(folder: str) -> list[str]:
-    return sorted(
-        os.path.relpath(os.path.join(here, name), folder).replace(os.sep, "/")
-        for here, _, names in os.walk(folder)
-        for name in names
-    )
+        return made_by_another(self._url, self._what)
 
 
 def _rank(name: str) -> int:
@@ -224,7 +198,7 @@ def _in_order(names: Sequence[str]) -> list[str]:
     return sorted(sorted(filter(_rank, names), reverse=True), key=_rank)
 
 
-def put_snapshot(staging: Path, url: str, told: Told | None = None) -> None:
+def put_snapshot(staging: str, url: str, uploaded: Uploaded | None = None) -> None:
     """Upload a snapshot's files, its manifest when all others are there.
 
     What another writer of this very plan uploads meanwhile is the same. A manifest that is there
@@ -237,7 +211,7 @@ def put_snapshot(staging: Path, url: str, told: Told | None = None) -> None:
     if storage.is_file(manifest):
         storage.remove(manifest)
     names = sorted(name for name in os.listdir(staging) if name != _MANIFEST)
-    upload(str(staging), url, names, told)
+    upload(staging, url, names, uploaded)
     there = [name for name in storage.names(url) if name not in (*names, _MANIFEST)]
     overlapped(storage.remove, [urls.join(url, name) for name in there])
-    storage.upload(str(staging / _MANIFEST), manifest)
+    storage.upload(os.path.join(staging, _MANIFEST), manifest)

@@ -20,7 +20,6 @@ from stat import S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
 from packidx.errors import SourceError
-from packidx.io import urls
 from packidx.io.stores import BehindEnd, T, call_store, file_version, opened, retried
 from packidx.io.urls import is_url
 
@@ -31,7 +30,6 @@ _MOST_PARTS = 10_000
 
 THREADS = 16
 """Requests under way at a time where many are made: what they wait for is the store."""
-
 
 S = TypeVar("S")
 
@@ -114,26 +112,40 @@ def names(folder: str) -> list[str]:
     return sorted({one.rstrip("/").rpartition("/")[2] for one in found} - {""})
 
 
+def files_below(url: str) -> list[str]:
+    """Paths of all files below a folder of a store, relative to it, sorted; none where there is no
+    such folder.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    try:
+        paths = call_store(url, "find")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    own = f"{opened(url)[1].rstrip('/')}/"  # as the store writes it; a mark of a folder ends so
+    names = (path.removeprefix(own) for path in paths if path.startswith(own))
+    return sorted(name for name in names if name and not name.endswith("/"))
+
+
 def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """As `os.walk`, links followed: what is taken out of the folders is not gone into."""
     if not is_url(folder):
         yield from os.walk(folder, followlinks=True)
-        return
-    root = folder.rstrip("/")
-    try:  # what fsspec's own walk cannot list, it passes over
-        found = call_store(root, "ls", detail=True)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    own = opened(root)[1].rstrip("/")
-    below: dict[bool, set[str]] = {True: set(), False: set()}
-    for info in found:
-        if info["name"].rstrip("/") != own:  # a file is in its own list, and a mark of a folder
-            is_below = info.get("type") == "directory"
-            below[is_below].add(info["name"].rstrip("/").rpartition("/")[2])
-    folders = sorted(below[True])
-    yield root, folders, sorted(below[False])
-    for name in folders:
-        yield from walk(f"{root}/{name}")
+    elif names := files_below(folder):
+        yield from _levels(folder.rstrip("/"), names)
+
+
+def _levels(here: str, names: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    below: dict[str, list[str]] = {}
+    for name in names:
+        folder, separator, rest = name.partition("/")
+        if separator:
+            below.setdefault(folder, []).append(rest)
+    folders = sorted(below)
+    yield here, folders, [name for name in names if "/" not in name]
+    for folder in folders:
+        yield from _levels(f"{here}/{folder}", below[folder])
 
 
 def glob(pattern: str) -> list[str]:
@@ -282,7 +294,6 @@ def remove(path: str) -> None:
 def unreadable(path: str, error: Exception) -> SourceError:
     """The error of a file that cannot be read."""
     reason = getattr(error, "strerror", None) or str(error)
-    check = "the path and its permissions"
-    if urls.is_url(path):
-        check = "the URL, and that this machine has access to the store"
+    of_store = "the URL, and that this machine has access to the store"
+    check = of_store if is_url(path) else "the path and its permissions"
     return SourceError(f"cannot read {path}: {reason}; check {check}")

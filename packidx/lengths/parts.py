@@ -1,12 +1,10 @@
 """A finished part of a lengths table, and the note beside it that lets the next run take it over.
 
-The note is written after the part is on disk, atomically, so a part with a note is whole. It names
-the job, that is everything that decides the table: a part of other settings is never taken.
+The note (`OutputFolder.finish`) is written after the part is on disk, so a part with one is whole.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections import Counter
@@ -19,7 +17,7 @@ import pyarrow.compute as pc
 from packidx import digests as digests_module
 from packidx.format import parquet, schema
 from packidx.io import files
-from packidx.io.output_folder import Place
+from packidx.io.output_folder import OutputFolder
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""
@@ -88,14 +86,18 @@ class Part:
 
 def file_name(number: int) -> str:
     """Name of part `number`."""
-    return f"part-{number:05d}.parquet"
+    return f"{_name(number)}.parquet"
 
 
-def write_part(place: Place, number: int, table: pa.Table, temporary: str) -> Part:
+def _name(number: int) -> str:
+    return f"part-{number:05d}"
+
+
+def write_part(output: OutputFolder, number: int, table: pa.Table, temporary: str) -> Part:
     """Write a part and its note; there is either both or nothing to take over.
 
     Args:
-        place: where.
+        output: where.
         number: the part's.
         table: its rows.
         temporary: as `begin_part` gave it.
@@ -118,58 +120,38 @@ def write_part(place: Place, number: int, table: pa.Table, temporary: str) -> Pa
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
     )
-    os.replace(temporary, os.path.join(place.table, part.path))
-    files.fsync_path(place.table)
-    files.write_json(_note(place, number), {"job": place.job, **asdict(part)})
+    path = os.path.join(output.table, part.path)
+    os.replace(temporary, path)
+    files.fsync_path(output.table)
+    output.finish(_name(number), asdict(part), [path])
     return part
 
 
-def begin_part(place: Place, number: int) -> str:
+def begin_part(output: OutputFolder, number: int) -> str:
     """Path of a new temporary file, which says that the part is being counted.
 
     No two processes share one: a worker that outlives its killed parent for a moment does not write
     into the next run's.
     """
     name = f".{file_name(number)}.{os.getpid()}-{secrets.token_hex(4)}"
-    path = os.path.join(place.table, name)
+    path = os.path.join(output.table, name)
     with open(path, "wb"):
         return path
 
 
-def is_begun(place: Place, number: int) -> bool:
+def is_begun(output: OutputFolder, number: int) -> bool:
     """Whether a part is being counted, or was when its process died."""
     start = f".{file_name(number)}."
-    return any(name.startswith(start) for name in os.listdir(place.table))
+    return any(name.startswith(start) for name in os.listdir(output.table))
 
 
-def take_over(place: Place, number: int, num_records: int) -> Part | None:
+def take_over(output: OutputFolder, number: int, num_records: int) -> Part | None:
     """Part `number` as an earlier run of this very job left it, or None."""
-    try:
-        with open(_note(place, number), "rb") as file:
-            note = json.load(file)
-        if note.pop("job") != place.job:
-            return None
-        part = _from_json(note)
-        path = os.path.join(place.table, part.path)
-        if (part.number, part.path, part.rows) != (number, file_name(number), num_records):
-            return None
-        if os.path.getsize(path) != part.nbytes or digests_module.file_digest(path) != part.sha256:
-            return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # damaged: count it again
-    return part
-
-
-def tidy(place: Place, numbers: list[int]) -> None:
-    """Remove from the table's folder everything that is not one of its parts."""
-    kept = {file_name(number) for number in numbers}
-    for name in os.listdir(place.table):
-        if name not in kept:
-            os.unlink(os.path.join(place.table, name))
-
-
-def _note(place: Place, number: int) -> str:
-    return os.path.join(place.notes, f"part-{number:05d}.json")
+    part = output.finished(_name(number), _from_json)
+    if part is None or (part.number, part.rows) != (number, num_records):
+        return None
+    whole = digests_module.file_digest(os.path.join(output.table, part.path)) == part.sha256
+    return part if whole else None
 
 
 def _from_json(note: dict[str, Any]) -> Part:

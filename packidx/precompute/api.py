@@ -19,7 +19,7 @@ from packidx.estimate.job import EstimateJob, check_shards, shard_contexts
 from packidx.estimate.processes import CounterSetup, count_by
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.io import files
-from packidx.io.output_folder import replacing
+from packidx.io.output_folder import OutputFolder, replacing
 from packidx.precompute import output as place
 from packidx.precompute.output import manifest_head, shard_heads
 from packidx.precompute.parquet import count_columns, write_parquet
@@ -128,14 +128,13 @@ def precompute(
         counter = _build(settings)
         scans = scan_shards(shards, num_processes, progress)
         job = decided(EstimateJob(shards, scans, settings, counter, root, remote))
-        with replacing(output, secrets.token_hex(32), "data set") as built:
-            folder = built.place.table
-            tallies = _write(job, names, form, folder, counting, progress)
+        with replacing(output, place.KIND, secrets.token_hex(32)) as built:
+            tallies = _write(job, names, form, built, counting, progress)
             check_shards(job)
             _refuse_nothing(tallies)
             manifest = place.manifest_of(manifest_head(job, form), shard_heads(job, names), tallies)
-            files.write_json(os.path.join(folder, place.MANIFEST), manifest)
-            for inner, _, _ in os.walk(folder):
+            files.write_json(os.path.join(built.table, place.KIND.manifest), manifest)
+            for inner, _, _ in os.walk(built.table):
                 files.fsync_path(inner)
     summary = _summary(output, job, tallies, time.monotonic() - begun)
     summary = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
@@ -175,15 +174,14 @@ def _write(
     job: EstimateJob,
     names: Sequence[str],
     form: str,
-    folder: str,
+    output: OutputFolder,
     workers: Workers,
     progress: Progress,
 ) -> list[Tally]:
     """All shards, in order; pieces are put together as they come and removed."""
     infos = shard_contexts(job)
     pieces = make_pieces(infos, job.scans, form)
-    scratch = os.path.join(os.path.dirname(folder), "pieces")
-    os.makedirs(scratch, exist_ok=True)
+    scratch = output.scratch("pieces")
     total, done = sum(piece.part.num_records for piece in pieces), 0
     tallies = [Tally() for _ in infos]
     waiting: list[str] = []
@@ -202,8 +200,8 @@ def _write(
             tallies[piece.shard.number].merge(tally)
             waiting.append(_piece_path(piece, scratch))
             if piece.end is None:
-                output = os.path.join(folder, names[piece.shard.number])
-                _put_together(piece.shard, waiting, output)
+                path = os.path.join(output.table, names[piece.shard.number])
+                _put_together(piece.shard, waiting, path)
                 waiting = []
             done += tally.num_samples
             progress("count", done, total)

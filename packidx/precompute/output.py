@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import unicodedata
 from collections.abc import Sequence
@@ -11,14 +10,17 @@ from typing import Any
 from packidx.errors import OptionError, SourceError
 from packidx.estimate.job import EstimateJob
 from packidx.io import urls
+from packidx.io.own_files import Kind, check_free, is_within
 from packidx.precompute.slices import Tally
 from packidx.records.shards import Shard, short_names
 from packidx.software import software
 
-MANIFEST = ".packidx.json"
-"""Begins with a dot: nobody who looks for data files takes it for one."""
-
-FORMAT = "packidx-precomputed"
+KIND = Kind(
+    what="data set",
+    manifest=".packidx.json",  # with a dot: nobody who looks for data files takes it for one
+    format="packidx-precomputed",
+    names=lambda stated: [os.path.normpath(shard["name"]) for shard in stated["shards"]],
+)
 VERSION = 1
 
 
@@ -33,9 +35,8 @@ def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -
             f"{output} is a URL, and precompute writes to folders of this machine: name one, and "
             "copy it to the store then"
         )
-    place = os.path.realpath(output)
     for shard in shards:
-        if not urls.is_url(shard.path) and _is_within(os.path.realpath(shard.path), place):
+        if is_within(shard.path, output):
             raise OptionError(
                 f"{output} holds the source {shard.uri}: name another folder, no source is ever "
                 "overwritten"
@@ -43,49 +44,12 @@ def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -
     for source in sources:
         for name in (source, source.partition("=")[2]):
             folder = name.removeprefix("file://")
-            if folder and os.path.isdir(folder) and _is_within(place, os.path.realpath(folder)):
+            if folder and os.path.isdir(folder) and is_within(output, folder):
                 raise OptionError(
                     f"{output} lies in the source {name}, which would then hold the data twice: "
                     "name a folder outside it"
                 )
-    if os.path.lexists(output):
-        _check_own(output)
-
-
-def _is_within(path: str, folder: str) -> bool:
-    return os.path.commonpath((path, folder)) == folder
-
-
-def _check_own(output: str) -> None:
-    """Refuse a file, and a folder that holds what precompute did not write."""
-    if not os.path.isdir(output):
-        raise OptionError(f"{output} is no folder: name a folder for the data set")
-    found = sorted(
-        os.path.relpath(os.path.join(folder, name), output)
-        for folder, _, names in os.walk(output)
-        for name in names
-    )
-    if not found and not os.listdir(output):
-        return
-    known = _own_files(output)
-    foreign = [name for name in found if name not in known]
-    if foreign or not known:
-        what = f"{foreign[0]}, which" if foreign else "folders, which"
-        raise OptionError(
-            f"{output} holds {what} packidx precompute did not write: move it away, "
-            "or name another folder"
-        )
-
-
-def _own_files(output: str) -> set[str]:
-    try:
-        with open(os.path.join(output, MANIFEST), "rb") as file:
-            manifest = json.load(file)
-        if manifest["format"] != FORMAT:
-            return set()
-        return {MANIFEST, *(os.path.normpath(shard["name"]) for shard in manifest["shards"])}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return set()
+    check_free(output, KIND)
 
 
 def output_names(shards: Sequence[Shard]) -> list[str]:
@@ -107,7 +71,7 @@ def output_names(shards: Sequence[Shard]) -> list[str]:
                 "data set as Parquet or JSON Lines (to_parquet, to_json of `datasets`) first"
             )
     names = short_names([shard.path for shard in shards])
-    taken = {_folded(MANIFEST): "packidx's own manifest"}
+    taken = {_folded(KIND.manifest): "packidx's own manifest"}
     for shard, name in zip(shards, names, strict=True):
         other = taken.setdefault(_folded(name), shard.uri)
         if other != shard.uri:
@@ -152,7 +116,7 @@ def manifest_of(
         for shard, tally in zip(shards, tallies, strict=True)
     ]
     return {
-        "format": FORMAT,
+        "format": KIND.format,
         "version": VERSION,
         **head,
         "num_samples": sum(tally.num_samples for tally in tallies),

@@ -30,12 +30,13 @@ from packidx.inspect.verify.files import check_files
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.io import storage, urls
 from packidx.io.output_folder import replacing
-from packidx.io.own_files import LIST
+from packidx.io.own_files import LIST, Kind
 from packidx.lengths.existing import first_rejected
 from packidx.lengths.table import read_lengths
 from packidx.torch import PackedDataset, PackSampler
 
 OPTIONS: dict[str, Any] = {"capacity": 512, "window_samples": 100}
+KIND = Kind("export", ".packidx.json", "packidx-export", lambda stated: ())
 TASK_BYTES = 4_000
 
 # One process a line of stdin, forked so that it need not import everything again. It dies right
@@ -384,9 +385,9 @@ def test_nothing_of_others_is_touched(tmp_path: Path, url: str, store: Store) ->
             plan_packs(lengths, output, **OPTIONS)
     with (
         pytest.raises(OptionError, match=r"thesis\.tex|holds file"),
-        replacing(url, "0" * 64, "data set") as staging,
+        replacing(url, KIND, "0" * 64) as output,
     ):
-        Path(staging.place.table, "a.txt").write_text("new")
+        Path(output.table, "a.txt").write_text("new")
     assert storage.names(url) == ["file", "thesis.tex"]
     changes = {one.method for one in store.requests[-200:] if url.rpartition("/")[2] in one.path}
     assert "DELETE" not in changes
@@ -396,9 +397,9 @@ def test_what_a_reader_begins_with_is_written_last(url: str, store: Store) -> No
     old = {"a.tar", "b.tar", "sub/c.tar", "packs.jsonl", "metadataset.yaml", ".nv-meta/split.yaml"}
     for names in (old, {"a.tar", "packs.jsonl", "metadataset.yaml", ".nv-meta/.info.json"}):
         store.forget()
-        with replacing(url, "0" * 64, "export") as staging:
+        with replacing(url, KIND, "0" * 64) as output:
             for name in names:
-                path = Path(staging.place.table, name)
+                path = Path(output.table, name)
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(name)
     found = {f"{here}/{name}" for here, _, files in storage.walk(url) for name in files}

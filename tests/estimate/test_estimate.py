@@ -213,9 +213,9 @@ def test_foreign_folders_are_not_touched(tmp_path: Path) -> None:
     foreign = tmp_path / "mine"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("x")
-    with pytest.raises(OptionError, match="no lengths table"):
+    with pytest.raises(OptionError, match=r"holds thesis\.txt, which packidx did not write"):
         estimate_lengths(str(shard), foreign, workers=1)
-    with pytest.raises(OptionError, match="is a file"):
+    with pytest.raises(OptionError, match="is no folder"):
         estimate_lengths(str(shard), shard, workers=1)
     estimate_lengths(str(shard), tmp_path / "out", workers=1)
     (tmp_path / "out" / "notes.txt").write_text("x")

@@ -16,7 +16,7 @@ from packidx_cli.main import main
 from packidx import estimate_lengths
 from packidx.errors import OptionError, SourceError
 from packidx.format import schema
-from packidx.io.output_folder import Place
+from packidx.io.output_folder import OutputFolder
 from packidx.lengths import parts
 
 ASKED = {"role": "user", "content": "hello there"}
@@ -149,12 +149,12 @@ def test_the_numbers_of_sources_survive_workers_and_resuming(
     alone = estimate_lengths(mixed, tmp_path / "a", workers=1)
     together = estimate_lengths(mixed, tmp_path / "b", workers=2)
     assert alone.sources == together.sources
-    place = Place(str(tmp_path / "table"), str(tmp_path / "notes"), "a" * 64)
-    os.makedirs(place.table)
-    os.makedirs(place.notes)
+    output = OutputFolder(str(tmp_path), "a" * 64)
+    os.makedirs(output.table)
+    os.makedirs(output.notes)
     table = pq.read_table(tmp_path / "a" / "part-00000.parquet", schema=schema.LENGTHS)
-    part = parts.write_part(place, 0, table, parts.begin_part(place, 0))
-    assert parts.take_over(place, 0, 450) == part
+    part = parts.write_part(output, 0, table, parts.begin_part(output, 0))
+    assert parts.take_over(output, 0, 450) == part
     assert part.sources["dirty"].rejected == {"bad_json": 1, "no_messages": 1}
 
 

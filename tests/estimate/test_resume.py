@@ -262,7 +262,7 @@ def test_damaged_parts_and_notes_are_done_again(
     notes[2].write_text(notes[2].read_text()[:-20])
     notes[3].write_text("null")
     note = json.loads(notes[4].read_text())
-    notes[4].write_text(json.dumps({**note, "job": "0" * 64}))
+    notes[4].write_text(json.dumps({**note, "identity": "0" * 64}))
     (staging / "table" / "part-99999.parquet").write_text("no part of this")
     assert estimate_lengths(shard, tmp_path / "out", workers=1).resumed_parts == 1
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -295,7 +295,7 @@ def test_two_runs_do_not_share_a_folder(
     def meanwhile(phase: str, done: int, total: int) -> None:
         if phase == "count" and not seen:
             seen.append(done)
-            with pytest.raises(OptionError, match="another run is making this very table"):
+            with pytest.raises(OptionError, match="another run is making the lengths table"):
                 estimate_lengths(shard, tmp_path / "out", workers=1)
             # Other settings are another job: it neither waits nor disturbs.
             other = estimate_lengths(shard, tmp_path / "out", workers=1, seed=1)

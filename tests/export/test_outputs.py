@@ -11,8 +11,9 @@ from torch_packs import make_index, record
 from packidx.errors import OptionError
 from packidx.export.outputs import check_output
 from packidx.index import Index
+from packidx.io.own_files import Kind
 
-OWN = {"a.tar", "meta/info"}
+KIND = Kind("export", "about", "packidx-export", lambda stated: ["a.tar", "b.tar", "meta/info"])
 
 
 @pytest.fixture
@@ -32,8 +33,10 @@ def as_folder(path: Path) -> None:
         ("mine.txt", Path.touch),
         ("empty", Path.mkdir),
         ("link", lambda path: path.symlink_to("a.tar")),
+        ("b.tar", lambda path: path.symlink_to("a.tar")),
+        ("folder", lambda path: path.symlink_to("meta")),
         ("meta/more", Path.touch),
-        ("b.tar", as_folder),
+        ("b.tar/inner", lambda path: as_folder(path.parent)),
     ],
 )
 def test_what_an_export_did_not_write(
@@ -43,11 +46,11 @@ def test_what_an_export_did_not_write(
     (output / "meta").mkdir(parents=True)
     (output / "a.tar").touch()
     (output / "meta" / "info").touch()
-    own = {*OWN, "b.tar"}
-    check_output(str(output), index, "export", lambda folder: own)
+    (output / "about").write_text('{"format": "packidx-export"}')
+    check_output(str(output), index, KIND)
     add(output / name)
     with pytest.raises(OptionError, match=f"holds {name}, which packidx did not write"):
-        check_output(str(output), index, "export", lambda folder: own)
+        check_output(str(output), index, KIND)
 
 
 def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:
@@ -60,5 +63,5 @@ def test_places_that_are_no_folder_for_it(index: Index, tmp_path: Path) -> None:
         (str(tmp_path), "which is exported"),
     ):
         with pytest.raises(OptionError, match=says):
-            check_output(output, index, "export", lambda folder: OWN)
-    check_output(str(tmp_path / "new"), index, "export", lambda folder: OWN)
+            check_output(output, index, KIND)
+    check_output(str(tmp_path / "new"), index, KIND)

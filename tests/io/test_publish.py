@@ -12,10 +12,13 @@ import s3fs
 from object_store import URL, Store, object_store
 
 from packidx.errors import OptionError
-from packidx.format.schema import LENGTHS_FORMAT
 from packidx.io import storage
-from packidx.io.own_files import LIST, check_bucket
+from packidx.io.own_files import LIST, Kind, check_bucket
 from packidx.io.publish import publish
+from packidx.lengths.existing import KIND as LENGTHS
+
+TABLE = Kind("table", "manifest.json", "packidx-table", lambda stated: ())
+PACKS = Kind("folder of packs", ".packidx.json", "packidx-wds", lambda stated: ())
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +53,12 @@ def test_a_bucket_is_there_though_it_is_empty_or_closed(store: Store) -> None:
 @pytest.mark.usefixtures("store")
 def test_another_kind_of_thing_is_not_replaced(tmp_path: Path) -> None:
     url = f"{URL}/kinds"
-    publish(folder(tmp_path / "one", "one"), url, "lengths table")
+    publish(folder(tmp_path / "one", "one"), url, LENGTHS)
     before = contents(url)
     with pytest.raises(OptionError, match="holds a lengths table, and a folder of packs"):
-        publish(folder(tmp_path / "two", "two"), url, "folder of packs")
+        publish(folder(tmp_path / "two", "two"), url, PACKS)
     assert contents(url) == before
-    publish(folder(tmp_path / "three", "three", 3), url, "lengths table")
+    publish(folder(tmp_path / "three", "three", 3), url, LENGTHS)
     assert contents(url) == {
         **{f"{number}.txt": f"three {number}" for number in range(3)},
         "manifest.json": '{"text": "three"}',
@@ -71,14 +74,14 @@ def test_of_two_writers_the_second_wins_or_nobody(tmp_path: Path, at: int) -> No
 
     def told(done: int, total: int) -> None:
         if done == at:
-            publish(two, url, "table")
+            publish(two, url, TABLE)
 
-    with pytest.raises(OptionError, match="another run is writing"):
-        publish(one, url, "table", told)
+    with pytest.raises(OptionError, match="another run is making the table"):
+        publish(one, url, TABLE, told)
     found = contents(url)
     if "manifest.json" in found:
         assert found == {path.name: path.read_text() for path in Path(two).iterdir()}
-    publish(one, url, "table")
+    publish(one, url, TABLE)
     assert contents(url) == {path.name: path.read_text() for path in Path(one).iterdir()}
 
 
@@ -91,16 +94,16 @@ def test_what_another_has_put_over_it_is_seen(tmp_path: Path) -> None:
         if done == total:
             storage.write(f"{url}/3.txt", b"two 3")  # of the same size
 
-    with pytest.raises(OptionError, match="another run is writing"):
-        publish(folder(tmp_path / "one", "one"), url, "table", told)
+    with pytest.raises(OptionError, match="another run is making the table"):
+        publish(folder(tmp_path / "one", "one"), url, TABLE, told)
     assert "manifest.json" not in contents(url)
 
 
 def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path) -> None:
-    publish(folder(tmp_path / "one", "one"), f"{URL}/denied", "table")
+    publish(folder(tmp_path / "one", "one"), f"{URL}/denied", TABLE)
     store.denied.append("list-type=2")
     with pytest.raises(OSError):
-        publish(folder(tmp_path / "two", "two"), f"{URL}/denied", "table")
+        publish(folder(tmp_path / "two", "two"), f"{URL}/denied", TABLE)
     store.denied.clear()
     assert contents(f"{URL}/denied")["0.txt"] == "one 0"
 
@@ -121,7 +124,7 @@ def test_files_in_parts_are_compared_by_their_parts(
     folder(source, "one", 1)
     content = bytes(range(256)) * (110 << 12)  # 110 MiB: s3fs uploads it in three parts
     (source / "large.bin").write_bytes(content)
-    publish(str(source), url, "table")
+    publish(str(source), url, TABLE)
     assert storage.stat(f"{url}/large.bin").version.endswith("-3")
 
     other = tmp_path / "other"
@@ -132,8 +135,8 @@ def test_files_in_parts_are_compared_by_their_parts(
         if done == total:
             storage.upload(str(other / "large.bin"), f"{url}/large.bin")
 
-    with pytest.raises(OptionError, match="another run is writing"):
-        publish(str(source), url, "table", told)
+    with pytest.raises(OptionError, match="another run is making the table"):
+        publish(str(source), url, TABLE, told)
 
 
 @pytest.mark.usefixtures("store")
@@ -144,7 +147,7 @@ def test_a_table_that_was_copied_into_the_bucket_is_no_export(tmp_path: Path) ->
     storage.write(f"{url}/manifest.json", json.dumps(manifest).encode())
     one = folder(tmp_path / "one", "one")
     with pytest.raises(OptionError, match=r"holds 0\.txt, which packidx did not write"):
-        publish(one, url, "folder of packs")
+        publish(one, url, PACKS)
     assert contents(url)["0.txt"] == "rows"
-    publish(one, url, "lengths table", manifest_format=LENGTHS_FORMAT)
+    publish(one, url, LENGTHS)
     assert contents(url)["0.txt"] == "one 0"

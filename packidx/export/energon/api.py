@@ -20,8 +20,8 @@ from typing import Any
 
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
-from packidx.export.energon.files import FORMAT, VERSION, finish, own_files
-from packidx.export.energon.parts import Part, PartWriter, write_parts
+from packidx.export.energon.files import KIND, VERSION, finish
+from packidx.export.energon.parts import PackRange, PartWriter, write_parts
 from packidx.export.energon.sources import Sources, as_energon_names
 from packidx.export.outputs import check_output, check_shards
 from packidx.index import Index, open_index
@@ -29,8 +29,6 @@ from packidx.io import urls
 from packidx.io.output_folder import replacing
 from packidx.run.engines import open_workers
 from packidx.run.progress import Progress
-
-WHAT = "folder of packs for Energon"
 
 _PART_PACKS = 256  # thousands of samples: what a killed export does again at most
 
@@ -94,7 +92,7 @@ def export_energon(
     writers = open_workers(engine, workers)
     output = os.fspath(output)
     opened = open_index(index if isinstance(index, Index) else os.fspath(index), roots)
-    check_output(output, opened, WHAT, own_files)
+    check_output(output, opened, KIND)
     check_shards(opened)
     shards = _tars(opened)
     sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
@@ -103,18 +101,16 @@ def export_energon(
         name: _as_seen(folder, output, relative, energon_roots or {})
         for name, folder in sources.folders.items()
     }
-    with replacing(output, _job(opened, sources), WHAT) as staging:
-        place = staging.place
+    with replacing(output, KIND, _identity_of(opened, sources)) as built:
         with_ids = opened.manifest["lengths"].get("transform") is not None
-        writer = PartWriter(opened, sources, place, with_ids)
+        writer = PartWriter(opened, sources, built, with_ids)
         spans = [
-            Part(number, first, min(first + _PART_PACKS, opened.num_packs))
+            PackRange(number, first, min(first + _PART_PACKS, opened.num_packs))
             for number, first in enumerate(range(0, opened.num_packs, _PART_PACKS))
         ]
-        resumed = len([part for part in spans if writer.is_done(part)])
         with writers:
-            num_media = write_parts(writer, spans, writers, progress)
-        manifest = finish(place, writer, spans, opened, aux, num_media)
+            resumed, num_media = write_parts(writer, spans, writers, progress)
+        manifest = finish(built, writer, spans, opened, aux, num_media)
     return EnergonSummary(
         path=output,
         snapshot_id=opened.id,
@@ -175,9 +171,9 @@ def _root_of(path: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}" if separator else ""
 
 
-def _job(index: Index, sources: Sources) -> str:
+def _identity_of(index: Index, sources: Sources) -> str:
     """Digest of what decides the parts: another export's are not taken for ours."""
-    facts = [FORMAT, VERSION, _PART_PACKS, index.id, sources.folders]
+    facts = [KIND.format, VERSION, _PART_PACKS, index.id, sources.folders]
     return digests.digest(digests.canonical_json(facts))
 
 

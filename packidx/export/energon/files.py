@@ -11,33 +11,38 @@ from typing import Any
 import numpy as np
 import yaml
 
-from packidx.export.energon.parts import Part, PartWriter
+from packidx.export.energon.parts import PackRange, PartWriter
 from packidx.index import Index
 from packidx.io import files
-from packidx.io.output_folder import Place
+from packidx.io.output_folder import OutputFolder
+from packidx.io.own_files import Kind
 
-FORMAT = "packidx-energon"
+PACKS, IDX, YAML = "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
+KIND = Kind(
+    what="folder of packs for Energon",
+    manifest=".packidx.json",
+    format="packidx-energon",
+    names=lambda stated: (PACKS, IDX, YAML),
+)
 VERSION = 1
-MANIFEST, PACKS, IDX, YAML = ".packidx.json", "packs.jsonl", "packs.jsonl.idx", "metadataset.yaml"
 SUBFLAVORS = {"sample_type": "packidx"}
 """By which a task encoder knows these packs among other data."""
 
 
 def finish(
-    place: Place,
+    output: OutputFolder,
     writer: PartWriter,
-    parts: list[Part],
+    parts: list[PackRange],
     index: Index,
     aux: Mapping[str, str],
     num_media: int,
 ) -> dict[str, Any]:
     """Put the parts together, describe them, and force all to disk."""
-    files.remove_tree(place.table)  # a killed run may have left half a file
-    os.makedirs(place.table)
-    described = _join(place.table, writer, parts)
-    _write(place.table, YAML, _metadataset(aux))
+    output.keep(())  # a killed run may have left half a file
+    described = _join(output.table, writer, parts)
+    _write(output.table, YAML, _metadataset(aux))
     manifest = {
-        "format": FORMAT,
+        "format": KIND.format,
         "version": VERSION,
         "snapshot_id": index.id,
         "capacity": index.capacity,
@@ -50,11 +55,11 @@ def finish(
         "files": described,
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
-    _write(place.table, MANIFEST, text.encode() + b"\n")
+    _write(output.table, KIND.manifest, text.encode() + b"\n")
     return manifest
 
 
-def _join(folder: str, writer: PartWriter, parts: list[Part]) -> list[dict[str, Any]]:
+def _join(folder: str, writer: PartWriter, parts: list[PackRange]) -> list[dict[str, Any]]:
     """`packs.jsonl` and its index of the parts' lines."""
     at, hashers, sizes = 0, [hashlib.sha256(), hashlib.sha256()], [0, 0]
     with (
@@ -95,13 +100,3 @@ def _metadataset(aux: Mapping[str, str]) -> bytes:
 
 def _write(folder: str, name: str, data: bytes) -> None:
     files.write_atomic(os.path.join(folder, name), data)
-
-
-def own_files(folder: str) -> set[str]:
-    """Names of an earlier export's files; none where it is none."""
-    try:
-        with open(os.path.join(folder, MANIFEST), "rb") as file:
-            is_export = json.load(file)["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        is_export = False
-    return {MANIFEST, PACKS, IDX, YAML} if is_export else set()

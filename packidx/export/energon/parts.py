@@ -1,13 +1,12 @@
 """Runs of packs written as lines, in any number of processes; what is finished is not done again.
 
-<staging>/parts/00000.jsonl    lines of packs
-<staging>/notes/00000.json     says that they are all there, and how many media they name
+parts/00000.jsonl   beside the table (`OutputFolder`): lines of packs
+notes/00000.json    says that they are all there, and how many media they name
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from packidx.export.energon.members import read_named
 from packidx.export.energon.sources import Sources
 from packidx.index import Index, Sample
 from packidx.io import files, urls
-from packidx.io.output_folder import Place
+from packidx.io.output_folder import OutputFolder
 from packidx.records.fetch import Fetcher
 from packidx.records.keys import check_key
 from packidx.run.progress import Progress
@@ -28,7 +27,7 @@ from packidx.run.workers import WorkerDied, Workers
 _REQUESTS = 16  # at a time, to an object store; a disk is asked one after the other
 
 
-class Part(NamedTuple):
+class PackRange(NamedTuple):
     """Packs `first` … `end` - 1."""
 
     number: int
@@ -42,12 +41,14 @@ class PartWriter:
     Args:
         index: the snapshot.
         sources: the folders of its tars.
-        place: where the export is built.
+        output: where the export is built.
         with_ids: lines have the numbers of samples, which a transform needs.
     """
 
-    def __init__(self, index: Index, sources: Sources, place: Place, with_ids: bool) -> None:
-        self._index, self._sources, self._place = index, sources, place
+    def __init__(
+        self, index: Index, sources: Sources, output: OutputFolder, with_ids: bool
+    ) -> None:
+        self._index, self._sources, self._output = index, sources, output
         self._with_ids = with_ids
         self._fetcher = Fetcher(index)
         self._threads: ThreadPoolExecutor | None = None
@@ -55,25 +56,20 @@ class PartWriter:
     @property
     def setup(self) -> Callable[[], PartWriter]:
         """What makes the same in another process."""
-        given = self._index, self._sources.shards, self._place, self._with_ids
+        given = self._index, self._sources.shards, self._output, self._with_ids
         return functools.partial(_part_writer, *given)
 
-    def is_done(self, part: Part) -> bool:
-        """Whether an earlier run has finished it."""
-        return os.path.exists(self._note(part))
-
-    def read(self, part: Part) -> bytes:
+    def read(self, part: PackRange) -> bytes:
         """A finished part's lines."""
         with open(self._path(part), "rb") as file:
             return file.read()
 
-    def num_media(self, part: Part) -> int:
-        """How many media a finished part names."""
-        with open(self._note(part), "rb") as file:
-            return int(json.load(file)["num_media"])
+    def num_media(self, part: PackRange) -> int | None:
+        """How many media a part names; None where it must be written."""
+        return self._output.finished(_name(part), lambda facts: int(facts["num_media"]))
 
-    def write(self, part: Part) -> None:
-        """Write a part and its note.
+    def write(self, part: PackRange) -> int:
+        """Write a part and its note; how many media it names.
 
         Raises:
             PackidxError: a sample cannot be exported.
@@ -84,9 +80,10 @@ class PartWriter:
             samples = list(self._all_written(pack.samples))
             lines.append(pack_line(pack, samples, with_ids=self._with_ids))
             num_media += sum(len(sample.media) for sample in samples)
-        os.makedirs(os.path.dirname(self._path(part)), exist_ok=True)
-        files.write_atomic(self._path(part), b"".join(lines))
-        files.write_json(self._note(part), {"num_media": num_media})
+        path = self._path(part)
+        files.write_atomic(path, b"".join(lines))
+        self._output.finish(_name(part), {"num_media": num_media}, [path])
+        return num_media
 
     def _all_written(self, samples: Sequence[Sample]) -> Iterator[Written]:
         shards = self._index.manifest["shards"]
@@ -113,37 +110,42 @@ class PartWriter:
         self._sources.check(path, found, line.media)
         return line
 
-    def _path(self, part: Part) -> str:
-        folder = os.path.join(os.path.dirname(self._place.table), "parts")
-        return os.path.join(folder, f"{part.number:05d}.jsonl")
-
-    def _note(self, part: Part) -> str:
-        return os.path.join(self._place.notes, f"{part.number:05d}.json")
+    def _path(self, part: PackRange) -> str:
+        return os.path.join(self._output.scratch("parts"), f"{_name(part)}.jsonl")
 
 
-def _part_writer(index: Index, shards: Sequence[str], place: Place, with_ids: bool) -> PartWriter:
-    return PartWriter(index, Sources(shards), place, with_ids)
+def _name(part: PackRange) -> str:
+    return f"{part.number:05d}"
+
+
+def _part_writer(
+    index: Index, shards: Sequence[str], output: OutputFolder, with_ids: bool
+) -> PartWriter:
+    return PartWriter(index, Sources(shards), output, with_ids)
 
 
 def write_parts(
-    writer: PartWriter, parts: Sequence[Part], workers: Workers, progress: Progress | None
-) -> int:
-    """Write all parts that are not there; how many media they all name.
+    writer: PartWriter, parts: Sequence[PackRange], workers: Workers, progress: Progress | None
+) -> tuple[int, int]:
+    """Write all parts that are not there; how many were, and how many media all of them name.
 
     Raises:
         SourceError: a worker process died.
         PackidxError: a sample cannot be exported.
     """
-    left = [part for part in parts if not writer.is_done(part)]
+    known = [writer.num_media(part) for part in parts]
+    num_media = sum(number for number in known if number is not None)
+    left = [part for part, number in zip(parts, known, strict=True) if number is None]
     written_parts = workers.run(_write, left, writer.setup, here=lambda: writer, in_turn=True)
     try:
-        for number, _ in written_parts:
+        for number, named in written_parts:
+            num_media += named
             if progress is not None:
                 progress("packs", left[number].end, parts[-1].end)
     except WorkerDied as died:
         raise died.error("wrote packs", "use fewer workers; what was written is kept") from None
-    return sum(map(writer.num_media, parts))
+    return len(parts) - len(left), num_media
 
 
-def _write(part: Part, writer: PartWriter) -> None:
-    writer.write(part)
+def _write(part: PackRange, writer: PartWriter) -> int:
+    return writer.write(part)

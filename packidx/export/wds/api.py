@@ -1,13 +1,12 @@
 """`export wds`: a snapshot's packs as the samples of new tars, with their media in them.
 
-Packs are written in order, shard by shard, beside the output's place (`staging`); a run that is
+Packs are written in order, shard by shard, beside the output (`OutputFolder`); a run that is
 killed leaves its finished shards to the next one of the same job. FORMAT.md has the layout.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -20,10 +19,11 @@ from packidx.errors import OptionError
 from packidx.export.outputs import check_output, check_shards
 from packidx.export.wds import nv_meta
 from packidx.export.wds.pack import PackMembers, pack_members
-from packidx.export.wds.shards import Shard, ShardWriter, rows_of
+from packidx.export.wds.shards import ShardWriter, WrittenTar, entries_of
 from packidx.index import Index, open_index
 from packidx.io import files
-from packidx.io.output_folder import Place, replacing
+from packidx.io.output_folder import OutputFolder, replacing
+from packidx.io.own_files import Kind
 from packidx.io.sizes import parse_size
 from packidx.records.fetch import Fetcher
 from packidx.run.engines import open_workers
@@ -31,9 +31,15 @@ from packidx.run.progress import Progress
 from packidx.run.workers import WorkerDied, Workers
 from packidx.software import software
 
-MANIFEST = ".packidx.json"
-WHAT = "folder of packs as tars"
-FORMAT = "packidx-wds"
+KIND = Kind(
+    what="folder of packs as tars",
+    manifest=".packidx.json",
+    format="packidx-wds",
+    names=lambda stated: [
+        *(f"{shard['path']}{ending}" for shard in stated["shards"] for ending in ("", ".idx")),
+        *(f"{nv_meta.FOLDER}/{name}" for name in nv_meta.NAMES),
+    ],
+)
 VERSION = 1
 MAX_COUNT = 10_000
 MAX_SIZE = "1GB"
@@ -102,18 +108,18 @@ def export_wds(
     readers = open_workers(engine, workers, most=opened.num_packs // _PACKS_PER_PROCESS)
     output = os.fspath(output)
     _check_plan(opened)
-    check_output(output, opened, WHAT, _own_files)
+    check_output(output, opened, KIND)
     check_shards(opened)
     options = {"max_count": max_count, "max_bytes": max_bytes}
-    head = {"format": FORMAT, "version": VERSION, "snapshot_id": opened.id, "options": options}
-    job = digests.digest(digests.canonical_json({**head, "software": software()}))
-    told = None if progress is None else functools.partial(progress, "files")
-    with replacing(output, job, WHAT, told) as built:
-        writer = ShardWriter(built.place, max_count, max_bytes)
+    head = {"format": KIND.format, "version": VERSION, "snapshot_id": opened.id, "options": options}
+    identity = digests.digest(digests.canonical_json({**head, "software": software()}))
+    uploaded = None if progress is None else functools.partial(progress, "files")
+    with replacing(output, KIND, identity, uploaded) as built:
+        writer = ShardWriter(built, max_count, max_bytes)
         taken_over = len(writer.finished)
         with readers:
             _write_packs(opened, writer, readers, progress)
-        manifest = _finish(built.place, writer.finished, head)
+        manifest = _finish(built, writer.finished, head)
     totals = {name: manifest[name] for name in _TOTALS}
     return WdsSummary(
         path=output,
@@ -162,19 +168,19 @@ def _read(number: int, reader: tuple[Index, Fetcher]) -> PackMembers:
     return pack_members(index.pack(number), fetcher, key)
 
 
-def _finish(place: Place, shards: list[Shard], head: dict[str, Any]) -> dict[str, Any]:
+def _finish(output: OutputFolder, tars: list[WrittenTar], head: dict[str, Any]) -> dict[str, Any]:
     """Write what stands beside the tars: for Energon, and for whoever comes after."""
-    rows = (rows_of(place, shard) for shard in shards)
-    nv_meta.write_nv_meta(place.table, shards, rows, place.job)
-    entries = [_entry(shard) for shard in shards]
-    totals = {name: sum(getattr(shard, name) for shard in shards) for name in _TOTALS}
-    manifest = {**head, **totals, "shards": entries, "software": software()}
-    files.write_json(os.path.join(place.table, MANIFEST), manifest)
+    entries = (entries_of(output, tar) for tar in tars)
+    nv_meta.write_nv_meta(output.table, tars, entries, output.identity)
+    totals = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
+    shards = [_entry(tar) for tar in tars]
+    manifest = {**head, **totals, "shards": shards, "software": software()}
+    files.write_json(os.path.join(output.table, KIND.manifest), manifest)
     return manifest
 
 
-def _entry(shard: Shard) -> dict[str, Any]:
-    stated = asdict(shard)
+def _entry(tar: WrittenTar) -> dict[str, Any]:
+    stated = asdict(tar)
     names = {"path": "path", "nbytes": "bytes", "sha256": "sha256", "first_pack": "first_pack"}
     names |= {"num_packs": "num_packs"}
     return {new: stated[old] for old, new in names.items()}
@@ -222,16 +228,3 @@ def _piece(index: Index) -> str | None:
             if any(piece):
                 return f"sample {key!r} is split"
     return None
-
-
-def _own_files(output: str) -> set[str]:
-    try:
-        with open(os.path.join(output, MANIFEST), "rb") as file:
-            manifest = json.load(file)
-        if manifest["format"] != FORMAT:
-            return set()
-        tars = [shard["path"] for shard in manifest["shards"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return set()
-    meta = [os.path.join(nv_meta.FOLDER, name) for name in nv_meta.NAMES]
-    return {MANIFEST, *tars, *(f"{tar}.idx" for tar in tars), *meta}

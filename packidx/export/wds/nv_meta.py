@@ -14,7 +14,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Sequence
 
-from packidx.export.wds.shards import Row, Shard
+from packidx.export.wds.shards import IndexEntry, WrittenTar
 from packidx.io import files
 
 FOLDER = ".nv-meta"
@@ -46,15 +46,18 @@ _INDICES = (
 
 
 def write_nv_meta(
-    folder: str, shards: Sequence[Shard], rows: Iterable[Sequence[Row]], job: str
+    folder: str,
+    shards: Sequence[WrittenTar],
+    entries: Iterable[Sequence[IndexEntry]],
+    identity: str,
 ) -> None:
     """Write the folder ``.nv-meta``.
 
     Args:
         folder: where the tars are.
         shards: all of them.
-        rows: the samples of each, in the same order.
-        job: digest of everything that decides the tars; ``index.uuid`` follows from it.
+        entries: the samples of each, in the same order.
+        identity: digest of everything that decides the tars; ``index.uuid`` follows from it.
 
     Raises:
         OSError: it cannot be written.
@@ -69,15 +72,15 @@ def write_nv_meta(
         "split.yaml": f"split_parts:\n  train:\n  - {_range(shards)}\n  val: []\n  test: []\n"
         "exclude: []\n",
         "dataset.yaml": _DATASET,
-        "index.uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"packidx:{job}")),
+        "index.uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"packidx:{identity}")),
     }
     for name, text in texts.items():
         files.write_atomic(os.path.join(meta, name), text.encode())
-    _write_index(os.path.join(meta, "index.sqlite"), rows)
+    _write_index(os.path.join(meta, "index.sqlite"), entries)
     files.fsync_path(meta)
 
 
-def _range(shards: Sequence[Shard]) -> str:
+def _range(shards: Sequence[WrittenTar]) -> str:
     """The shards' names in braces, as Energon expands them; in quotes, for YAML."""
     first, last = (shard.path.removesuffix(".tar") for shard in (shards[0], shards[-1]))
     stem, _, low = first.rpartition("-")
@@ -86,16 +89,16 @@ def _range(shards: Sequence[Shard]) -> str:
     return f'"{stem}-{{{low}..{last.rpartition("-")[2]}}}.tar"'
 
 
-def _write_index(path: str, rows: Iterable[Sequence[Row]]) -> None:
+def _write_index(path: str, entries: Iterable[Sequence[IndexEntry]]) -> None:
     """Where each sample and each part of it is in the tars."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA synchronous = OFF")  # it is written anew after a crash
         for table in _TABLES:
             database.execute(table)
-        for number, samples in enumerate(rows):
+        for number, samples in enumerate(entries):
             database.executemany(
                 "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-                ((number, key, at, *place) for at, (key, *place, _) in enumerate(samples)),
+                ((number, key, at, *span) for at, (key, *span, _) in enumerate(samples)),
             )
             database.executemany(
                 "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",

@@ -1,33 +1,31 @@
 """Shards of packs, one after the other, each on disk before its note says so.
 
-A note is a JSON file beside the folder that is being built: what is in the shard, for the index of
-all shards and for the next run of the same job, which goes on behind the last shard with a note.
+The note (`OutputFolder.finish`) has what is in the shard, for the index of all shards and for the
+next run of the same job, which goes on behind the last shard with a note.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from array import array
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from packidx.export.wds.pack import BLOCK, PackMembers
 from packidx.io import files
-from packidx.io.output_folder import Place
+from packidx.io.output_folder import OutputFolder
 
 _END = bytes(2 * BLOCK)
 """What a tar ends with (POSIX.1-2017, pax, ustar interchange format)."""
 _BUFFER = 1 << 20
 
-Row = tuple[str, int, int, list[tuple[str, int, int]]]
+IndexEntry = tuple[str, int, int, list[tuple[str, int, int]]]
 """A sample: key, first byte and bytes in its tar, and its parts as (name, first byte, bytes)."""
 
 
 @dataclass(slots=True)
-class Shard:
+class WrittenTar:
     """A tar of packs."""
 
     number: int
@@ -42,17 +40,21 @@ class Shard:
     num_kept: int = 0
     """Samples whose messages are under ``_meta``."""
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Its file, and that with where each pack begins."""
+        return self.path, f"{self.path}.idx"
 
-def shard_name(number: int) -> str:
-    """Name of shard `number`."""
-    return f"packs-{number:06d}.tar"
+
+def _name(number: int) -> str:
+    return f"packs-{number:06d}"
 
 
 class ShardWriter:
     """Writes packs in order; a shard is full when the next pack would be over its bounds.
 
     Args:
-        place: where.
+        output: where.
         max_count: packs of a shard.
         max_bytes: bytes of a shard's file; one pack alone may have more.
 
@@ -60,11 +62,11 @@ class ShardWriter:
         finished: the shards on disk, those that were taken over included.
     """
 
-    def __init__(self, place: Place, max_count: int, max_bytes: int) -> None:
-        self._place, self._max_count, self._max_bytes = place, max_count, max_bytes
-        self.finished = _taken_over(place)
+    def __init__(self, output: OutputFolder, max_count: int, max_bytes: int) -> None:
+        self._output, self._max_count, self._max_bytes = output, max_count, max_bytes
+        self.finished = _taken_over(output)
         self._open: _OpenShard | None = None
-        _tidy(place, self.finished)
+        output.keep({name for tar in self.finished for name in tar.names})
 
     @property
     def next_pack(self) -> int:
@@ -83,7 +85,7 @@ class ShardWriter:
             self._finish(current)
             current = None
         if current is None:
-            current = _OpenShard(self._place.table, len(self.finished), number)
+            current = _OpenShard(self._output.table, len(self.finished), number)
             self._open = current
         current.add(pack)
 
@@ -108,20 +110,19 @@ class ShardWriter:
 
     def _finish(self, current: _OpenShard) -> None:
         current.finish()
-        shard = current.shard
-        path = os.path.join(self._place.table, shard.path)
-        note = {"job": self._place.job, "file": _identity(path), **asdict(shard)}
-        note["rows"] = current.rows
-        files.write_atomic(_note(self._place, shard.number), json.dumps(note).encode())
-        self.finished.append(shard)
+        tar = current.shard
+        paths = [os.path.join(self._output.table, name) for name in tar.names]
+        facts = {"tar": asdict(tar), "entries": current.entries}
+        self._output.finish(_name(tar.number), facts, paths)
+        self.finished.append(tar)
 
 
 class _OpenShard:
     """The shard that is being written, under a hidden name."""
 
     def __init__(self, folder: str, number: int, first_pack: int) -> None:
-        self.shard = Shard(number, shard_name(number), first_pack)
-        self.rows: list[Row] = []
+        self.shard = WrittenTar(number, f"{_name(number)}.tar", first_pack)
+        self.entries: list[IndexEntry] = []
         self.offset = 0
         self._folder = folder
         self._path = os.path.join(folder, f".{self.shard.path}")
@@ -130,7 +131,7 @@ class _OpenShard:
 
     def add(self, pack: PackMembers) -> None:
         parts = [(name, self.offset + at, nbytes) for name, at, nbytes in pack.parts]
-        self.rows.append((pack.key, self.offset, len(pack.data), parts))
+        self.entries.append((pack.key, self.offset, len(pack.data), parts))
         self._write(pack.data)
         shard = self.shard
         shard.num_packs += 1
@@ -141,7 +142,7 @@ class _OpenShard:
 
     def finish(self) -> None:
         """End the tar and put it and its ``.idx`` in place, on disk."""
-        offsets = array("Q", [row[1] for row in self.rows])
+        offsets = array("Q", [row[1] for row in self.entries])
         offsets.append(self.offset)  # one past the last sample, where the tar's end begins
         self._write(_END)
         self.file.flush()
@@ -160,20 +161,14 @@ class _OpenShard:
         self.offset += len(data)
 
 
-def rows_of(place: Place, shard: Shard) -> list[Row]:
+def entries_of(output: OutputFolder, tar: WrittenTar) -> list[IndexEntry]:
     """The samples of a finished shard, as its note has them.
 
     Raises:
         OSError, ValueError, KeyError: there is no such note.
     """
-    rows: list[Row] = _load_note(place, shard.number)["rows"]
-    return rows
-
-
-def _identity(path: str) -> list[int]:
-    """What no other file has; a copy is another one."""
-    found = os.stat(path)
-    return [found.st_ino, found.st_mtime_ns]
+    entries: list[IndexEntry] = output.facts(_name(tar.number))["entries"]
+    return entries
 
 
 def _little_endian(offsets: array[int]) -> bytes:
@@ -182,52 +177,13 @@ def _little_endian(offsets: array[int]) -> bytes:
     return offsets.tobytes()
 
 
-def _note(place: Place, number: int) -> str:
-    return os.path.join(place.notes, f"packs-{number:06d}.json")
-
-
-def _load_note(place: Place, number: int) -> dict[str, Any]:
-    with open(_note(place, number), "rb") as file:
-        note: dict[str, Any] = json.load(file)
-    return note
-
-
-def _taken_over(place: Place) -> list[Shard]:
-    """The shards that an earlier run of this very job has finished, from the first one on.
-
-    A tar was on disk before its note was written, so it need not be read: terabytes take hours. But
-    it must be the very file: a run that is killed right after it has put its output in place leaves
-    its notes beside the tars of the export that was there before.
-    """
-    found: list[Shard] = []
+def _taken_over(output: OutputFolder) -> list[WrittenTar]:
+    """The shards that an earlier run of this very job has finished, from the first one on."""
+    tars: list[WrittenTar] = []
     next_pack = 0
     while True:
-        try:
-            note = _load_note(place, len(found))
-            job, file, rows = (note.pop(name) for name in ("job", "file", "rows"))
-            shard = Shard(**note)
-            path = os.path.join(place.table, shard_name(len(found)))
-            same = job == place.job and file == _identity(path)
-            sizes = os.path.getsize(path), os.path.getsize(f"{path}.idx")
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return found
-        whole = (shard.nbytes, 8 * (shard.num_packs + 1)) == sizes and len(rows) == shard.num_packs
-        if not same or not whole or shard.first_pack != next_pack:
-            return found
-        found.append(shard)
-        next_pack += shard.num_packs
-
-
-def _tidy(place: Place, finished: list[Shard]) -> None:
-    """Remove from the folders everything that is no finished shard's."""
-    kept = {name for shard in finished for name in (shard.path, f"{shard.path}.idx")}
-    for name in os.listdir(place.table):
-        path = os.path.join(place.table, name)
-        if os.path.isdir(path):
-            files.remove_tree(path)
-        elif name not in kept:
-            os.unlink(path)
-    notes = {os.path.basename(_note(place, shard.number)) for shard in finished}
-    for name in os.listdir(place.notes):
-        if name not in notes:
-            os.unlink(os.path.join(place.notes, name))
+        tar = output.finished(_name(len(tars)), lambda facts: WrittenTar(**facts["tar"]))
+        if tar is None or tar.first_pack != next_pack:
+            return tars
+        tars.append(tar)
+        next_pack += tar.num_packs
