@@ -34,6 +34,7 @@ from bench_tools import (
     write_lengths,
 )
 from packidx.digests import digest, file_digest
+from packidx.format.decode import decoded
 from packidx.format.lengths import LengthsManifest, fingerprint
 from packidx.format.manifest import sealed
 from packidx.index import open_index
@@ -277,4 +278,5 @@ def write_shards(folder: Path, count: int, drift: float) -> None:
         "files": [part | {"sha256": file_digest(path)}],
     }
     manifest["fingerprint"] = fingerprint(manifest)
-    write_json(folder / "manifest.json", sealed(manifest, LengthsManifest))
+    signed = sealed(decoded(LengthsManifest, manifest))
+    write_json(folder / "manifest.json", signed.to_json())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..show.console import say
+
+if TYPE_CHECKING:
+    from packidx.format.index import IndexManifest
 
 
 @click.command()
@@ -20,27 +23,31 @@ def log(index: str, quiet: bool, as_json: bool) -> None:
 
     newest = open_index(index)
     head = read_head(newest.path)
-    rows = []
+    snapshots = []
     for ident in snapshot_ids(newest.path):
         try:
-            manifest = Index(newest.path, ident).manifest
+            snapshots.append(Index(newest.path, ident).snapshot)
         except FormatError as error:
             say(f"warning: left out: {error}", err=True)
-            continue
-        rows.append({key: manifest.get(key) for key in _KEYS} | {"head": ident == head})
-    rows.sort(key=lambda row: (row["created"] or "", row["head"]), reverse=True)
+    snapshots.sort(key=lambda one: (one.created, one.snapshot_id == head), reverse=True)
     if as_json:
         from ..show.console import print_json
 
-        print_json(rows)
+        stated = [snapshot.to_json() for snapshot in snapshots]
+        print_json(
+            [
+                {key: row.get(key) for key in _KEYS} | {"head": row["snapshot_id"] == head}
+                for row in stated
+            ]
+        )
     else:
-        _show(rows)
+        _show(snapshots, head)
 
 
 _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _show(snapshots: list[IndexManifest], head: str | None) -> None:
     from ..show.console import count, print_table
     from ..show.facts import origin
 
@@ -57,19 +64,19 @@ def _show(rows: list[dict[str, Any]]) -> None:
         "options",
     ]
     cells = []
-    for row in rows:
-        result, options = row["result"], row["options"]
+    for snapshot in snapshots:
+        result, options = snapshot.result, snapshot.options
         cells.append(
             [
-                row["snapshot_id"][:12],
-                "HEAD" if row["head"] else "",
-                (row["created"] or "").replace("T", " ").rstrip("Z"),
-                count(options["capacity"]),
-                str(options["seed"]),
-                count(result["num_packs"]),
-                f"{100 * result['fill']:.2f} %",
-                count(result["gap"]),
-                count(result["num_dropped"]),
+                snapshot.snapshot_id[:12],
+                "HEAD" if snapshot.snapshot_id == head else "",
+                snapshot.created.replace("T", " ").rstrip("Z"),
+                count(options.capacity),
+                str(options.seed),
+                count(result.num_packs),
+                f"{100 * result.fill:.2f} %",
+                count(result.gap),
+                count(result.num_dropped),
                 origin(options),
             ]
         )

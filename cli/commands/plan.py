@@ -14,6 +14,7 @@ from ..options.plan import with_option, with_options
 from ..show.console import say
 
 if TYPE_CHECKING:
+    from packidx.format.index import IndexManifest
     from packidx.index import Index
 
 
@@ -101,16 +102,16 @@ def plan(
         given = {"options": PlanOptions(**given)}
     with status(quiet) as doing:
         summary = plan_packs(lengths, output, **earlier, **given, engine=engine, progress=doing)
-    warnings = untrained(summary.manifest)
+    warnings = untrained(summary.snapshot)
     if as_json:
         facts = {"existed": summary.existed, "seconds": summary.seconds, "warnings": warnings}
         print_json({**summary.manifest, **facts})
     else:
-        _show(summary.manifest, output, summary.existed, summary.seconds)
+        _show(summary.snapshot, output, summary.existed, summary.seconds)
     for text in warnings:
         say(f"warning: {text}", err=True)
-    manifest = summary.manifest
-    if manifest["options"]["excluded"] and "excluded" not in manifest["result"]["dropped"]:
+    snapshot = summary.snapshot
+    if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
     if summary.moved:
         old, new = next(iter(summary.moved.items()))
@@ -158,7 +159,7 @@ def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) ->
     """The lengths and the index, those of the earlier snapshot where none are given."""
     if "resume" in earlier:
         index: Index = earlier["resume"][0]
-        lengths, output = lengths or index.manifest["lengths"]["uri"], output or index.path
+        lengths, output = lengths or index.snapshot.lengths.uri, output or index.path
     if lengths is None:
         raise click.UsageError("Missing argument 'LENGTHS'.")
     if output is None:
@@ -212,12 +213,12 @@ def _capacities(text: str, *, several: bool) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _show(manifest: dict[str, Any], output: str, existed: bool, seconds: float) -> None:
+def _show(snapshot: IndexManifest, output: str, existed: bool, seconds: float) -> None:
     from ..show.console import print_facts
     from ..show.facts import result_facts
 
-    ident = manifest["snapshot_id"]
-    facts = result_facts(manifest)
+    ident = snapshot.snapshot_id
+    facts = result_facts(snapshot)
     state = "exists already, HEAD points at it" if existed else f"written in {seconds:.1f} s"
     facts["index"] = f"{output}@{ident[:12]} ({state})"
     query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"

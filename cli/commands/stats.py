@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,8 @@ import click
 from ..show.console import count, number_of, say
 
 if TYPE_CHECKING:
+    from packidx.format.index import Source
+    from packidx.format.plan import Result
     from packidx.index import Index
 
 
@@ -34,25 +37,25 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     from ..show.facts import result_facts
 
     opened = open_index(index)
-    manifest = opened.manifest
+    snapshot = opened.snapshot
     with status(quiet) as doing:
         packs = pack_stats(opened)
         found = sample_stats(opened, doing, ranks or RANKS)
     if as_json:
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
-        told = {"packs": packs, "warnings": untrained(manifest)}
-        print_json({key: manifest.get(key) for key in keys} | told | found)
+        told = {"packs": packs, "warnings": untrained(snapshot)}
+        print_json({key: opened.manifest.get(key) for key in keys} | told | found)
         return
-    facts = result_facts(manifest) | _composition_facts(found)
+    facts = result_facts(snapshot) | _composition_facts(found)
     print_facts(f"{opened.path}@{opened.id[:12]}", facts)
     rows = [[name, *(_number(cell[key]) for key in _QUANTILES)] for name, cell in packs.items()]
     print_table(["per pack", *_QUANTILES], rows, right=1)
-    _print_schedule(manifest["result"], found["schedule"])
+    _print_schedule(snapshot.result, found["schedule"])
     for note in _powerless(opened, found["schedule"]):
         say(note)
-    if manifest["sources"]:
-        _print_sources(manifest["sources"])
-    for text in untrained(manifest):
+    if snapshot.sources:
+        _print_sources(snapshot.sources)
+    for text in untrained(snapshot):
         say(f"warning: {text}", err=True)
 
 
@@ -95,8 +98,8 @@ def _composition_facts(found: dict[str, Any]) -> dict[str, str]:
 
 def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
     """A line for each number of ranks for which the schedule can do nothing, or does harm."""
-    result = index.manifest["result"]
-    if result["schedule"] == "random":
+    result = index.snapshot.result
+    if result.schedule == "random":
         return []
     notes = []
     for one in ranks:
@@ -104,7 +107,7 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
         if planned is None or planned["useful"] is None:
             continue
         # Its micro-steps, planned apart, are all of one micro-step of these ranks.
-        joined = one["micro_steps"] == 1 and result["schedule_chunk"] < result["schedule_block"]
+        joined = one["micro_steps"] == 1 and result.schedule_chunk < result.schedule_block
         below = planned["useful"] < random["useful"]
         if joined or below:
             share, other = _percent(planned["useful"]), _percent(random["useful"])
@@ -131,7 +134,7 @@ def _more(index: Index, one: dict[str, Any]) -> str:
 _ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision tokens"}
 
 
-def _print_schedule(result: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+def _print_schedule(result: Result, ranks: list[dict[str, Any]]) -> None:
     """A line per number of ranks and order; nothing where there is no whole step."""
     from ..show.console import print_table
 
@@ -141,7 +144,7 @@ def _print_schedule(result: dict[str, Any], ranks: list[dict[str, Any]]) -> None
             if (order := one[name]) is None:
                 continue
             if name == "planned":
-                words = f"{words}: {result['schedule']}"
+                words = f"{words}: {result.schedule}"
             rows.append(
                 [
                     f"{one['ranks']} x {one['micro_steps']}",
@@ -178,11 +181,10 @@ def _ratio(value: float | None, unit: str) -> str:
     return "–" if value is None else f"{value:.2f}{unit}"
 
 
-def _print_sources(sources: list[dict[str, Any]]) -> None:
+def _print_sources(sources: Iterable[Source]) -> None:
     from ..show.console import print_table
 
     rows = [
-        [one["name"], count(one.get("num_samples")), count(one.get("num_dropped"))]
-        for one in sources
+        [source.name, count(source.num_samples), count(source.num_dropped)] for source in sources
     ]
     print_table(["source", "samples", "dropped"], rows, right=1)

@@ -72,6 +72,7 @@ def _processor(index: Index, processor: str | None) -> Any:
     from packidx.encode import ProcessorEncoder
     from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
-    words = (index.manifest["lengths"].get("encoder") or {}).get("labels")
+    counted = index.snapshot.lengths.encoder
+    words = None if counted is None else counted.labels
     policy = DEFAULT_POLICY if words is None else LabelPolicy.parse(words)
     return ProcessorEncoder(processor, policy)

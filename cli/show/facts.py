@@ -2,68 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Any
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING, Any
 
 from packidx.plan.options.option import dashed
 from packidx.plan.options.plan_options import DEFAULTS
 
 from .console import count, number_of
 
+if TYPE_CHECKING:
+    from packidx.format.index import IndexManifest
+    from packidx.format.plan import Options, Result
+
 _REJECTED = "rejected"
 
 
-def result_facts(manifest: dict[str, Any]) -> dict[str, str]:
+def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     """A manifest's result and options in words; the same for `plan` and `stats`."""
-    result, options = manifest["result"], manifest["options"]
-    num_in = manifest["lengths"]["num_samples"]
-    epochs = options["epochs"]
-    variants = f", {epochs} epochs of {count(result['num_packs'] // epochs)}" if epochs > 1 else ""
-    capacity = number_of(options["capacity"], "token")
+    result, options, lengths = snapshot.result, snapshot.options, snapshot.lengths
+    num_in = lengths.num_samples
+    epochs = options.epochs
+    variants = f", {epochs} epochs of {count(result.num_packs // epochs)}" if epochs > 1 else ""
+    capacity = number_of(options.capacity, "token")
     facts = {
-        "samples": f"{count(num_in)} in, {count(result['num_samples'])} packed",
-        "tokens": count(result["num_tokens"]),
-        "packs": f"{count(result['num_packs'])} of {capacity}{variants}",
-        "fill": f"{100 * result['fill']:.3f} %",
-        "lower bound": f"{number_of(result['lower_bound'], 'pack')} ({_proofs(result['bound'])})",
-        "gap": f"{number_of(result['gap'], 'pack')} ({result['gap_percent']:.3f} %)",
-        "strategy": _strategies(options["strategy"], result["strategies"]),
+        "samples": f"{count(num_in)} in, {count(result.num_samples)} packed",
+        "tokens": count(result.num_tokens),
+        "packs": f"{count(result.num_packs)} of {capacity}{variants}",
+        "fill": f"{100 * result.fill:.3f} %",
+        "lower bound": f"{number_of(result.lower_bound, 'pack')} ({_proofs(result.bound)})",
+        "gap": f"{number_of(result.gap, 'pack')} ({result.gap_percent:.3f} %)",
+        "strategy": _strategies(options.strategy, result.strategies),
         "schedule": _schedule(result),
-        "steps": _steps(manifest, epochs),
+        "steps": _steps(snapshot, epochs),
         "dropped": _lost(result, num_in),
     }
     if left_out := _reasons(result, by_choice=True):
         facts["left out"] = left_out
-    if without := _without_labels(manifest):
+    if without := _without_labels(snapshot):
         facts["no labels"] = without
     if asked := asked_for(options):
         facts["options"] = asked
-    if options["continues"]:
-        last = options["continues"][-1]
-        facts["continues"] = (
-            f"@{last['snapshot_id'][:12]} after {number_of(last['position'], 'pack')}"
-        )
-    if options["appends_to"]:
-        facts["appends to"] = f"@{options['appends_to'][:12]}"
-    if len(result["windows"]) > 1:
-        facts["windows"] = count(len(result["windows"]))
-    if result["num_pieces"] != result["num_samples"] * epochs:
-        facts["placed"] = f"{number_of(result['num_pieces'], 'time')}: {_why_placed(options)}"
-    if result["num_tokens_cut"]:
-        facts["cut off"] = f"{number_of(result['num_tokens_cut'], 'token')} of long samples"
-    methods = manifest["lengths"]["methods"]
-    if margin := margin_fact(manifest):
-        facts["margin" if options["margin"] else "planned"] = margin
-    encoder = manifest["lengths"].get("encoder")
-    how = ", ".join(f"{n:,} {name}" for name, n in methods.items())
-    by = f", by {encoder['name']}" if encoder else ""
+    if options.continues:
+        last = options.continues[-1]
+        facts["continues"] = f"@{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
+    if options.appends_to:
+        facts["appends to"] = f"@{options.appends_to[:12]}"
+    if len(result.windows) > 1:
+        facts["windows"] = count(len(result.windows))
+    if result.num_pieces != result.num_samples * epochs:
+        facts["placed"] = f"{number_of(result.num_pieces, 'time')}: {_why_placed(options)}"
+    if result.num_tokens_cut:
+        facts["cut off"] = f"{number_of(result.num_tokens_cut, 'token')} of long samples"
+    if margin := margin_fact(snapshot):
+        facts["margin" if options.margin else "planned"] = margin
+    how = ", ".join(f"{n:,} {name}" for name, n in lengths.methods.items())
+    by = f", by {lengths.encoder.name}" if lengths.encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
-    if said := compared_fact((encoder or {}).get("compared")):
+    if said := compared_fact(lengths.encoder.compared if lengths.encoder else None):
         facts["compared"] = said
     return facts
 
 
-def compared_fact(compared: dict[str, Any] | None) -> str | None:
+def compared_fact(compared: Mapping[str, Any] | None) -> str | None:
     """Whether lengths were compared with the real processor's; None where there is none."""
     if compared is None:
         return None
@@ -76,26 +76,26 @@ def compared_fact(compared: dict[str, Any] | None) -> str | None:
     return f"{kinds} equal {by}'s on {number_of(compared['records'], 'sample')}, once per processor"
 
 
-def _schedule(result: dict[str, Any]) -> str:
+def _schedule(result: Result) -> str:
     """Its name, and for how many ranks it has power: a rank has one pack of each micro-step."""
-    chunk = result["schedule_chunk"]
-    number = result["schedule_block"] // chunk
-    if result["schedule"] == "random":
+    chunk = result.schedule_chunk
+    number = result.schedule_block // chunk
+    if result.schedule == "random":
         return "random"
     parts = (
         f"{count(number)} micro-steps of {number_of(chunk, 'pack')}"
         if number > 1
         else "one micro-step"
     )
-    said = f"{result['schedule']}: {parts} per step, for up to {number_of(chunk, 'rank')}"
+    said = f"{result.schedule}: {parts} per step, for up to {number_of(chunk, 'rank')}"
     return said if number > 1 else f"{said}; steps are of packs of one cost, not of the whole mix"
 
 
-def _steps(manifest: dict[str, Any], epochs: int) -> str:
+def _steps(snapshot: IndexManifest, epochs: int) -> str:
     """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
     from packidx.index.order.epochs import packs_per_step
 
-    size, packs = packs_per_step(manifest), manifest["result"]["num_packs"] // epochs
+    size, packs = packs_per_step(snapshot), snapshot.result.num_packs // epochs
     if size is None:
         return "as the trainer's global batch says; a random order has no steps of its own"
     steps, left = divmod(packs, size)
@@ -111,18 +111,16 @@ def _steps(manifest: dict[str, Any], epochs: int) -> str:
     return said
 
 
-def _lost(result: dict[str, Any], num_in: int) -> str:
+def _lost(result: Result, num_in: int) -> str:
     """Samples that could not be packed, and their share of the tokens that were to be.
 
     Rejected records, whose tokens nobody knows, have a share of the records.
     """
     reasons = _reasons(result, by_choice=False)
-    rejected, tokens = result["dropped"].get(_REJECTED, 0), result["num_tokens_lost"]
+    rejected, tokens = result.dropped.get(_REJECTED, 0), result.num_tokens_lost
     if not reasons and not rejected and not tokens:
         return "0"
-    of = (
-        f"{result['lost_percent']:.1f} % of the {count(result['num_tokens_eligible'])} to be packed"
-    )
+    of = f"{result.lost_percent:.1f} % of the {count(result.num_tokens_eligible)} to be packed"
     said = f"{number_of(tokens, 'token')}, {of}" + (f" ({reasons})" if reasons else "")
     if not rejected:
         return said
@@ -130,33 +128,33 @@ def _lost(result: dict[str, Any], num_in: int) -> str:
     return f"{said}; {rejected:,} of the {num_in:,} records {are} rejected ({share:.1f} %)"
 
 
-def _reasons(result: dict[str, Any], *, by_choice: bool) -> str:
+def _reasons(result: Result, *, by_choice: bool) -> str:
     """Dropped samples by reason, but for the rejected: those left out by choice, or the others."""
     from packidx.format.reasons import BY_CHOICE
 
     counted = {
         why: n
-        for why, n in result["dropped"].items()
+        for why, n in result.dropped.items()
         if why != _REJECTED and (why in BY_CHOICE) == by_choice
     }
     return ", ".join(f"{n:,} {why}" for why, n in counted.items())
 
 
-def _without_labels(manifest: dict[str, Any]) -> str:
+def _without_labels(snapshot: IndexManifest) -> str:
     """The sources and the number of packs that train on nothing."""
-    from packidx.index.untrained import untrained_packs, untrained_sources
+    from packidx.index.untrained import untrained_sources
 
-    said = [f"source {name}" for name in untrained_sources(manifest)]
-    if packs := untrained_packs(manifest):
+    said = [f"source {name}" for name in untrained_sources(snapshot)]
+    if packs := snapshot.result.num_packs_without_labels:
         said.append(number_of(packs, "pack"))
     return ", ".join(said)
 
 
-def _why_placed(options: dict[str, Any]) -> str:
+def _why_placed(options: Options) -> str:
     whys = {
-        f"{options['epochs']} epochs": options["epochs"] > 1,
-        "copies": bool(options["weights"]),
-        "pieces of long samples": options["on_long"] == "split",
+        f"{options.epochs} epochs": options.epochs > 1,
+        "copies": bool(options.weights),
+        "pieces of long samples": options.on_long == "split",
     }
     return ", ".join(why for why, holds in whys.items() if holds)
 
@@ -166,58 +164,58 @@ _SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin", "pack
 _SAID |= {"overflow_chance", "cost_model", "continues", "appends_to", "global_batch", "excluded"}
 
 
-def origin(options: dict[str, Any]) -> str:
+def origin(options: Options) -> str:
     """All options of a plan that are not the usual ones, and what it goes on from, in a line."""
     words = [asked_for(options, _SAID - {"schedule", "global_batch"})]
-    if options["continues"]:
-        last = options["continues"][-1]
+    if options.continues:
+        last = options.continues[-1]
         words.append(
-            f"--continue @{last['snapshot_id'][:12]} after {number_of(last['position'], 'pack')}"
+            f"--continue @{last.snapshot_id[:12]} after {number_of(last.position, 'pack')}"
         )
-    if options["appends_to"]:
-        words.append(f"--append to @{options['appends_to'][:12]}")
+    if options.appends_to:
+        words.append(f"--append to @{options.appends_to[:12]}")
     return " ".join(filter(None, words))
 
 
-def asked_for(options: dict[str, Any], said: Set[str] = _SAID) -> str:
+def asked_for(options: Options, said: Set[str] = _SAID) -> str:
     """The options of a plan that are not the usual ones, as they are given to `packidx plan`.
 
     Args:
         options: of the manifest.
         said: those that other lines say.
     """
-    words = [f"--mix {name}={weight}" for name, weight in options["weights"].items()]
-    for name, value in options.items():
+    words = [f"--mix {name}={weight}" for name, weight in options.weights.items()]
+    for name, value in options.to_json().items():
         if name in said or name == "weights" or value in (None, False, DEFAULTS.get(name)):
             continue
         option = f"--{dashed(name)}"
         words.append(option if value is True else f"{option} {value}")
-    if options["excluded"]:
+    if options.excluded:
         words.append("--exclude …")
     return " ".join(words)
 
 
-def margin_fact(manifest: dict[str, Any]) -> str | None:
+def margin_fact(snapshot: IndexManifest) -> str | None:
     """What packs are planned for and why; None where they may be filled."""
-    options, lengths = manifest["options"], manifest["lengths"]
-    if options["planned_capacity"] == options["capacity"]:
+    options, lengths = snapshot.options, snapshot.lengths
+    if options.planned_capacity == options.capacity:
         return None
-    share = f"packs of at most {options['planned_capacity']:,} tokens are planned"
-    if options["margin"]:
-        share = f"{100 * options['margin']:.2f} %: {share}"
-    found = lengths.get("calibration")
-    if found is None:
-        inexact = {name: n for name, n in lengths["methods"].items() if name != "exact"}
+    share = f"packs of at most {options.planned_capacity:,} tokens are planned"
+    if options.margin:
+        share = f"{100 * options.margin:.2f} %: {share}"
+    calibration = lengths.calibration
+    if calibration is None:
+        inexact = {name: n for name, n in lengths.methods.items() if name != "exact"}
         listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
-        return f"{share} ({listed} lengths)" if inexact and options["margin"] else share
-    number = number_of(found["num_samples"], "sample")
+        return f"{share} ({listed} lengths)" if inexact and options.margin else share
+    number = number_of(calibration["num_samples"], "sample")
     return (
-        f"{share}, so that one overflows with a chance below {options['overflow_chance']:g} "
-        f"(calibrated on {number}; source {found['source']} decides)"
+        f"{share}, so that one overflows with a chance below {options.overflow_chance:g} "
+        f"(calibrated on {number}; source {calibration['source']} decides)"
     )
 
 
-def _strategies(asked: str, taken: dict[str, int]) -> str:
+def _strategies(asked: str, taken: Mapping[str, int]) -> str:
     """What was asked for, and what it came to."""
     if len(taken) == 1:
         name = next(iter(taken))

@@ -27,6 +27,7 @@ from packidx.estimate.processes import CounterSetup
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.estimate.tasks import make_parts
 from packidx.estimate.user_encoder import Encode
+from packidx.format.lengths import LengthsManifest
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.lengths.existing import KIND, existing_manifest, is_complete
@@ -74,7 +75,7 @@ class LengthsSummary:
     """Finished parts of earlier runs with other settings, which were removed."""
     calibrated: int = 0
     """Samples that were encoded for real to see how far the lengths are off."""
-    compared: dict[str, Any] | None = None
+    compared: Mapping[str, Any] | None = None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
     not_read: list[str] = field(default_factory=list)
     """What of the sources' folders is not read, a sentence each."""
@@ -220,7 +221,7 @@ def _make(
         check_shards(job)
         manifest = make_manifest(job, parts, calibration)
         built.keep([part.path for part in parts])
-        files.write_json(os.path.join(built.table, KIND.manifest), manifest)
+        files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return _summary(output, manifest, begun, resumed=resumed, discarded=built.discarded)
 
 
@@ -238,7 +239,7 @@ _OF_SOURCES = ("name", *SourceSums().to_json())
 
 def _summary(
     path: str,
-    manifest: dict[str, Any],
+    manifest: LengthsManifest,
     begun: float,
     *,
     existed: bool = False,
@@ -247,20 +248,22 @@ def _summary(
 ) -> LengthsSummary:
     return LengthsSummary(
         path=path,
-        fingerprint=manifest["fingerprint"],
-        num_samples=manifest["num_samples"],
-        num_rejected=manifest["num_rejected"],
-        num_tokens=sum(source["num_tokens"] for source in manifest["sources"]),
-        methods=manifest["methods"],
-        rejected=manifest["rejected"],
-        sources=[{name: one[name] for name in _OF_SOURCES} for one in manifest["sources"]],
+        fingerprint=manifest.fingerprint,
+        num_samples=manifest.num_samples,
+        num_rejected=manifest.num_rejected,
+        num_tokens=sum(source.num_tokens for source in manifest.sources),
+        methods=dict(manifest.methods),
+        rejected=dict(manifest.rejected),
+        sources=[
+            {name: getattr(source, name) for name in _OF_SOURCES} for source in manifest.sources
+        ],
         existed=existed,
         seconds=time.monotonic() - begun,
-        num_parts=len(manifest["files"]),
+        num_parts=len(manifest.files),
         resumed_parts=resumed,
         discarded_parts=discarded,
-        calibrated=(manifest.get("calibration") or {}).get("num_samples", 0),
-        compared=(manifest["encoder"] or {}).get("compared"),
+        calibrated=0 if manifest.calibration is None else manifest.calibration.num_samples,
+        compared=None if manifest.encoder is None else manifest.encoder.compared,
     )
 
 

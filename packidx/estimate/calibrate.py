@@ -24,6 +24,7 @@ from packidx.estimate.counter import ExaminedRecord, RecordCounter
 from packidx.estimate.examine import ShardContext, count_rows, examine
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.processes import count_by
+from packidx.format.lengths import CalibratedSource, Calibration
 from packidx.hashing import derive_key
 from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import Part
@@ -57,7 +58,7 @@ def calibrate(
     output: OutputFolder,
     workers: Workers,
     progress: Callable[[int, int], None],
-) -> dict[str, Any]:
+) -> Calibration:
     """Encode `job.calibrate` samples of a table that is counted.
 
     Args:
@@ -185,7 +186,7 @@ def _describe(
     parts: Sequence[Part],
     chosen: Sequence[_Chosen],
     actual: Sequence[int | None],
-) -> dict[str, Any]:
+) -> Calibration:
     sources = []
     for name, usable in _totals(job, parts).items():
         mine = [
@@ -194,24 +195,30 @@ def _describe(
             if sample.shard.source == name
         ]
         pairs = sorted((guess, length) for guess, length in mine if length is not None)
-        failed = len(mine) - len(pairs)
-        sources.append({"name": name, "num_usable": usable, "num_failed": failed, **_errors(pairs)})
-    return {
-        "num_samples": sum(source["num_samples"] for source in sources),
-        "seed": job.settings.seed,
-        "sources": sources,
-    }
+        sources.append(_calibrated(name, usable, len(mine) - len(pairs), pairs))
+    return Calibration(
+        num_samples=sum(source.num_samples for source in sources),
+        seed=job.settings.seed,
+        sources=tuple(sources),
+    )
 
 
-def _errors(pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _calibrated(
+    name: str, num_usable: int, num_failed: int, pairs: Sequence[tuple[int, int]]
+) -> CalibratedSource:
     guesses = np.array([guess for guess, _ in pairs], np.int64)
     lengths = np.array([length for _, length in pairs], np.int64)
-    described: dict[str, Any] = {"num_samples": len(pairs)}
-    if len(pairs):
-        described["difference"] = _quantiles(lengths - guesses)
-        described["ratio"] = _quantiles(lengths / np.maximum(guesses, 1))
     # All of them: a margin depends on capacity and chance, which only a plan knows.
-    return {**described, "estimated": guesses.tolist(), "actual": lengths.tolist()}
+    return CalibratedSource(
+        name=name,
+        num_usable=num_usable,
+        num_failed=num_failed,
+        num_samples=len(pairs),
+        difference=_quantiles(lengths - guesses) if pairs else None,
+        ratio=_quantiles(lengths / np.maximum(guesses, 1)) if pairs else None,
+        estimated=tuple(guesses.tolist()),
+        actual=tuple(lengths.tolist()),
+    )
 
 
 def _quantiles(values: NDArray[Any]) -> dict[str, float]:

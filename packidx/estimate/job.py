@@ -5,22 +5,30 @@ from __future__ import annotations
 import collections
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import packidx
 from packidx import digests as digests_module
 from packidx.estimate.comparison import compared_with
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import BATCH, ShardContext, media_root
+from packidx.format import manifest as format_manifest
 from packidx.format import schema
-from packidx.format.lengths import LengthsManifest, calibration_digest, fingerprint
-from packidx.format.manifest import sealed
+from packidx.format.decode import decoded
+from packidx.format.lengths import (
+    Calibration,
+    LengthsManifest,
+    Source,
+    calibration_digest,
+    fingerprint,
+)
+from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, sealed
 from packidx.io import urls
 from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.compared import Compared
-from packidx.records.shard_marks import MARKS, check_unchanged
+from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import TASK_BYTES, Shard, ShardScan, short_names
 from packidx.software import software
 
@@ -70,21 +78,35 @@ class EstimateJob:
         return options
 
     @property
-    def encoder(self) -> dict[str, Any] | None:
+    def encoder(self) -> Encoder | None:
         """What builds the samples that were counted; None where nobody knows."""
         fingerprint = self.counter.fingerprint()
         if self.counter.encoder is not None:
-            return {"fingerprint": fingerprint, "name": self.counter.encoder.name}
+            return Encoder(fingerprint=fingerprint, name=self.counter.encoder.name)
         if fingerprint is None:
             return None
-        encoder = {"fingerprint": fingerprint, "name": self.settings.processor}
-        if self.settings.labels is not None:
-            encoder["labels"] = self.settings.labels
-        return encoder
+        settings = self.settings
+        return Encoder(fingerprint=fingerprint, name=settings.processor, labels=settings.labels)
 
     @property
-    def transform(self) -> dict[str, Any] | None:
-        return None if self.counter.transform is None else self.counter.transform.to_json()
+    def transform(self) -> Transform | None:
+        changes = self.counter.transform
+        return None if changes is None else decoded(Transform, changes.to_json())
+
+    @property
+    def stated_shards(self) -> tuple[format_manifest.Shard, ...]:
+        """The shards, as they stand in the manifest, without their marks."""
+        return tuple(
+            format_manifest.Shard(
+                uri=shard.uri,
+                bytes=scan.nbytes,
+                rows=scan.num_records,
+                fingerprint=scan.sha256,
+                source=shard.source,
+                container=cast(format_manifest.Container, shard.container),
+            )
+            for shard, scan in zip(self.shards, self.scans, strict=True)
+        )
 
 
 def shard_contexts(job: EstimateJob) -> list[ShardContext]:
@@ -132,98 +154,82 @@ def identity_of(job: EstimateJob) -> str:
     return digests_module.digest(digests_module.canonical_json(head))
 
 
-def is_same(job: EstimateJob, manifest: dict[str, Any]) -> bool:
+def is_same(job: EstimateJob, manifest: LengthsManifest) -> bool:
     """Whether the table of `manifest` is certainly the one that `job` would make."""
-    if not manifest:
-        return False
-    encoder = dict(manifest.get("encoder") or {})
-    compared = encoder.pop("compared", None)
-    shards = [_unmarked(shard) for shard in manifest["shards"]]
-    stated = {**manifest, "encoder": encoder or None, "shards": shards}
-    if any(stated.get(name) != value for name, value in _inputs(job).items()):
+    encoder, compared = manifest.encoder, None
+    if encoder is not None:
+        compared, encoder = encoder.compared, replace(encoder, compared=None)
+    shards = tuple(_unmarked(shard) for shard in manifest.shards)
+    stated = encoder, manifest.options, manifest.transform, shards
+    if stated != (job.encoder, job.options, job.transform, job.stated_shards):
         return False
     if compared is not None and compared.get("with") != compared_with():
         return False  # what was compared, and with what, decides what is called exact
-    layouts = {one["name"]: one["layout"] for one in manifest["sources"] if "layout" in one}
+    layouts = {source.name: source.layout.to_json() for source in manifest.sources if source.layout}
     if layouts != _layouts(job):
         return False
     given = job.settings.processor is not None or job.counter.encoder is not None
     if given and job.counter.fingerprint() is None:
         return False  # nothing to compare
-    versions = manifest.get("software")
-    if not isinstance(versions, dict) or versions.get("packidx") != packidx.__version__:
+    if manifest.software.get("packidx") != packidx.__version__:
         return False  # another version may count differently
-    backend = manifest.get("text_engine") or {}
+    backend = manifest.text_engine or {}
     if job.wanted_backend and not str(backend.get("name")).startswith(job.wanted_backend):
         return False
     # Media files are not part of the fingerprint: they may have been repaired or exchanged since.
-    if manifest.get("num_media") != 0:
-        return False
-    return _PASSING_REASONS.isdisjoint(manifest.get("rejected", _PASSING_REASONS))
+    return not manifest.num_media and _PASSING_REASONS.isdisjoint(manifest.rejected)
 
 
-def _unmarked(shard: dict[str, Any]) -> dict[str, Any]:
+def _unmarked(shard: format_manifest.Shard) -> format_manifest.Shard:
     """What a manifest says of a shard, but for what decides nothing."""
-    return {name: value for name, value in shard.items() if name not in MARKS}
+    return replace(shard, mtime=None, sampled=None, version=None)
 
 
 def make_manifest(
-    job: EstimateJob, parts: Sequence[Part], calibration: dict[str, Any] | None = None
-) -> dict[str, Any]:
+    job: EstimateJob, parts: Sequence[Part], calibration: Calibration | None = None
+) -> LengthsManifest:
     """The manifest of a finished table."""
-    rejected = _total(part.rejected for part in parts)
-    manifest = {
-        "digests": {
-            "columns": _columns_digest(parts),
-            "calibration": calibration_digest(calibration),
-        },
-        "num_samples": sum(part.rows for part in parts),
-        "num_rejected": sum(rejected.values()),
-        **_inputs(job),
-        "shards": [
-            _shard_json(shard, result) | dict(result.marks)
-            for shard, result in zip(job.shards, job.scans, strict=True)
-        ],
-        "text_engine": job.backend,
-        "sources": _sources(job, parts),
-        "files": [
-            {"path": part.path, "rows": part.rows, "bytes": part.nbytes, "sha256": part.sha256}
+    rejected, encoder = _total(part.rejected for part in parts), job.encoder
+    if encoder is not None and job.compared is not None:
+        encoder = replace(encoder, compared=job.compared.to_json())
+    manifest = LengthsManifest(
+        fingerprint="",
+        digests=Digests(
+            columns=_columns_digest(parts),
+            calibration=calibration_digest(None if calibration is None else calibration.to_json()),
+        ),
+        num_samples=sum(part.rows for part in parts),
+        num_rejected=sum(rejected.values()),
+        encoder=encoder,
+        options=job.options,
+        transform=job.transform,
+        shards=tuple(
+            replace(shard, **scan.marks)
+            for shard, scan in zip(job.stated_shards, job.scans, strict=True)
+        ),
+        text_engine=job.backend,
+        sources=_sources(job, parts),
+        files=tuple(
+            File(path=part.path, rows=part.rows, bytes=part.nbytes, sha256=part.sha256)
             for part in parts
-        ],
-        "methods": _total(part.methods for part in parts),
-        "rejected": rejected,
-        "num_media": sum(part.num_media for part in parts),
-        "software": software(),
-    }
-    if job.encoder is not None and job.compared is not None:
-        manifest["encoder"] = {**job.encoder, "compared": job.compared.to_json()}
-    if calibration is not None:
-        manifest["calibration"] = calibration
-    return sealed({"fingerprint": fingerprint(manifest), **manifest}, LengthsManifest)
+        ),
+        methods=_total(part.methods for part in parts),
+        rejected=rejected,
+        num_media=sum(part.num_media for part in parts),
+        software=software(),
+        calibration=calibration,
+    )
+    return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
 
 
 def _inputs(job: EstimateJob) -> dict[str, Any]:
     """What two runs must agree in to make the same table, as it stands in the manifest."""
-    inputs: dict[str, Any] = {"encoder": job.encoder, "options": job.options}
-    if job.transform is not None:
-        inputs["transform"] = job.transform
-    inputs["shards"] = [
-        _shard_json(shard, result) for shard, result in zip(job.shards, job.scans, strict=True)
-    ]
-    return inputs
-
-
-def _shard_json(shard: Shard, result: ShardScan) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "uri": shard.uri,
-        "bytes": result.nbytes,
-        "rows": result.num_records,
-        "fingerprint": result.sha256,
-        "source": shard.source,
+    inputs: dict[str, Any] = {
+        "encoder": job.encoder and job.encoder.to_json(),
+        "options": job.options,
+        "shards": [shard.to_json() for shard in job.stated_shards],
     }
-    if shard.container != "jsonl":
-        entry["container"] = shard.container
-    return entry
+    return inputs if job.transform is None else inputs | {"transform": job.transform.to_json()}
 
 
 def _columns_digest(parts: Sequence[Part]) -> str:
@@ -232,22 +238,22 @@ def _columns_digest(parts: Sequence[Part]) -> str:
     return digests_module.digest(digests_module.canonical_json(schema.LENGTHS.names), *digests)
 
 
-def _sources(job: EstimateJob, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
     totals = {shard.source: SourceSums() for shard in job.shards}
     for part in parts:
         for name, sums in part.sources.items():
             totals[name] = totals[name].plus(sums)
     layouts = _layouts(job)
-    return [
-        {
-            "name": name,
-            "media_root": job.media_root or layouts.get(name, {}).get("media_root"),
-            **({"remote_media": list(job.remote_media)} if job.remote_media else {}),
-            **({"layout": layouts[name]} if name in layouts else {}),
+    return tuple(
+        Source(
+            name=name,
+            media_root=job.media_root or layouts.get(name, {}).get("media_root"),
+            remote_media=tuple(job.remote_media),
+            layout=decoded(Layout, layouts[name]) if name in layouts else None,
             **sums.to_json(),
-        }
+        )
         for name, sums in totals.items()
-    ]
+    )
 
 
 def _layouts(job: EstimateJob) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ def check_output(output: str, index: Index, kind: Kind) -> None:
         OptionError: it does, is in the index, or is no folder.
         OSError: it cannot be looked at.
     """
-    for path in (index.path, *(index.resolve(shard["uri"]) for shard in index.manifest["shards"])):
+    for path in (index.path, *(index.resolve(shard.uri) for shard in index.snapshot.shards)):
         if is_within(path, output):
             raise OptionError(f"{output} holds {path}, which is exported: name another folder")
     if is_within(output, index.path):
@@ -43,7 +43,7 @@ def check_shards(index: Index) -> None:
         with contextlib.suppress(PackidxError):  # told where its samples are read, if there are any
             fetcher.shard(number)
 
-    storage.overlapped(look, range(len(index.manifest["shards"])))
+    storage.overlapped(look, range(len(index.snapshot.shards)))
     for change in fetcher.take_changes():
         if change.certain:
             raise ChangedSource(change.text)

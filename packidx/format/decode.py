@@ -1,20 +1,29 @@
-"""JSON as frozen dataclasses: every type, range and form is checked, unknown members are kept.
+"""JSON as `JsonObject`: every type, range and form is checked, unknown members are kept.
 
-A dataclass is its own schema: a field's type says what the member of that name must be, a field
-without default must be there, and one called `more` takes the members that nobody knows; where
-there is no such field, there must be none. Modules of such dataclasses do not postpone their
-annotations: to compile these again took most of the time in which an index was opened.
+A class is its own schema: a field's type says what the member of that name must be, and a field
+without default must be there. Modules of such classes do not postpone their annotations: to compile
+these again took most of the time in which an index was opened.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, dataclass
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from packidx.format.json_object import JsonObject, default_of, members_of
 
 LARGEST = (1 << 63) - 1
 
@@ -71,13 +80,18 @@ class Form:
         return None if self.matches(value) else self.what
 
 
-def decoded(kind: Any, value: Any) -> Any:
+K = TypeVar("K", bound=JsonObject)
+
+
+def decoded(kind: type[K], value: Any) -> K:
     """`value`, as `json` has it, as an object of `kind`.
 
     Raises:
         Unfit: it is none.
     """
-    return decoder(kind)(value)
+    wanted: Any = kind
+    made: K = decoder(wanted)(value)
+    return made
 
 
 @functools.cache
@@ -93,18 +107,17 @@ def decoder(kind: Any) -> Decoder:
     if origin is Literal:
         return _one_of(arguments)
     if origin in (Union, types.UnionType):
-        return _or_null(decoder(next(one for one in arguments if one is not type(None))))
+        return _or_null(decoder(next(kind for kind in arguments if kind is not type(None))))
     if origin is tuple:
         if arguments[-1] is ...:
             return _list(decoder(arguments[0]))
-        return _pair([decoder(one) for one in arguments])
+        return _pair([decoder(kind) for kind in arguments])
     if origin is Mapping:
         return _mapping(decoder(arguments[1]))
-    assert dataclasses.is_dataclass(kind), kind
     return _object(kind)
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if type(value) is not int:
         raise unfit(value, "no int")
     if not -LARGEST - 1 <= value <= LARGEST:
@@ -113,11 +126,12 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
+    """An int stays one, so that it is written as it was."""
     if type(value) is int:
-        value = _whole(value)
-    elif type(value) is not float or not math.isfinite(value):
+        return _integer(value)
+    if type(value) is not float or not math.isfinite(value):
         raise unfit(value, "no float")
-    return float(value)
+    return value
 
 
 def _text(value: Any) -> str:
@@ -132,17 +146,17 @@ def _truth(value: Any) -> bool:
     return value
 
 
-_PLAIN: dict[Any, Decoder] = {int: _whole, float: _number, str: _text, bool: _truth}
+_PLAIN: dict[Any, Decoder] = {int: _integer, float: _number, str: _text, bool: _truth}
 
 
 def _checked(base: Decoder, checks: tuple[Any, ...]) -> Decoder:
     def decode(value: Any) -> Any:
-        found = base(value)
+        made = base(value)
         for check in checks:
-            fault = check.fault(found)
+            fault = check.fault(made)
             if fault is not None:
                 raise unfit(value, fault)
-        return found
+        return made
 
     return decode
 
@@ -164,13 +178,13 @@ def _list(base: Decoder) -> Decoder:
     def decode(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
             raise unfit(value, "no list")
-        found = []
-        for one in value:
+        items: list[Any] = []
+        for item in value:
             try:
-                found.append(base(one))
+                items.append(base(item))
             except Unfit as error:
-                raise error.within(f"[{len(found)}]") from None
-        return tuple(found)
+                raise error.within(f"[{len(items)}]") from None
+        return tuple(items)
 
     return decode
 
@@ -179,7 +193,7 @@ def _pair(bases: list[Decoder]) -> Decoder:
     def decode(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) != len(bases):
             raise unfit(value, f"no list of {len(bases)}")
-        return tuple(base(one) for base, one in zip(bases, value, strict=True))
+        return tuple(base(item) for base, item in zip(bases, value, strict=True))
 
     return decode
 
@@ -188,35 +202,29 @@ def _mapping(base: Decoder) -> Decoder:
     def decode(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise unfit(value, "no dict")
-        found = {}
-        for name, one in value.items():
+        members = {}
+        for name, member in value.items():
             try:
-                found[name] = base(one)
+                members[name] = base(member)
             except Unfit as error:
                 raise error.within(f".{name!r:.40}") from None
-        return found
+        return members
 
     return decode
 
 
-def _is_needed(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _object(kind: Any) -> Decoder:
+def _object(kind: type[JsonObject]) -> Decoder:
     hints = get_type_hints(kind, include_extras=True)
     known = [
-        (field.name, decoder(hints[field.name]), _is_needed(field))
-        for field in dataclasses.fields(kind)
-        if field.name != "more"
+        (member.name, decoder(hints[member.name]), default_of(member) is MISSING)
+        for member in members_of(kind)
     ]
     names = {name for name, *_ in known}
-    keeps = "more" in hints
 
     def decode(value: Any) -> Any:
         if type(value) is not dict:
             raise unfit(value, "no dict")
-        members = {}
+        members: dict[str, Any] = {}
         for name, base, is_needed in known:
             if name in value:
                 try:
@@ -226,10 +234,12 @@ def _object(kind: Any) -> Decoder:
             elif is_needed:
                 raise Unfit("lacks ", place=f".{name}")
         if len(members) < len(value):
-            more = {name: one for name, one in value.items() if name not in names}
-            if not keeps:
+            more = {name: member for name, member in value.items() if name not in names}
+            if kind.CLOSED:
                 raise Unfit("has ", f" with the unknown member {next(iter(more))!r:.40}")
             members["more"] = more
-        return kind(**members)
+        made = kind(**members, names=tuple(value))
+        made.check()
+        return made
 
     return decode

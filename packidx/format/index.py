@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from packidx.digests import canonical_json, digest
 from packidx.format.decode import Form, Unfit
+from packidx.format.json_object import JsonObject, written
 from packidx.format.lengths import check_shards, fingerprint
 from packidx.format.manifest import (
     Count,
@@ -52,28 +53,27 @@ def file_name(table: str, number: int) -> str:
 class TableFile(File):
     """A file of one of the tables: the rows of one window, or some of them."""
 
-    window: Count = 0
     crc32: Annotated[str, Form(re.compile("([0-9a-f]{8})+").fullmatch, "no CRCs")]
+    window: Count = written(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthsOf:
+class LengthsOf(JsonObject):
     """The lengths that were planned. `digests` is null of a bare table, which has no manifest."""
 
     uri: Place
-    pattern: bool = False
     fingerprint: Sha256
     digests: Digests | None
     num_samples: Count
     encoder: Encoder | None
     methods: Mapping[str, Count]
+    pattern: bool = False
     transform: Transform | None = None
     calibration: Mapping[str, Any] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(JsonObject):
     """A named data set of the mix, and what became of its samples."""
 
     name: str
@@ -81,8 +81,11 @@ class Source:
     remote_media: tuple[Place, ...] = ()
     layout: Layout | None = None
     num_samples: Count
+    num_rejected: Count | None = None
+    rejected: Mapping[str, Count] | None = None
+    num_tokens: Count | None = None
     num_dropped: Count
-    more: Mapping[str, Any] = field(default_factory=dict)
+    num_label_tokens: Count | None = written(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +105,8 @@ class IndexManifest(Manifest):
     files: tuple[TableFile, ...]
     created: str
     software: Mapping[str, Any] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         unique([one.path for one in self.files], "file")
         unique([one.name for one in self.sources], "source")
         check_shards(self.shards, [one.name for one in self.sources])
@@ -184,7 +186,7 @@ def snapshot_id(stated: Mapping[str, Any]) -> str:
     return digest(canonical_json(head), canonical_json(windows))[:32]
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path) -> IndexManifest:
     """A snapshot's manifest, which is as FORMAT.md says.
 
     Raises:

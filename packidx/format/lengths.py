@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from packidx.digests import canonical_json, digest
 from packidx.format.decode import Unfit
+from packidx.format.json_object import JsonObject, written
 from packidx.format.manifest import (
     Count,
     Digests,
@@ -27,7 +28,7 @@ _NOT_HASHED = ("media_root", "sample_ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(JsonObject):
     """A named data set of a lengths table."""
 
     name: str
@@ -36,33 +37,36 @@ class Source:
     layout: Layout | None = None
     num_samples: Count
     num_rejected: Count
+    rejected: Mapping[str, Count] | None = None
     num_tokens: Count
-    more: Mapping[str, Any] = field(default_factory=dict)
+    num_label_tokens: Count | None = written(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedSource:
+class CalibratedSource(JsonObject):
     """Samples of a source that were encoded: their lengths, pair by pair."""
 
     name: str
     num_usable: Count
+    num_failed: Count | None = None
     num_samples: Count
+    difference: Mapping[str, float] | None = None
+    ratio: Mapping[str, float] | None = None
     estimated: tuple[Count, ...]
     actual: tuple[Count, ...]
-    more: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if len(self.estimated) != len(self.actual):
             raise Unfit("has ", f": {len(self.estimated)} estimated, {len(self.actual)} actual")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(JsonObject):
     """How far a table's lengths are off."""
 
     num_samples: Count
+    seed: int | None = None
     sources: tuple[CalibratedSource, ...]
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +82,18 @@ class LengthsManifest(Manifest):
     num_rejected: Count
     encoder: Encoder | None
     options: Mapping[str, Any]
+    transform: Transform | None = None
+    shards: tuple[Shard, ...]
+    text_engine: Mapping[str, Any] | None = written(None)
+    sources: tuple[Source, ...]
+    files: tuple[File, ...]
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
-    sources: tuple[Source, ...]
-    shards: tuple[Shard, ...]
-    files: tuple[File, ...]
-    text_engine: Mapping[str, Any] | None = None
-    transform: Transform | None = None
+    software: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         unique([one.path for one in self.files], "file")
         unique([one.name for one in self.sources], "source")
         check_shards(self.shards, [one.name for one in self.sources])

@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
 from packidx.format.decode import LARGEST, Form, Range, Unfit, decoded
+from packidx.format.json_object import JsonObject, written
 from packidx.io import storage, urls
+from packidx.io.copies import Part
 
 Container = Literal[
     "jsonl",
@@ -46,18 +48,21 @@ Name = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class File(JsonObject):
     """A file beside the manifest."""
 
     path: Name
     rows: Count
     bytes: Count
     sha256: Sha256
-    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def within(self, folder: str) -> Part:
+        """The file in the manifest's folder."""
+        return Part(urls.join(folder, self.path), self.bytes, self.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(JsonObject):
     """An input file."""
 
     uri: Place
@@ -69,12 +74,13 @@ class Shard:
     mtime: int | None = None
     sampled: Sha256 | None = None
     version: str | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(JsonObject):
     """A data set's own names; a member that nobody knows may change lengths, so there is none."""
+
+    CLOSED: ClassVar[bool] = True
 
     columns: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -84,39 +90,42 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoder:
+class Encoder(JsonObject):
     """What builds the samples."""
 
-    name: str | None
     fingerprint: str | None
+    name: str | None
     labels: str | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    compared: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transform:
+class Transform(JsonObject):
     """A function that changes records before they are counted."""
 
     name: str
     seed: int
     fingerprint: str
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Digests:
+class Digests(JsonObject):
     """Of what decides a lengths table beside its shards: values of all columns, and calibration."""
 
     columns: Sha256
     calibration: Sha256 | None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Manifest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(JsonObject):
     """A manifest; each kind says what its `format` is, and what it must hold."""
 
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int]
+
+    format: str = written("")
+    version: int = written(0)
+    digest: str = written("")
 
     @classmethod
     def prove(cls, stated: Mapping[str, Any]) -> None:
@@ -126,7 +135,7 @@ class Manifest:
 M = TypeVar("M", bound=Manifest)
 
 
-def load(path: str | Path, kind: type[M], remedy: str) -> dict[str, Any]:
+def load(path: str | Path, kind: type[M], remedy: str) -> M:
     """The manifest at `path`, which is what FORMAT.md says: what reads it need not look again.
 
     Args:
@@ -160,29 +169,27 @@ def load(path: str | Path, kind: type[M], remedy: str) -> dict[str, Any]:
             f"{path} has version {version}, of before packidx's first release: {remedy}"
         )
     try:
-        _check(stated, kind)
+        return _checked(stated, kind)
     except Unfit as error:
         raise FormatError(f"{path} {error}; {remedy}") from None
-    return stated
 
 
-def sealed(manifest: Mapping[str, Any], kind: type[M]) -> dict[str, Any]:
+def sealed(manifest: M) -> M:
     """A manifest to be written: with its digest, and proven to be one that `load` takes.
 
     Raises:
         FormatError: it is not.
     """
+    kind = type(manifest)
     head = {"format": kind.FORMAT, "version": kind.VERSION}
     try:
-        stated = parse(json.dumps({**head, "digest": "", **manifest, **head}).encode())
-        stated["digest"] = content_digest(stated)
-        _check(stated, kind)
+        stated = parse(json.dumps(manifest.to_json() | head).encode())
+        return _checked(stated | {"digest": content_digest(stated)}, kind)
     except ValueError as error:
         raise FormatError(
             f"the {kind.FORMAT} manifest {error}, which no reader would take: tell packidx's"
             " developers"
         ) from None
-    return stated
 
 
 def content_digest(stated: Mapping[str, Any]) -> str:
@@ -200,26 +207,26 @@ def parse(text: bytes) -> dict[str, Any]:
     Raises:
         ValueError, RecursionError: it is none, a member is there twice, or a number is none.
     """
-    found = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_no_number)
-    if not isinstance(found, dict):
-        raise ValueError(f"a {type(found).__name__} and no object")
-    return found
+    value = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_no_number)
+    if not isinstance(value, dict):
+        raise ValueError(f"a {type(value).__name__} and no object")
+    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice!r:.40} is there twice")
-    return found
+    return members
 
 
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no number")
 
 
-def _check(stated: dict[str, Any], kind: type[M]) -> None:
+def _checked(stated: dict[str, Any], kind: type[M]) -> M:
     try:
         own = content_digest(stated)
     except (ValueError, RecursionError) as error:
@@ -229,12 +236,12 @@ def _check(stated: dict[str, Any], kind: type[M]) -> None:
             f"has digest {stated.get('digest')!r:.70}, its content {own}: it was changed after it"
             " was written"
         )
-    members = {k: v for k, v in stated.items() if k not in ("format", "version", "digest")}
     try:
-        decoded(kind, members)
+        manifest = decoded(kind, stated)
     except RecursionError:
         raise Unfit("has lists in lists, too deep to be told") from None
     kind.prove(stated)
+    return manifest
 
 
 def unique(names: list[str], what: str) -> None:

@@ -1,10 +1,11 @@
 """What the manifest of a snapshot says of its plan: options, windows and result."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from packidx.format.decode import Range, Unfit
+from packidx.format.json_object import JsonObject, written
 from packidx.format.manifest import Count, Positive, Sha256, Share, SnapshotId
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 
@@ -13,8 +14,10 @@ _Weight = Annotated[float, Range(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel:
+class CostModel(JsonObject):
     """Weights of what a pack costs."""
+
+    CLOSED: ClassVar[bool] = True
 
     llm_linear: _Weight
     llm_attention: _Weight
@@ -25,7 +28,7 @@ class CostModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consumed:
+class Consumed(JsonObject):
     """How far training on a snapshot was."""
 
     snapshot_id: SnapshotId
@@ -33,11 +36,10 @@ class Consumed:
     epoch: Count
     global_batch: Positive
     position: Count
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(JsonObject):
     """A plan's options, resolved (`packidx.plan.options.plan_options`)."""
 
     capacity: _Tokens
@@ -70,15 +72,14 @@ class Options:
     excluded: str | None
     continues: tuple[Consumed, ...]
     appends_to: SnapshotId | None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.planned_capacity > self.capacity:
             raise Unfit("has ", f".planned_capacity above its capacity {self.capacity}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(JsonObject):
     """Rows of the lengths table that were planned as one, and their packs."""
 
     first_row: Count
@@ -86,14 +87,14 @@ class Window:
     first_pack: Count
     num_packs: Count
     digest: Sha256
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(JsonObject):
     """What a plan came to."""
 
     num_packs: Count
+    num_packs_without_labels: Count = written(0)
     num_samples: Count
     num_pieces: Count
     num_tokens: Count
@@ -102,7 +103,6 @@ class Result:
     num_tokens_dropped: Count
     num_tokens_eligible: Count
     num_tokens_lost: Count
-    lost_percent: float
     dropped: Mapping[str, Count]
     fill: float
     strategies: Mapping[str, Count]
@@ -114,10 +114,10 @@ class Result:
     schedule_block: Positive
     schedule_chunk: Positive
     windows: tuple[Window, ...]
+    lost_percent: float
     epochs: tuple[tuple[tuple[Count, Count], ...], ...] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.schedule_block % self.schedule_chunk:
             block, chunk = self.schedule_block, self.schedule_chunk
             raise Unfit("has ", f".schedule_block {block}, no multiple of schedule_chunk {chunk}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix", "max_packs")
 """The plan was asked to leave these out, or training has had them."""
 
@@ -16,8 +13,7 @@ NOT_ELIGIBLE = ("rejected", "invalid_length", "empty", "excluded", "holdout", "t
 lost, drawn out by `max_packs`, or consumed."""
 
 
-def lost_percent(result: Mapping[str, Any]) -> float:
+def lost_percent(num_tokens_lost: int, num_tokens_eligible: int) -> float:
     """Of the tokens of all eligible samples, each counted once, those that are in no pack of any
     epoch and that training has not had."""
-    share: float = 100 * result["num_tokens_lost"] / max(result["num_tokens_eligible"], 1)
-    return share
+    return 100 * num_tokens_lost / max(num_tokens_eligible, 1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, NotFoundInIndex, OptionError
-from packidx.format.index import OPTIONAL, TABLES, read_manifest
+from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
 from packidx.format.rows import Pack, Sample
 from packidx.format.schema import PACKS
 from packidx.index.row_groups import RowGroups, readable
@@ -34,7 +34,7 @@ class Index:
     Attributes:
         path: folder of the index, or a URL of one.
         id: snapshot id.
-        manifest: the snapshot's manifest.json.
+        snapshot: what its manifest.json says.
         roots: ``{old: new}`` path prefixes, for data that has moved since it was planned.
     """
 
@@ -42,8 +42,8 @@ class Index:
         self.path = path
         self.id = ident
         self.roots = dict(roots or {})
-        self.manifest = read_manifest(self.place)
-        named = self.manifest["snapshot_id"]
+        self.snapshot = read_manifest(self.place)
+        named = self.snapshot.snapshot_id
         if named != ident:
             raise FormatError(
                 f"{self.place} holds snapshot {named}: its folder was renamed; name it {named}"
@@ -77,18 +77,23 @@ class Index:
         return Path(self.place)
 
     @property
+    def manifest(self) -> dict[str, Any]:
+        """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
+        return self.snapshot.to_json()
+
+    @property
     def num_packs(self) -> int:
-        return int(self.manifest["result"]["num_packs"])
+        return self.snapshot.result.num_packs
 
     @property
     def num_samples(self) -> int:
         """Samples that are in a pack."""
-        return int(self.manifest["result"]["num_samples"])
+        return self.snapshot.result.num_samples
 
     @property
     def capacity(self) -> int:
         """Tokens a pack may hold."""
-        return int(self.manifest["options"]["capacity"])
+        return self.snapshot.options.capacity
 
     def files(self, table: str) -> list[Path]:
         """Paths of one table's Parquet files, in order, of an index on this machine.
@@ -96,7 +101,7 @@ class Index:
         Raises:
             OptionError: the index is in an object store; see `local_files`.
         """
-        return [self.folder / part["path"] for part in self._parts(table)]
+        return [self.folder / file.path for file in self._files(table)]
 
     @contextlib.contextmanager
     def local_files(self, table: str, window: int | None = None) -> Iterator[list[str]]:
@@ -160,12 +165,12 @@ class Index:
         if not 0 <= pack_id < self.num_packs:
             raise IndexError(f"pack {pack_id}: {self.path} has packs 0 to {self.num_packs - 1}")
         try:
-            found = [column[0] for column in self._pack_rows.read(pack_id, 1)]
+            row = [column[0] for column in self._pack_rows.read(pack_id, 1)]
         except IndexError as error:
             raise self._damaged(pack_id, f"it should be in {error}") from None
-        if found[0] != pack_id:
-            raise self._damaged(pack_id, f"pack {found[0]} is in its place")
-        return dict(zip(PACKS.names, found, strict=True))
+        if row[0] != pack_id:
+            raise self._damaged(pack_id, f"pack {row[0]} is in its place")
+        return dict(zip(PACKS.names, row, strict=True))
 
     def resolve(self, uri: str) -> str:
         """`uri` with the longest matching prefix of `roots` exchanged."""
@@ -199,29 +204,26 @@ class Index:
         return self._row_groups("samples")
 
     def _row_groups(self, table: str) -> RowGroups:
-        rows = [part["rows"] for part in self._parts(table)]
-        names, absent = TABLES[table].names, OPTIONAL[table]
-        files = self._stored(table)
-        stored = urls.is_url(self.path)
+        files, parts = self._files(table), self._stored(table)
         return RowGroups(
-            [file.path for file in files],
-            rows,
-            names,
+            [part.path for part in parts],
+            [file.rows for file in files],
+            TABLES[table].names,
             _KEPT[table],
-            optional=absent,
-            copy=(lambda number: local_copy(files[number])) if stored else None,
-            crc32=[part["crc32"] for part in self._parts(table)],
+            optional=OPTIONAL[table],
+            copy=(lambda number: local_copy(parts[number])) if urls.is_url(self.path) else None,
+            crc32=[file.crc32 for file in files],
         )
 
-    def _parts(self, table: str) -> list[dict[str, Any]]:
-        return [p for p in self.manifest["files"] if p["path"].startswith(f"{table}-")]
+    def _files(self, table: str) -> list[TableFile]:
+        return [file for file in self.snapshot.files if file.path.startswith(f"{table}-")]
 
     def _stored(self, table: str, window: int | None = None) -> list[Part]:
         """The files of a table, or of one window of it."""
         return [
-            Part(os.path.join(self.place, part["path"]), part["bytes"], part["sha256"])
-            for part in self._parts(table)
-            if window is None or part.get("window", 0) == window
+            file.within(self.place)
+            for file in self._files(table)
+            if window is None or file.window == window
         ]
 
     def _table(
@@ -243,11 +245,11 @@ class Index:
                     rows = rows.append_column(field, pa.nulls(len(rows), field.type))
             return rows.select(wanted)
 
-        files = self._stored(table, window)
+        parts = self._stored(table, window)
         tables = [schema.empty_table().select(wanted)]
-        with local_copies(files) as copies:
-            for file, copy in zip(files, copies, strict=True):
-                tables.append(readable(file.path, copy, read))
+        with local_copies(parts) as copies:
+            for part, copy in zip(parts, copies, strict=True):
+                tables.append(readable(part.path, copy, read))
         return pa.concat_tables(tables)
 
 

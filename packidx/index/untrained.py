@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from packidx.format.index import IndexManifest
 
 
 def without_labels(name: str, num_samples: int) -> str:
@@ -14,28 +13,22 @@ def without_labels(name: str, num_samples: int) -> str:
     )
 
 
-def untrained_sources(manifest: Mapping[str, Any]) -> dict[str, int]:
+def untrained_sources(snapshot: IndexManifest) -> dict[str, int]:
     """The sources of a snapshot that are known to have no label token, and their packed samples."""
     packed = {
-        one["name"]: one["num_samples"] - one["num_dropped"]
-        for one in manifest["sources"]
-        if one.get("num_label_tokens") == 0
+        source.name: source.num_samples - source.num_dropped
+        for source in snapshot.sources
+        if source.num_label_tokens == 0
     }
     return {name: number for name, number in packed.items() if number}
 
 
-def untrained_packs(manifest: Mapping[str, Any]) -> int:
-    """Packs of a snapshot that are known to have no label token."""
-    return int(manifest["result"].get("num_packs_without_labels", 0))
-
-
-def untrained(manifest: Mapping[str, Any]) -> list[str]:
+def untrained(snapshot: IndexManifest) -> list[str]:
     """A sentence for every such source of a snapshot, and one for its packs."""
-    told = [without_labels(name, number) for name, number in untrained_sources(manifest).items()]
-    if packs := untrained_packs(manifest):
-        total = manifest["result"]["num_packs"]
+    told = [without_labels(name, number) for name, number in untrained_sources(snapshot).items()]
+    if packs := snapshot.result.num_packs_without_labels:
         told.append(
-            f"{packs:,} of {total:,} packs hold no label token, and a step on such packs alone "
-            "trains on nothing"
+            f"{packs:,} of {snapshot.result.num_packs:,} packs hold no label token, and a step on "
+            "such packs alone trains on nothing"
         )
     return told

@@ -7,13 +7,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
-from packidx.format.index import TABLES, file_name
+from packidx.format.index import TABLES, TableFile, file_name
 from packidx.format.parquet import open_writer
 from packidx.index.checksums import file_checksums
 from packidx.io.files import fsync_path
@@ -95,7 +94,7 @@ class WindowFiles:
 class WrittenWindow:
     """A window's files, as the manifest has them, and the digest of its assignment."""
 
-    files: list[dict[str, Any]]
+    files: list[TableFile]
     digest: str
 
 
@@ -110,7 +109,7 @@ class _Part:
         self._rest: pa.Table | None = None
         self._writer: pq.ParquetWriter | None = None
         self._rows = 0
-        self._done: list[dict[str, Any]] = []
+        self._done: list[TableFile] = []
 
     def write(self, rows: pa.Table) -> None:
         if self._rest is not None and self._rest.num_rows:
@@ -124,7 +123,7 @@ class _Part:
             if self._rows == self._most:
                 self._finish()
 
-    def close(self) -> list[dict[str, Any]]:
+    def close(self) -> list[TableFile]:
         """Entries of the manifest for these files."""
         rest = self._rest if self._rest is not None else TABLES[self._table].empty_table()
         if rest.num_rows or (self._writer is None and not self._done):
@@ -157,15 +156,15 @@ class _Part:
             self._writer.close()
         fsync_path(self._path)
         sha256, crc32 = file_checksums(self._path)
-        entry = {
-            "path": self._path.name,
-            "rows": self._rows,
-            "bytes": self._path.stat().st_size,
-            "sha256": sha256,
-            "crc32": crc32,
-            "window": self._window,
-        }
-        self._done.append(entry)
+        file = TableFile(
+            path=self._path.name,
+            rows=self._rows,
+            bytes=self._path.stat().st_size,
+            sha256=sha256,
+            crc32=crc32,
+            window=self._window,
+        )
+        self._done.append(file)
         self._writer, self._rows, self._number = None, 0, self._number + 1
 
 

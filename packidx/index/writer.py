@@ -10,18 +10,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from packidx.errors import FormatError
-from packidx.format.index import TABLES, IndexManifest, file_name, is_snapshot_id, snapshot_id
+from packidx.format.index import (
+    TABLES,
+    IndexManifest,
+    TableFile,
+    file_name,
+    is_snapshot_id,
+    read_manifest,
+    snapshot_id,
+)
 from packidx.format.manifest import sealed
 from packidx.index.head import read_head
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.io import storage, urls
-from packidx.io.copies import Part, content_digest, local_copy, overlapped, unsound_file
+from packidx.io.copies import content_digest, local_copy, overlapped, unsound_file
 from packidx.io.files import (
     fsync_path,
     locked,
@@ -62,7 +70,7 @@ class SnapshotWriter:
         self._table = Path(output.table)
         self._thread = thread
         self._pending: Future[None] | None = None
-        self._files: list[dict[str, Any]] = []
+        self._files: list[TableFile] = []
         self._window: WindowFiles | None = None
         self.windows: list[str] = []
         """Digests of the windows that are finished."""
@@ -88,57 +96,55 @@ class SnapshotWriter:
         """Take a window that another process has written into `folder` as the next one."""
         numbers = self._next_numbers()
         for file in written.files:
-            table = file["path"].rpartition("-")[0]
+            table = file.path.rpartition("-")[0]
             path = file_name(table, numbers[table])
-            os.rename(folder / file["path"], self._table / path)
-            self._files.append({**file, "path": path})
+            os.rename(folder / file.path, self._table / path)
+            self._files.append(replace(file, path=path))
             numbers[table] += 1
         folder.rmdir()
         self.windows.append(written.digest)
 
-    def take_over(self, folder: str | Path, manifest: dict[str, Any]) -> None:
+    def take_over(self, folder: str | Path, snapshot: IndexManifest) -> None:
         """Take all windows of another snapshot of this index, before any is written."""
-        for part in manifest["files"]:
-            path, target = urls.join(str(folder), part["path"]), self._table / part["path"]
-            with local_copy(Part(path, part["bytes"], part["sha256"])) as source:
+        for file in snapshot.files:
+            target = self._table / file.path
+            with local_copy(file.within(str(folder))) as source:
                 try:
                     os.link(source, target)  # files of a snapshot never change
                 except OSError:
                     shutil.copyfile(source, target)
                     fsync_path(target)
-            self._files.append(part)
-        self.windows += [one["digest"] for one in manifest["result"]["windows"]]
+            self._files.append(file)
+        self.windows += [window.digest for window in snapshot.result.windows]
 
-    def publish(self, body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    def publish(self, planned: IndexManifest) -> tuple[IndexManifest, bool]:
         """Name the snapshot, put it into place, move HEAD to it.
 
         Args:
-            body: of the manifest.
+            planned: the manifest but for what the writer knows: id, parent, files, time.
 
         Returns:
             the manifest, and whether this very plan was there already.
         """
         self._wait()
-        ident = snapshot_id(body)
+        ident = snapshot_id(planned.to_json())
         final = urls.join(self._location, f"snapshots/{ident}")
         existed = _is_whole(final, ident, self._files)
         if not existed:
             order, head = list(TABLES), read_head(self._location)
-            manifest = {
-                "snapshot_id": ident,
-                "parent": head if head is not None and is_snapshot_id(head) else None,
-                **body,
-                "files": sorted(self._files, key=lambda part: _table_of(part["path"], order)),
-                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "software": software(),
-            }
-            write_json(self._table / "manifest.json", sealed(manifest, IndexManifest))
+            manifest = replace(
+                planned,
+                snapshot_id=ident,
+                parent=head if head is not None and is_snapshot_id(head) else None,
+                files=tuple(sorted(self._files, key=lambda file: _table_of(file.path, order))),
+                created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                software=software(),
+            )
+            write_json(self._table / "manifest.json", sealed(manifest).to_json())
             self._put(final)
         if read_head(self._location) != ident:
             head, text = urls.join(self._location, "HEAD"), f"{ident}\n".encode()
             (storage.write if urls.is_url(head) else write_atomic)(head, text)
-        from packidx.format.index import read_manifest
-
         return read_manifest(final), existed
 
     def _put(self, final: str) -> None:
@@ -166,8 +172,8 @@ class SnapshotWriter:
 
     def _next_numbers(self) -> dict[str, int]:
         """Number of each table's next file."""
-        found = Counter(part["path"].rpartition("-")[0] for part in self._files)
-        return {table: found[table] for table in TABLES}
+        numbers = Counter(file.path.rpartition("-")[0] for file in self._files)
+        return {table: numbers[table] for table in TABLES}
 
     def discard(self) -> None:
         """Remove what was written and not published."""
@@ -215,18 +221,17 @@ def _table_of(path: str, order: list[str]) -> tuple[int, str]:
     return (order.index(name) if name in order else len(order)), path
 
 
-def _is_whole(folder: str, ident: str, files: list[dict[str, Any]]) -> bool:
+def _is_whole(folder: str, ident: str, files: list[TableFile]) -> bool:
     """Whether a snapshot is there with a sound manifest and just these files."""
-    from packidx.format.index import read_manifest
-
     try:
         manifest = read_manifest(folder)
-        named = sorted(part["path"] for part in files)
+        parts = [file.within(folder) for file in manifest.files]
         return (
-            manifest["snapshot_id"] == ident
-            and sorted(part["path"] for part in manifest["files"]) == named
-            and unsound_file(folder, manifest) is None
-            and _digests(folder, manifest) == [part["sha256"] for part in manifest["files"]]
+            manifest.snapshot_id == ident
+            and sorted(file.path for file in manifest.files) == sorted(file.path for file in files)
+            and unsound_file(parts) is None
+            and overlapped(content_digest, [part.path for part in parts])
+            == [part.sha256 for part in parts]
         )
     except (FormatError, FileNotFoundError):
         return False
@@ -234,10 +239,3 @@ def _is_whole(folder: str, ident: str, files: list[dict[str, Any]]) -> bool:
         if urls.is_url(folder):
             raise
         return False
-
-
-def _digests(folder: str, manifest: dict[str, Any]) -> list[str]:
-    """SHA-256 of each file of a snapshot as it is there."""
-    return overlapped(
-        content_digest, [urls.join(folder, part["path"]) for part in manifest["files"]]
-    )

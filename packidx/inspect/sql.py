@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.lengths import LengthsManifest
@@ -58,7 +57,7 @@ def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]
         for name in TABLES:
             if name in named or not urls.is_url(index.path):
                 views.files[name] = stack.enter_context(index.local_files(name))
-        if "lengths" in named or not urls.is_url(index.resolve(_uri(index))):
+        if "lengths" in named or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
             try:
                 parts = _planned_lengths(index)
                 views.files["lengths"] = stack.enter_context(local_copies(parts))
@@ -89,23 +88,16 @@ def _planned_lengths(index: Index) -> list[Part]:
         SourceError: it is gone.
         FormatError: another one is in its place.
     """
-    planned = index.manifest["lengths"]
-    uri = index.resolve(_uri(index))
-    table = find_table(uri, planned.get("pattern", False))
+    planned = index.snapshot.lengths
+    uri = index.resolve(planned.uri)
+    table = find_table(uri, planned.pattern)
     if table.manifest is None:
         return table.files
     manifest = load(table.manifest, LengthsManifest, "estimate again")
-    if manifest["fingerprint"] != planned["fingerprint"]:
+    if manifest.fingerprint != planned.fingerprint:
         raise FormatError(f"{uri} is not the table that was planned")
     return _parts(uri, manifest)
 
 
-def _uri(index: Index) -> str:
-    return str(index.manifest["lengths"]["uri"])
-
-
-def _parts(folder: str, manifest: Mapping[str, Any]) -> list[Part]:
-    return [
-        Part(urls.join(folder, part["path"]), part["bytes"], part["sha256"])
-        for part in manifest["files"]
-    ]
+def _parts(folder: str, manifest: LengthsManifest) -> list[Part]:
+    return [file.within(folder) for file in manifest.files]

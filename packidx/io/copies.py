@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from packidx.digests import file_digest
 from packidx.errors import FormatError
@@ -178,16 +177,14 @@ def _allow_open_files(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
-def unsound_file(folder: str | Path, manifest: Mapping[str, Any]) -> str | None:
-    """What is wrong with the first file that is not there in the size the manifest says.
+def unsound_file(parts: Sequence[Part]) -> str | None:
+    """What is wrong with the first file that is not there in the size its manifest says.
 
     Raises:
         OSError: a store cannot be asked.
     """
-    paths = [urls.join(str(folder), part["path"]) for part in manifest["files"]]
-    for path, actual, part in zip(paths, sizes(paths), manifest["files"], strict=True):
-        size = part["bytes"]
-        if actual != size:
+    for part, actual in zip(parts, sizes([part.path for part in parts]), strict=True):
+        if actual != part.nbytes:
             state = "is missing" if actual is None else f"has {actual} bytes"
-            return f"{path} {state}, its manifest says {size}"
+            return f"{part.path} {state}, its manifest says {part.nbytes}"
     return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -12,8 +10,8 @@ from packidx.errors import FormatError
 from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
-from packidx.io import storage, urls
-from packidx.io.copies import Part, local_copy, unsound_file
+from packidx.io import urls
+from packidx.io.copies import local_copy, unsound_file
 from packidx.io.own_files import Kind, check_free
 from packidx.records.shards import short_names
 
@@ -25,7 +23,7 @@ KIND = Kind(
 )
 
 
-def existing_manifest(path: str) -> dict[str, Any] | None:
+def existing_manifest(path: str) -> LengthsManifest | None:
     """The manifest of the lengths table at `path`, None where there is none that can be relied on.
 
     Raises:
@@ -41,11 +39,11 @@ def existing_manifest(path: str) -> dict[str, Any] | None:
         return None
 
 
-def is_complete(path: str, manifest: dict[str, Any]) -> bool:
+def is_complete(path: str, manifest: LengthsManifest) -> bool:
     """Whether every file of the manifest is there with its size."""
     try:
-        return unsound_file(path, manifest) is None
-    except (OSError, KeyError, TypeError):
+        return unsound_file([file.within(path) for file in manifest.files]) is None
+    except OSError:
         return False
 
 
@@ -56,14 +54,13 @@ Rejected = tuple[str, str]
 def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
     """Record (``shard#row``) and detail of the first row that a table has of each kind."""
     found: dict[Rejected, tuple[str, str]] = {}
-    manifest = json.loads(storage.read(urls.join(path, KIND.manifest)))
-    names = short_names([shard["uri"] for shard in manifest["shards"]])
-    for part in manifest["files"]:
+    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    names = short_names([shard.uri for shard in manifest.shards])
+    for file in manifest.files:
         wanted = [kind for kind in rejected if kind not in found]
         if not wanted:
             break
-        file = Part(urls.join(path, part["path"]), part["bytes"], part["sha256"])
-        with local_copy(file) as copy:
+        with local_copy(file.within(path)) as copy:
             rows = pq.read_table(copy, columns=_EXAMPLE, filters=[_any_of(wanted)])
         firsts = rows.group_by(["source", "reason"], use_threads=False).aggregate(
             [(name, "first") for name in _EXAMPLE[2:]]

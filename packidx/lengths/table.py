@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,8 +16,8 @@ import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
-from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import load
+from packidx.format.lengths import Calibration, LengthsManifest
+from packidx.format.manifest import Encoder, Shard, load
 from packidx.format.schema import LENGTHS, METHODS
 from packidx.io import urls
 from packidx.io.copies import Part, local_copies, overlapped, unsound_file
@@ -42,7 +41,7 @@ class Lengths:
         self,
         uri: str,
         files: list[Part],
-        manifest: dict[str, Any] | None,
+        manifest: LengthsManifest | None,
         is_pattern: bool = False,
     ) -> None:
         self.uri = uri
@@ -57,10 +56,10 @@ class Lengths:
         self.num_samples = sum(footer.num_rows for footer in self._footers)
         if not self.num_samples:
             raise SourceError(f"{uri} holds no usable sample (no row): nothing to pack")
-        if manifest is not None and manifest["num_samples"] != self.num_samples:
+        if manifest is not None and manifest.num_samples != self.num_samples:
             raise MismatchError(
                 f"{uri} has {self.num_samples} rows, its manifest says "
-                f"{manifest['num_samples']}: run `packidx estimate` again"
+                f"{manifest.num_samples}: run `packidx estimate` again"
             )
         self._whole: LengthsRows | None = None
         self._groups = groups_in_order(self._footers, "sample_id" in self.columns)
@@ -82,12 +81,12 @@ class Lengths:
         if "sample_id" in self.columns and "sample_id" not in wanted:
             wanted = ["sample_id", *wanted]
         first = max(0, bisect_right(self._starts, start) - 1)
-        found = self._groups[first : bisect_left(self._starts, stop)]
-        runs = [list(run) for _, run in groupby(found, key=lambda group: group.file)]
+        groups = self._groups[first : bisect_left(self._starts, stop)]
+        runs = [list(run) for _, run in groupby(groups, key=lambda group: group.file)]
         with local_copies([self._files[run[0].file] for run in runs]) as copies:
             pairs = zip(copies, runs, strict=True)
             tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
-        skipped = start - found[0].start if found else 0
+        skipped = start - groups[0].start if groups else 0
         frame = _frame(tables, wanted).slice(skipped, stop - start)
         rows = LengthsRows(self.uri, start, frame.with_columns(_typed(frame, self.uri)))
         if "sample_id" in wanted:
@@ -106,7 +105,7 @@ class Lengths:
         Of a bare table it is known once `note` has seen all its rows.
         """
         if self.manifest is not None:
-            return str(self.manifest["fingerprint"])
+            return self.manifest.fingerprint
         while self._digested < self.num_samples:
             stop = min(self.num_samples, self._digested + (1 << 22))
             self.note(self.read(self._digested, stop))
@@ -127,7 +126,9 @@ class Lengths:
     def num_media(self) -> int:
         """Entries of all lists in the column `media`, an empty one counted as one; read nowhere but
         in the files' footers."""
-        groups = (one.row_group(n) for one in self._footers for n in range(one.num_row_groups))
+        groups = (
+            footer.row_group(n) for footer in self._footers for n in range(footer.num_row_groups)
+        )
         columns = (group.column(n) for group in groups for n in range(group.num_columns))
         return sum(
             column.num_values
@@ -138,17 +139,18 @@ class Lengths:
     @cached_property
     def methods(self) -> dict[str, int]:
         """Usable rows by the method that counted them, strongest first; empty if nobody says."""
-        found = (self.manifest or {}).get("methods")
-        if found is None:
-            if "method" not in self.columns:
-                return {}
+        if self.manifest is not None:
+            counts = self.manifest.methods
+        elif "method" in self.columns:
             rows = self.read(0, self.num_samples, ["method", "status"])
             usable = rows.frame.filter(pl.Series(rows.is_ok()))
-            found = dict(usable.get_column("method").drop_nulls().value_counts().rows())
-        unknown = sorted(found.keys() - set(METHODS))
+            counts = dict(usable.get_column("method").drop_nulls().value_counts().rows())
+        else:
+            return {}
+        unknown = sorted(counts.keys() - set(METHODS))
         if unknown:
             raise FormatError(f"{self.uri}: method is {unknown[0]!r}, not one of {METHODS}")
-        return {name: found[name] for name in METHODS if found.get(name)}
+        return {name: counts[name] for name in METHODS if counts.get(name)}
 
     @property
     def weakest_method(self) -> str:
@@ -156,15 +158,19 @@ class Lengths:
         return max(self.methods, key=METHODS.index, default="exact")
 
     @property
-    def calibration(self) -> dict[str, Any] | None:
-        """How far the lengths are off, where samples were encoded to see it (FORMAT.md)."""
-        found: dict[str, Any] | None = (self.manifest or {}).get("calibration")
-        return found
+    def encoder(self) -> Encoder | None:
+        """What builds the samples, where it is known."""
+        return None if self.manifest is None else self.manifest.encoder
 
     @property
-    def shards(self) -> list[dict[str, Any]]:
+    def calibration(self) -> Calibration | None:
+        """How far the lengths are off, where samples were encoded to see it (FORMAT.md)."""
+        return None if self.manifest is None else self.manifest.calibration
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
         """The manifest's shards; empty for a bare table."""
-        return list((self.manifest or {}).get("shards", []))
+        return () if self.manifest is None else self.manifest.shards
 
     def _read_groups(self, copy: str, groups: list[RowGroup], columns: list[str]) -> pa.Table:
         """Consecutive row groups of one file, each in ascending order of its ids."""
@@ -212,22 +218,14 @@ def read_lengths(uri: str) -> Lengths:
         OSError: a store cannot be asked.
     """
     uri = urls.local_path(uri)
-    found = find_table(uri)
-    if found.manifest is None:
-        return Lengths(uri, found.files, None, found.is_pattern)
-    manifest, files = _read_manifest(uri)
-    return Lengths(uri, files, manifest)
-
-
-def _read_manifest(folder: str) -> tuple[dict[str, Any], list[Part]]:
-    path = urls.join(folder, "manifest.json")
-    manifest = load(path, LengthsManifest, HELP)
-    if wrong := unsound_file(folder, manifest):
+    table = find_table(uri)
+    if table.manifest is None:
+        return Lengths(uri, table.files, None, table.is_pattern)
+    manifest = load(table.manifest, LengthsManifest, HELP)
+    files = [file.within(uri) for file in manifest.files]
+    if wrong := unsound_file(files):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
-    return manifest, [
-        Part(urls.join(folder, part["path"]), part["bytes"], part["sha256"])
-        for part in manifest["files"]
-    ]
+    return Lengths(uri, files, manifest)
 
 
 def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:

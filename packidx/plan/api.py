@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.format.index import IndexManifest
 from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.own_files import check_index
@@ -31,7 +32,7 @@ class PlanSummary:
         path: folder of the index.
         existed: the same plan was there already; nothing was written but HEAD.
         moved: ``{old: new}`` paths that the snapshot, planned earlier, has otherwise.
-        manifest: the snapshot's manifest.
+        snapshot: what the snapshot's manifest says.
         seconds: wall time.
     """
 
@@ -39,8 +40,13 @@ class PlanSummary:
     path: str
     existed: bool
     moved: dict[str, str]
-    manifest: dict[str, Any]
+    snapshot: IndexManifest
     seconds: float
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
+        return self.snapshot.to_json()
 
 
 def plan_packs(
@@ -83,8 +89,8 @@ def plan_packs(
     if options is not None:
         asked = replace(options, **changes)
     elif earlier is not None:
-        more = {} if append is None else {"epochs": earlier.manifest["options"]["epochs"]}
-        before = inherited(earlier.manifest["options"])
+        more = {} if append is None else {"epochs": earlier.snapshot.options.epochs}
+        before = inherited(earlier.snapshot.options)
         if changes.get("mix_by", "repeats") == "repeats":  # weights that are not named stay, too
             changes["mix"] = merged(before["mix"], changes.get("mix", ()))
         asked = PlanOptions(**changed(before | more, changes))
@@ -101,11 +107,11 @@ def plan_packs(
         # In this process a window is planned when the one before it is written: one at a time.
         made = make_plan(job, progress) if engine == "local" else make_with(workers, job, progress)
     return PlanSummary(
-        snapshot_id=made.manifest["snapshot_id"],
+        snapshot_id=made.snapshot.snapshot_id,
         path=output,
         existed=made.existed,
-        moved=_moved(made.manifest, made.body),
-        manifest=made.manifest,
+        moved=_moved(made.snapshot, made.planned),
+        snapshot=made.snapshot,
         seconds=time.perf_counter() - begin,
     )
 
@@ -137,13 +143,10 @@ def _place(path: str | Path) -> str:
     return urls.absolute(str(path)) if urls.is_url(str(path)) else os.path.realpath(path)
 
 
-def _moved(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
+def _moved(old: IndexManifest, new: IndexManifest) -> dict[str, str]:
     """Paths of the published manifest -> those this plan would have named, where they differ."""
     pairs = [
-        *((a.get("uri"), b.get("uri")) for a, b in zip(old["shards"], new["shards"], strict=False)),
-        *(
-            (a.get("media_root"), b.get("media_root"))
-            for a, b in zip(old["sources"], new["sources"], strict=False)
-        ),
+        *((a.uri, b.uri) for a, b in zip(old.shards, new.shards, strict=False)),
+        *((a.media_root, b.media_root) for a, b in zip(old.sources, new.sources, strict=False)),
     ]
     return {a: b for a, b in pairs if a is not None and b is not None and a != b}

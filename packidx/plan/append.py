@@ -15,32 +15,33 @@ def may_append(table: Lengths, options: ResolvedOptions, append: Index) -> list[
     Raises:
         OptionError: they do not; the message says in what.
     """
-    windows = taken_windows(append.manifest["result"])
-    mine, theirs = options.to_json(), append.manifest["options"]
+    windows = taken_windows(append.snapshot.result)
+    mine, theirs = options.to_json(), append.snapshot.options.to_json()
     for name in [*mine, *(theirs.keys() - mine.keys())]:
         if name != "appends_to" and mine.get(name) != theirs.get(name):
             raise OptionError(
                 f"append: {name} is {mine.get(name)!r}, in {append.path}@{append.id[:12]} it is "
                 f"{theirs.get(name)!r}: plan with the same options, or without --append"
             )
-    old, new = append.manifest["shards"], table.shards
-    rows = append.manifest["lengths"]["num_samples"]
-    if not old or sum(one["rows"] for one in old) != rows:
+    old, new = append.snapshot.shards, table.shards
+    rows = append.snapshot.lengths.num_samples
+    if not old or sum(shard.rows for shard in old) != rows:
         raise OptionError(
             f"append: {append.path}@{append.id[:12]} does not say which shards its samples are of: "
             "estimate the lengths with packidx"
         )
     for number, shard in enumerate(old):
         if number >= len(new) or any(
-            new[number].get(name) != shard.get(name) for name in ("fingerprint", "rows", "source")
+            getattr(new[number], name) != getattr(shard, name)
+            for name in ("fingerprint", "rows", "source")
         ):
             raise OptionError(
-                f"append: shard {number} of {append.path}@{append.id[:12]} is {shard['uri']}, and "
-                f"of {table.uri} {new[number]['uri'] if number < len(new) else 'nothing'}: new "
+                f"append: shard {number} of {append.path}@{append.id[:12]} is {shard.uri}, and "
+                f"of {table.uri} {new[number].uri if number < len(new) else 'nothing'}: new "
                 "shards must follow those that are planned"
             )
-    was, now = append.manifest["lengths"].get("encoder"), (table.manifest or {}).get("encoder")
-    if (was or {}).get("fingerprint") != (now or {}).get("fingerprint"):
+    was, now = append.snapshot.lengths.encoder, table.encoder
+    if (was and was.fingerprint) != (now and now.fingerprint):
         raise OptionError(
             f"append: {table.uri} was counted by another encoder than {append.path}@"
             f"{append.id[:12]}: plan anew"

@@ -71,7 +71,7 @@ class PlanJob:
         """What is added up before any window is written."""
         if self.append is None:
             return PlanTotals.empty(self.options)
-        return PlanTotals.going_on(self.options, self.append.manifest)
+        return PlanTotals.going_on(self.options, self.append.snapshot)
 
     def draw(self, sizes: Sequence[int]) -> list[Bools]:
         """Which packs of every window stay, of one seeded draw over all.
@@ -91,7 +91,7 @@ class PlanJob:
         Args:
             num_packs: of the first window that has any; None where none has.
         """
-        before = 0 if self.append is None else int(self.append.manifest["result"]["schedule_block"])
+        before = 0 if self.append is None else self.append.snapshot.result.schedule_block
         if before or num_packs is None:
             return before
         if self.options.global_batch is not None:
@@ -123,7 +123,7 @@ def prepare(
     if resume is not None:
         progress("reading what training has had")
         rules, continues = continued_rules(table, *resume, rules), lineage(*resume)
-        excluded = excluded or resume[0].manifest["options"].get("excluded")
+        excluded = excluded or resume[0].snapshot.options.excluded
     options = replace(
         options,
         weights=_weights(table, asked, options),
@@ -157,7 +157,7 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
 def _margin(table: Lengths, asked: PlanOptions, progress: Progress) -> Margin | None:
     """The margin that the lengths' calibration asks for; None where another one holds."""
     calibration = table.calibration
-    known = calibration is not None and calibration["num_samples"] > 0
+    known = calibration is not None and calibration.num_samples > 0
     chance = overflow_chance(asked, table.weakest_method, known)
     if chance is None or calibration is None:
         return None

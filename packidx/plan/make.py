@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from packidx.errors import OptionError, SourceError
+from packidx.format.decode import decoded
+from packidx.format.index import IndexManifest
+from packidx.format.plan import Options
 from packidx.index.writer import SnapshotWriter, writing
 from packidx.pack.solve import Solution
 from packidx.plan.job import PlanJob
@@ -18,11 +20,11 @@ from packidx.plan.write.write_window import Progress, write_window
 
 @dataclass(frozen=True, slots=True)
 class MadePlan:
-    """A published plan: its manifest, whether it was there already, and what it was to say."""
+    """A published plan: its snapshot, whether it was there already, and what it was to say."""
 
-    manifest: dict[str, Any]
+    snapshot: IndexManifest
     existed: bool
-    body: dict[str, Any]
+    planned: IndexManifest
 
 
 def make_plan(job: PlanJob, progress: Progress) -> MadePlan:
@@ -57,18 +59,22 @@ def publish(
 
     with writing(job.output, uploaded) as writer:
         if job.append is not None:
-            writer.take_over(job.append.place, job.append.manifest)
+            writer.take_over(job.append.place, job.append.snapshot)
         write(writer)
         progress("publishing")
-        body = {
-            "lengths": lengths_entry(job.table, job.margin),
-            "options": job.options.to_json(),
-            "result": totals.result(writer.windows),
-            "sources": totals.sources((job.table.manifest or {}).get("sources", [])),
-            "shards": job.table.shards,
-        }
-        manifest, existed = writer.publish(body)
-    return MadePlan(manifest, existed, body)
+        planned = IndexManifest(
+            snapshot_id="",
+            parent=None,
+            lengths=lengths_entry(job.table, job.margin),
+            options=decoded(Options, job.options.to_json()),
+            result=totals.result(writer.windows),
+            sources=totals.sources(job.table.manifest),
+            shards=job.table.shards,
+            files=(),
+            created="",
+        )
+        snapshot, existed = writer.publish(planned)
+    return MadePlan(snapshot, existed, planned)
 
 
 def complain(job: PlanJob, plans: list[WindowPlan]) -> None:

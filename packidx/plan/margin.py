@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Float64s, Int64s
+from packidx.format.lengths import CalibratedSource, Calibration
 from packidx.hashing import derive_key
 from packidx.pack.solve import Problem, solve
 from packidx.permutation import permutation
@@ -66,7 +67,7 @@ class _Stratum:
 
 
 def calibrated_margin(
-    calibration: Mapping[str, Any],
+    calibration: Calibration,
     lengths: Int64s,
     sources: NDArray[Any],
     capacity: int,
@@ -85,11 +86,11 @@ def calibrated_margin(
         shift: whether a sample takes one token less than its length.
         strategy: of the plan.
     """
-    strata = {source["name"]: _strata(source, shift) for source in calibration["sources"]}
+    strata = {source.name: _strata(source, shift) for source in calibration.sources}
     strata = {name: found for name, found in strata.items() if found}
     known = np.isin(sources, list(strata)) & (lengths - shift > 0) & (lengths - shift <= capacity)
     lengths, sources = lengths[known] - shift, sources[known]
-    num_samples = int(calibration["num_samples"])
+    num_samples = calibration.num_samples
     if all((one.actual <= one.estimated).all() for found in strata.values() for one in found):
         return Margin(capacity, num_samples, None)
     if len(lengths) > _MAX_SAMPLES:
@@ -107,13 +108,13 @@ def calibrated_margin(
     return Margin(low, num_samples, _heaviest(moments, rates, lengths, sources))
 
 
-def unknown_sources(calibration: Mapping[str, Any], margin: Margin, default: int) -> Margin:
+def unknown_sources(calibration: Calibration, margin: Margin, default: int) -> Margin:
     """`margin`, or the `default` planned capacity where that is smaller and a source has samples of
     which none was encoded: of those nothing is known."""
-    for source in calibration["sources"]:
-        unknown = source["num_usable"] and not source["num_samples"]
+    for source in calibration.sources:
+        unknown = source.num_usable and not source.num_samples
         if unknown and default < margin.planned_capacity:
-            margin = replace(margin, planned_capacity=default, source=source["name"])
+            margin = replace(margin, planned_capacity=default, source=source.name)
     return margin
 
 
@@ -153,10 +154,10 @@ def _moments(
     return found
 
 
-def _strata(source: Mapping[str, Any], shift: bool) -> list[_Stratum]:
+def _strata(source: CalibratedSource, shift: bool) -> list[_Stratum]:
     """A source's strata by ascending length; the first and the last are open."""
-    estimated = np.asarray(source["estimated"], np.float64) - shift
-    actual = np.asarray(source["actual"], np.float64) - shift
+    estimated = np.asarray(source.estimated, np.float64) - shift
+    actual = np.asarray(source.actual, np.float64) - shift
     usable = estimated > 0  # a plan drops the others
     estimated, actual = estimated[usable], actual[usable]
     if not usable.any():

@@ -239,7 +239,7 @@ def _log_ways(count: int, batch: int) -> float:
 def _margin(table: Lengths, counted: Survey, asked: PlanOptions) -> Margin | None:
     """The margin that the lengths' calibration asks for, on lengths taken evenly from the table."""
     calibration = table.calibration
-    known = calibration is not None and calibration["num_samples"] > 0
+    known = calibration is not None and calibration.num_samples > 0
     chance = overflow_chance(asked, counted.weakest_method, known)
     if chance is None or calibration is None:
         return None

@@ -117,7 +117,7 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
         MismatchError: the lengths are others for a worker, or changed in between.
     """
     manifest = job.table.manifest
-    fingerprint = None if manifest is None else str(manifest["fingerprint"])
+    fingerprint = None if manifest is None else manifest.fingerprint
     given = _Given(job.table.uri, fingerprint, job.table.num_samples, job.options, job.rules)
     setup = functools.partial(_planner, given)
     progress("starting Ray")
@@ -180,7 +180,7 @@ def _to_write(
 
 def _planner(given: _Given) -> _Planner:
     table = read_lengths(given.uri)
-    fingerprint = None if table.manifest is None else table.manifest["fingerprint"]
+    fingerprint = None if table.manifest is None else table.manifest.fingerprint
     if (fingerprint, table.num_samples) != (given.fingerprint, given.num_samples):
         raise MismatchError(
             f"{given.uri} has {table.num_samples} rows and fingerprint {fingerprint} here, the "

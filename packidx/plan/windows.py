@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from packidx.errors import OptionError
+from packidx.format.plan import Result
 from packidx.lengths.table import Lengths
 from packidx.plan.options.plan_options import PlanOptions
 
@@ -61,11 +61,11 @@ def windows_of(lengths: Lengths, options: PlanOptions, taken: list[Window]) -> l
     return windows
 
 
-def taken_windows(result: dict[str, Any]) -> list[Window]:
+def taken_windows(result: Result) -> list[Window]:
     """The windows of a snapshot, out of its manifest's result."""
     return [
-        Window(number, one["first_row"], one["first_row"] + one["num_rows"])
-        for number, one in enumerate(result["windows"])
+        Window(number, window.first_row, window.first_row + window.num_rows)
+        for number, window in enumerate(result.windows)
     ]
 
 
@@ -81,7 +81,7 @@ def _shard_ends(lengths: Lengths, first: int) -> list[int]:
     """Rows after the last one of each shard that begins at `first` or later."""
     ends, row = [], 0
     for shard in lengths.shards:
-        row += shard["rows"]
+        row += shard.rows
         ends.append(row)
     if not ends or row != lengths.num_samples:
         return []

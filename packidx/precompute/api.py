@@ -276,6 +276,6 @@ def _summary(
         methods=dict(sorted(total.methods.items())),
         rejected=dict(sorted(total.rejected.items())),
         sources=_sources(job, tallies),
-        encoder=job.encoder or {},
+        encoder={} if job.encoder is None else job.encoder.to_json(),
         seconds=seconds,
     )

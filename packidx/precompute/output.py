@@ -128,7 +128,7 @@ def manifest_of(
 def manifest_head(job: EstimateJob, form: str) -> dict[str, Any]:
     """What the manifest says of the job that made the data set."""
     return {
-        "encoder": job.encoder,
+        "encoder": job.encoder and job.encoder.to_json(),
         "text_engine": job.backend,
         "options": {
             "meta": form,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from packidx.errors import (
@@ -19,6 +19,8 @@ from packidx.io import cache, storage, urls
 from packidx.records.keys import check_key, key_of
 
 if TYPE_CHECKING:
+    from packidx.format.index import IndexManifest, Source
+    from packidx.format.manifest import Shard
     from packidx.records.layout import Layout
     from packidx.records.media.paths import MediaRoot
 
@@ -47,7 +49,7 @@ class Snapshot(Protocol):
     path: str
     id: str
     roots: dict[str, str]
-    manifest: dict[str, Any]
+    snapshot: IndexManifest
 
     def resolve(self, uri: str) -> str:
         """Where `uri` is now."""
@@ -62,13 +64,13 @@ class Fetcher:
 
     def __init__(self, index: Snapshot) -> None:
         self.index = index
-        sources = index.manifest["sources"]
-        self._layouts = {one["name"]: _layout(index, one) for one in sources}
+        sources = index.snapshot.sources
+        self._layouts = {source.name: _layout(index, source) for source in sources}
         self._media_roots = {
-            one["name"]: one.get("media_root") or self._layouts[one["name"]].media_root
-            for one in sources
+            source.name: source.media_root or self._layouts[source.name].media_root
+            for source in sources
         }
-        self._remote_media = {one["name"]: tuple(one.get("remote_media", ())) for one in sources}
+        self._remote_media = {source.name: source.remote_media for source in sources}
         self._checked: set[int] = set()  # shards of the planned size
         self._compared: set[int] = set()  # and those that were looked at more closely
         self._changes: list[Change] = []
@@ -121,13 +123,13 @@ class Fetcher:
             return False  # what is read through a copy is not for several threads
         root = self._media_roots.get(sample.source or "")
         remote = self._remote_media.get(sample.source or "", ())
-        uri = self.index.manifest["shards"][shard]["uri"]
+        uri = self.index.snapshot.shards[shard].uri
         return any(urls.is_url(self.index.resolve(one)) for one in (uri, root, *remote) if one)
 
     def _shard_of(self, sample: Sample) -> int | None:
         """Which of the manifest's shards a sample is in; of a bare table there are none."""
         number = sample.shard
-        return None if number is None or number >= len(self.index.manifest["shards"]) else number
+        return None if number is None or number >= len(self.index.snapshot.shards) else number
 
     def record(self, sample: Sample) -> Located:
         """The record of `sample`, its media where they are.
@@ -138,7 +140,6 @@ class Fetcher:
                 another one's.
             BadRecord, SourceError: record or shard cannot be read.
         """
-        from packidx.records import containers
         from packidx.records.shards import own_root, read_row
 
         located = sample.offset is not None and sample.nbytes is not None
@@ -149,7 +150,7 @@ class Fetcher:
                 " samples are; plan from a table that `packidx estimate` wrote to read packs"
             )
         path = self.shard(shard)
-        kind = self.index.manifest["shards"][shard].get("container", containers.DEFAULT)
+        kind = self.index.snapshot.shards[shard].container
         layout = self.layout(sample.source)
         row = -1 if sample.row is None else sample.row
         try:
@@ -172,7 +173,9 @@ class Fetcher:
 
     def layout(self, source: str | None) -> Layout:
         """How a source names things."""
-        return self._layouts.get(source or "") or _layout(self.index, {})
+        from packidx.records.layout import DEFAULT
+
+        return self._layouts.get(source or "") or DEFAULT
 
     def shard(self, number: int) -> str:
         """Path or URL of a shard; its size is compared with the plan's once per process.
@@ -183,22 +186,22 @@ class Fetcher:
             ChangedSource: the size is not the one that was counted.
             SourceError: it is not there.
         """
-        shard = self.index.manifest["shards"][number]
-        path = urls.local_path(self.index.resolve(shard["uri"]))
+        shard = self.index.snapshot.shards[number]
+        path = urls.local_path(self.index.resolve(shard.uri))
         if number not in self._checked:
             try:
                 size = _size(path)
             except OSError as error:
-                unused = bool(self.index.roots) and path == shard["uri"]
+                unused = bool(self.index.roots) and path == shard.uri
                 given = f" (of {', '.join(self.index.roots)} none is its beginning)"
                 raise SourceError(
                     f"shard {path}: {error.strerror} (seen from {os.getcwd()});"
                     " say where it is now with roots={old: new} or --root OLD=NEW"
                     f"{given if unused else ''}"
                 ) from error
-            if size != shard["bytes"]:
+            if size != shard.bytes:
                 raise ChangedSource(
-                    f"shard {path} has {size} bytes, {shard['bytes']} when it was planned;"
+                    f"shard {path} has {size} bytes, {shard.bytes} when it was planned;"
                     " restore it, or estimate and plan again"
                 )
             self._checked.add(number)
@@ -207,7 +210,7 @@ class Fetcher:
                 self._compare(path, shard)
         return path
 
-    def _compare(self, path: str, shard: Mapping[str, Any]) -> None:
+    def _compare(self, path: str, shard: Shard) -> None:
         """Note a shard of the planned size that seems to be another one."""
         from packidx.records.shard_marks import difference, is_written_to
 
@@ -237,13 +240,13 @@ def _size(path: str) -> int:
     return cache.remembered_stat(path).nbytes
 
 
-def _layout(index: Snapshot, source: dict[str, Any]) -> Layout:
+def _layout(index: Snapshot, source: Source) -> Layout:
     from packidx.records.layout import Layout
 
     try:
-        return Layout.from_json(source.get("layout"))
+        return Layout.from_json(None if source.layout is None else source.layout.to_json())
     except (OptionError, TypeError) as error:
         raise FormatError(
-            f"the manifest of snapshot {index.id} has a layout of source {source['name']!r} that "
+            f"the manifest of snapshot {index.id} has a layout of source {source.name!r} that "
             f"cannot be read: {error}; a newer packidx may have written it"
         ) from None

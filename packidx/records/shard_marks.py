@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import SourceError
+from packidx.format.manifest import Shard
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
 
 BLOCK = 4096
 BLOCKS = 16
-MARKS = ("mtime", "sampled", "version")
-"""What `marks_of` may say."""
 
 
 def marks_of(path: str) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def sampled(path: str) -> str:
         os.close(handle)
 
 
-def difference(path: str, shard: Mapping[str, Any]) -> str | None:
+def difference(path: str, shard: Shard) -> str | None:
     """In what a file of the planned size is not the shard that was counted; None if in nothing.
 
     Args:
@@ -95,17 +94,17 @@ def difference(path: str, shard: Mapping[str, Any]) -> str | None:
         OSError: it cannot be read.
     """
     if urls.is_url(path):
-        version, stated = cache.remembered_stat(path).version, shard.get("version")
-        if path != shard["uri"] or stated in (None, version):
+        version, stated = cache.remembered_stat(path).version, shard.version
+        if path != shard.uri or stated in (None, version):
             return None
         return f"is version {version} in its store, and version {stated} was counted"
-    stated = shard.get("sampled")
-    if stated is None or os.stat(path).st_mtime_ns == shard.get("mtime"):
+    stated = shard.sampled
+    if stated is None or os.stat(path).st_mtime_ns == shard.mtime:
         return None
     return None if sampled(path) == stated else "has as many bytes as were counted, but other ones"
 
 
-def is_written_to(path: str, shard: Mapping[str, Any]) -> bool:
+def is_written_to(path: str, shard: Shard) -> bool:
     """Whether a file in which `difference` finds nothing may have other bytes between its blocks.
 
     It lies where it was counted, has another time of change, and has more than is compared.
@@ -117,8 +116,8 @@ def is_written_to(path: str, shard: Mapping[str, Any]) -> bool:
     Raises:
         OSError: it cannot be read.
     """
-    if urls.is_url(path) or path != urls.local_path(shard["uri"]):
+    if urls.is_url(path) or path != urls.local_path(shard.uri):
         return False  # a copy has a time of its own
-    if shard.get("sampled") is None or shard["bytes"] <= BLOCK * BLOCKS:
+    if shard.sampled is None or shard.bytes <= BLOCK * BLOCKS:
         return False
-    return os.stat(path).st_mtime_ns != shard.get("mtime")
+    return os.stat(path).st_mtime_ns != shard.mtime

@@ -107,23 +107,25 @@ class PackedDataset(Dataset[dict[str, Any]]):
         self.index = open_index(index, roots)
         self.encode = encode
         self.events = Events()
-        for text in untrained(self.index.manifest):
+        for text in untrained(self.index.snapshot):
             _log.warning("%s: %s", self.index.path, text)
-        sources = self.index.manifest["sources"]
-        self._sources = {source["name"]: number for number, source in enumerate(sources)}
-        self._options = self.index.manifest["options"]
+        sources = self.index.snapshot.sources
+        self._sources: dict[str | None, int] = {
+            source.name: number for number, source in enumerate(sources)
+        }
+        self._options = self.index.snapshot.options
         _check_fingerprint(self.index, encode)
         from packidx.user_code.transform import (
             planned_transform,  # brings numpy.random, which takes time
         )
 
-        planned = self.index.manifest["lengths"].get("transform")
+        planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
         self._reader = SampleReader(self.index, encode, checked, policy, self._pad_token_id)
         self._dummy_image = dummy_image
         self._dummy: Encoded | None = None
-        if dummy_image and not self._options.get("reserve"):
+        if dummy_image and not self._options.reserve:
             self._encoded_dummy()  # to say now how much the plan must reserve
 
     def __len__(self) -> int:
@@ -172,7 +174,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         joined["pack_id"] = pack.pack_id
         joined["sample_ids"] = torch.tensor([sample.sample_id for sample in samples])
         joined["source_ids"] = torch.tensor([self._sources.get(one.source, -1) for one in samples])
-        if self._options.get("shift"):
+        if self._options.shift:
             joined["shifted"] = True
         return joined
 
@@ -186,11 +188,11 @@ class PackedDataset(Dataset[dict[str, Any]]):
         ]
         if self._dummy_image and not any(part.media for part in parts):
             dummy = self._encoded_dummy()
-            aligned = up_to(dummy.length, self._options.get("align") or 1)
+            aligned = up_to(dummy.length, self._options.align)
             lengths.append(dummy.length)
             segments.append(extend(dummy, aligned, pad))
         total = sum(segment.length for segment in segments)
-        padded = up_to(total, self._options.get("pad_pack_to") or 1)
+        padded = up_to(total, self._options.pad_pack_to)
         rest = max(padded, pack.stats["padded_length"] or 0) - total
         if rest:
             lengths.append(0)
@@ -223,18 +225,18 @@ def _positions(segments: list[Encoded]) -> Tensor:
 
 
 def _check_fingerprint(index: Index, encode: Encode) -> None:
-    planned = (index.manifest["lengths"].get("encoder") or {}).get("fingerprint")
+    counted = index.snapshot.lengths.encoder
+    planned = None if counted is None else counted.fingerprint
     fingerprint = getattr(encode, "fingerprint", None)
     if fingerprint is not None and not callable(fingerprint):
         raise MismatchError(
             f"encode.fingerprint is {fingerprint!r}, not a method that returns it: make it one"
         )
-    if planned is None or fingerprint is None:
+    if counted is None or planned is None or fingerprint is None:
         return
     mine = fingerprint()
     if mine != planned:
-        labels = (index.manifest["lengths"]["encoder"] or {}).get("labels")
-        policy = "" if labels is None else f" (labels {labels!r})"
+        policy = "" if counted.labels is None else f" (labels {counted.labels!r})"
         ask = getattr(encode, "fingerprint_differences", None)
         differences = [] if ask is None else ask(planned)
         differing = f" ({', '.join(differences)})" if differences else ""

@@ -62,7 +62,7 @@ class PackSampler(Sampler[int]):
         given = world_size if global_batch is None else global_batch
         self.global_batch = _whole("global_batch", given)
         self.seed, self.epoch = _whole("seed", seed), _whole("epoch", epoch)
-        self._epochs = Epochs.of(self.index.manifest, str(self.index.path))
+        self._epochs = Epochs.of(self.index.snapshot)
         self._check()
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs

@@ -15,7 +15,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -85,13 +85,24 @@ class Transform:
         return dict(changed)
 
 
+class Planned(Protocol):
+    """What a manifest says of a transform."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+
 def planned_transform(
-    planned: Mapping[str, Any] | None, given: str | Function | None, where: str
+    planned: Planned | None, given: str | Function | None, where: str
 ) -> Transform | None:
     """`given` with the plan's seed, if it is the plan's transform.
 
     Args:
-        planned: ``transform`` of the manifest.
+        planned: what the manifest says of the transform.
         given: what the reader was given.
         where: the index, for the error.
 
@@ -107,14 +118,14 @@ def planned_transform(
         return None
     if given is None:
         raise MismatchError(
-            f"the lengths of {where} were counted with the transform {planned['name']} (seed "
-            f"{planned['seed']}): give it as transform= (packidx verify: --transform)"
+            f"the lengths of {where} were counted with the transform {planned.name} (seed "
+            f"{planned.seed}): give it as transform= (packidx verify: --transform)"
         )
-    transform = Transform(given, int(planned["seed"]))
-    if transform.fingerprint != planned["fingerprint"]:
+    transform = Transform(given, planned.seed)
+    if transform.fingerprint != planned.fingerprint:
         raise MismatchError(
             f"the transform {transform.name} has fingerprint {transform.fingerprint}, the lengths "
-            f"of {where} were counted with {planned['fingerprint']} ({planned['name']}): use that "
+            f"of {where} were counted with {planned.fingerprint} ({planned.name}): use that "
             "one, or estimate and plan again"
         )
     return transform

@@ -312,5 +312,5 @@ def test_an_error_of_the_users_own_is_kept() -> None:
 def test_planned_transform_needs_nothing_where_nothing_was_planned() -> None:
     assert planned_transform(None, None, "index") is None
     known = Transform(draw, 4)
-    found = planned_transform(known.to_json(), draw, "index")
+    found = planned_transform(known, draw, "index")
     assert found is not None and found.to_json() == known.to_json()

@@ -18,6 +18,8 @@ from packidx_cli.main import main
 from packidx import estimate_lengths, plan_packs
 from packidx.errors import FormatError, OptionError
 from packidx.estimate.calibrate import _draw, _quotas
+from packidx.format.decode import decoded
+from packidx.format.lengths import Calibration
 from packidx.pack.histogram import Histogram
 from packidx.pack.slots import deal_into
 from packidx.pack.strategies.best_fit import best_fit_decreasing
@@ -165,8 +167,8 @@ def test_quotas_add_up(totals: list[int]) -> None:
 # -- the margin ------------------------------------------------------------------------------------
 
 
-def calibration(*sources: tuple[Ints, Ints]) -> dict[str, Any]:
-    return {
+def calibration(*sources: tuple[Ints, Ints]) -> Calibration:
+    stated = {
         "num_samples": sum(len(guesses) for guesses, _ in sources),
         "sources": [
             {
@@ -179,6 +181,7 @@ def calibration(*sources: tuple[Ints, Ints]) -> dict[str, Any]:
             for number, (guesses, lengths) in enumerate(sources)
         ],
     }
+    return decoded(Calibration, stated)
 
 
 def lengths_of(rng: np.random.Generator, count: int) -> Ints:
@@ -211,7 +214,7 @@ def mixed(rng: np.random.Generator, guesses: Ints) -> Ints:
     return template(rng, relative(rng, guesses) * 9 // 10)
 
 
-def bound(found: dict[str, Any], guesses: Ints, chance: float) -> Any:
+def bound(found: Calibration, guesses: Ints, chance: float) -> Any:
     names = np.full(len(guesses), "source 0")
     return calibrated_margin(found, guesses, names, CAPACITY, chance)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,6 @@ from packidx_cli.main import main
 from torch_packs import SyntheticEncode, make_index, record
 
 from packidx.errors import FormatError, NotFoundInIndex, PackidxError
-from packidx.format.index import IndexManifest
 from packidx.format.manifest import Container, sealed
 from packidx.index import Index, open_index
 from packidx.io.files import write_json
@@ -55,9 +55,17 @@ WRONG = [
     (setting("result", "schedule_block", to="64"), "schedule_block = '64', no int"),
     (setting("result", "schedule_block", to=True), "schedule_block = True, no int"),
     (setting("result", "schedule_chunk", to=7), "no multiple of schedule_chunk 7"),
+    (setting("result", "schedule_chunk", to=0), "schedule_chunk = 0, no number from 1"),
+    (setting("result", "schedule_block", to=1.5), "schedule_block = 1.5, no int"),
     (setting("result", "num_packs", to=1 << 64), "beyond 64 bits"),
     (setting("result", "windows", 0, "first_row", to=1), "does not follow the one before"),
     (setting("result", "epochs", to=[[[0, 3]], [[2, 3]]]), "where pack 3 is next"),
+    (setting("result", "epochs", to=[]), "epochs of 0 packs"),
+    (setting("result", "epochs", to=[[0, 5]]), r"epochs\[0\]\[0\] = 0, no list of 2"),
+    (setting("result", "epochs", to=[[[0, 5], [4, 2]]]), "where pack 5 is next"),
+    (setting("result", "epochs", to=[[[0, -1]]]), r"epochs\[0\]\[0\] = -1, no number from 0"),
+    (setting("result", "epochs", to=[[[0, "5"]]]), r"epochs\[0\]\[0\] = '5', no int"),
+    (setting("result", "epochs", to=[[[3, 8]]]), "where pack 0 is next"),
     (setting("result", "epochs", to=None), "has 1 epochs by its parts, and 2 in all"),
     (setting("shards", 0, "container", to="pickle"), "container = 'pickle', none of jsonl"),
     (setting("shards", 0, "container", to="json"), "lengths.fingerprint"),
@@ -191,10 +199,10 @@ def test_what_nobody_knows_is_kept(index: Index, tmp_path: Path) -> None:
 
 def test_a_writer_writes_no_manifest_that_a_reader_refuses(index: Index) -> None:
     manifest = read(index.folder)
-    assert sealed(manifest, IndexManifest) == manifest
-    manifest["result"]["schedule_block"] = 0
+    assert sealed(index.snapshot).to_json() == manifest == index.manifest
+    result = replace(index.snapshot.result, schedule_block=0)
     with pytest.raises(FormatError, match="which no reader would take"):
-        sealed(manifest, IndexManifest)
+        sealed(replace(index.snapshot, result=result))
 
 
 def test_a_snapshot_in_another_ones_folder_is_refused(index: Index) -> None:

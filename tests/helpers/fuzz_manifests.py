@@ -140,7 +140,7 @@ def _of_index(index: Path | Index) -> Any:
     """All that decides what is trained on, and nothing of where it lies."""
     index = open_index(index)
     manifest = index.manifest
-    epochs = Epochs.of(manifest, index.path)
+    epochs = Epochs.of(index.snapshot)
     orders = [
         epochs.order(index.id, seed, epoch).packs(np.arange(epochs.num_packs(epoch))).tolist()
         for seed, epoch in ((0, 0), (1, 1))
@@ -156,8 +156,9 @@ def _of_index(index: Path | Index) -> Any:
 def _of_lengths(table: Any) -> Any:
     table = read_lengths(str(table)) if isinstance(table, Path) else table
     rows = table.read(0, table.num_samples).frame.rows()
-    calibration = (table.calibration or {}).get("sources")
-    return [table.fingerprint(), rows, table.methods, calibration, *_data(table.manifest)]
+    manifest = table.manifest.to_json()
+    calibration = manifest.get("calibration", {}).get("sources")
+    return [table.fingerprint(), rows, table.methods, calibration, *_data(manifest)]
 
 
 def _data(manifest: dict[str, Any]) -> Iterator[Any]:

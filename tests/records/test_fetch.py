@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from record_files import tar_of, write
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import ChangedSource, FormatError, MismatchError, PackidxError, SourceError
+from packidx.format.manifest import Layout
 from packidx.index import Index
 from packidx.records.containers import KINDS
 from packidx.records.dialects.parse import parse
@@ -85,12 +87,15 @@ def test_every_sample_is_read_back(index: Index) -> None:
 
 def test_manifests_that_cannot_be_followed(index: Index) -> None:
     sample = index.pack(0).samples[0]
-    source = next(one for one in index.manifest["sources"] if one["name"] == sample.source)
-    source["layout"] = {**source["layout"], "future": 1}
+    known = index.snapshot
+    layout = Layout(columns={"future": "a"})
+    sources = tuple(replace(source, layout=layout) for source in known.sources)
+    index.snapshot = replace(known, sources=sources)
     with pytest.raises(FormatError, match=r"layout of source .* newer packidx"):
         Fetcher(index)
-    del source["layout"]["future"]
-    index.manifest["shards"][sample.shard]["container"] = "zip"
+    container: Any = "zip"
+    shards = tuple(replace(shard, container=container) for shard in known.shards)
+    index.snapshot = replace(known, shards=shards)
     with pytest.raises(SourceError, match="no container of kind 'zip'"):
         Fetcher(index).read(sample)
 

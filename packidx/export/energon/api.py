@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
@@ -24,6 +23,7 @@ from packidx.export.energon.files import KIND, VERSION, finish
 from packidx.export.energon.parts import PackRange, PartWriter, write_parts
 from packidx.export.energon.sources import Sources, as_energon_names
 from packidx.export.outputs import check_output, check_shards
+from packidx.format.manifest import Shard
 from packidx.index import Index, open_index
 from packidx.io import urls
 from packidx.io.output_folder import replacing
@@ -95,15 +95,14 @@ def export_energon(
     check_output(output, opened, KIND)
     check_shards(opened)
     shards = _tars(opened)
-    sources = Sources([opened.resolve(shard["uri"]) for shard in shards])
+    sources = Sources([opened.resolve(shard.uri) for shard in shards])
     _check_roots(energon_roots or {}, list(sources.folders.values()))
     aux = {
         name: _as_seen(folder, output, relative, energon_roots or {})
         for name, folder in sources.folders.items()
     }
     with replacing(output, KIND, _identity_of(opened, sources)) as built:
-        with_ids = opened.manifest["lengths"].get("transform") is not None
-        writer = PartWriter(opened, sources, built, with_ids)
+        writer = PartWriter(opened, sources, built)
         spans = [
             PackRange(number, first, min(first + _PART_PACKS, opened.num_packs))
             for number, first in enumerate(range(0, opened.num_packs, _PART_PACKS))
@@ -118,7 +117,7 @@ def export_energon(
         num_samples=manifest["num_samples"],
         num_media=num_media,
         nbytes=sum(part["bytes"] for part in manifest["files"]),
-        source_bytes=sum(shard["bytes"] for shard in shards),
+        source_bytes=sum(shard.bytes for shard in shards),
         sources=aux,
         warnings=[*sources.warnings, *_about_lengths(opened)],
         resumed_parts=resumed,
@@ -126,7 +125,7 @@ def export_energon(
     )
 
 
-def _tars(index: Index) -> list[dict[str, Any]]:
+def _tars(index: Index) -> list[Shard]:
     """The shards of the packed sources.
 
     Raises:
@@ -135,17 +134,17 @@ def _tars(index: Index) -> list[dict[str, Any]]:
     """
     if not index.num_packs:
         raise OptionError(f"snapshot {index.id[:12]} has no pack, so there is nothing to export")
-    packed = {one["name"] for one in index.manifest["sources"] if one["num_samples"]}
-    shards = [shard for shard in index.manifest["shards"] if shard["source"] in packed]
+    packed = {source.name for source in index.snapshot.sources if source.num_samples}
+    shards = [shard for shard in index.snapshot.shards if shard.source in packed]
     if not shards:
         raise PackidxError(
             f"snapshot {index.id[:12]} was planned from bare lengths and does not say where its "
             "samples are: plan from a table that `packidx estimate` wrote"
         )
     for shard in shards:
-        if shard.get("container") != "tar":
+        if shard.container != "tar":
             raise OptionError(
-                f"{shard['uri']} is no tar, and only in tars Energon finds media: `packidx export "
+                f"{shard.uri} is no tar, and only in tars Energon finds media: `packidx export "
                 "wds` writes tars that hold the packs"
             )
     return shards
@@ -180,18 +179,18 @@ def _identity_of(index: Index, sources: Sources) -> str:
 def _about_lengths(index: Index) -> list[str]:
     """What keeps a sample from having its `token_len`."""
     warnings = []
-    methods = index.manifest["lengths"].get("methods") or {}
+    methods = index.snapshot.lengths.methods
     if guessed := methods.get("heuristic", 0):
         warnings.append(
             f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
             "len(input_ids): estimate with --processor"
         )
-    declared = index.manifest["lengths"].get("transform")
+    declared = index.snapshot.lengths.transform
     if declared is None:
         return warnings
     return [
         *warnings,
-        f"lengths were counted after the transform {declared['name']}: apply it in the task encoder"
+        f"lengths were counted after the transform {declared.name}: apply it in the task encoder"
         " (packidx.user_code.transform), or packs will not have the planned length",
     ]
 

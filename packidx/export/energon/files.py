@@ -41,16 +41,17 @@ def finish(
     output.keep(())  # a killed run may have left half a file
     described = _join(output.table, writer, parts)
     _write(output.table, YAML, _metadataset(aux))
+    lengths = index.snapshot.lengths
     manifest = {
         "format": KIND.format,
         "version": VERSION,
         "snapshot_id": index.id,
         "capacity": index.capacity,
         "num_packs": index.num_packs,
-        "num_samples": index.manifest["result"]["num_pieces"],
+        "num_samples": index.snapshot.result.num_pieces,
         "num_media": num_media,
-        "encoder": index.manifest["lengths"].get("encoder"),
-        "transform": index.manifest["lengths"].get("transform"),
+        "encoder": lengths.encoder and lengths.encoder.to_json(),
+        "transform": lengths.transform and lengths.transform.to_json(),
         "sources": dict(aux),
         "files": described,
     }

@@ -42,21 +42,18 @@ class PartWriter:
         index: the snapshot.
         sources: the folders of its tars.
         output: where the export is built.
-        with_ids: lines have the numbers of samples, which a transform needs.
     """
 
-    def __init__(
-        self, index: Index, sources: Sources, output: OutputFolder, with_ids: bool
-    ) -> None:
+    def __init__(self, index: Index, sources: Sources, output: OutputFolder) -> None:
         self._index, self._sources, self._output = index, sources, output
-        self._with_ids = with_ids
+        self._with_ids = index.snapshot.lengths.transform is not None
         self._fetcher = Fetcher(index)
         self._threads: ThreadPoolExecutor | None = None
 
     @property
     def setup(self) -> Callable[[], PartWriter]:
         """What makes the same in another process."""
-        given = self._index, self._sources.shards, self._output, self._with_ids
+        given = self._index, self._sources.shards, self._output
         return functools.partial(_part_writer, *given)
 
     def read(self, part: PackRange) -> bytes:
@@ -86,9 +83,9 @@ class PartWriter:
         return num_media
 
     def _all_written(self, samples: Sequence[Sample]) -> Iterator[Written]:
-        shards = self._index.manifest["shards"]
+        shards = self._index.snapshot.shards
         if not any(
-            urls.is_url(self._index.resolve(shards[one.shard]["uri"]))
+            urls.is_url(self._index.resolve(shards[one.shard].uri))
             for one in samples
             if one.shard is not None
         ):
@@ -118,10 +115,8 @@ def _name(part: PackRange) -> str:
     return f"{part.number:05d}"
 
 
-def _part_writer(
-    index: Index, shards: Sequence[str], output: OutputFolder, with_ids: bool
-) -> PartWriter:
-    return PartWriter(index, Sources(shards), output, with_ids)
+def _part_writer(index: Index, shards: Sequence[str], output: OutputFolder) -> PartWriter:
+    return PartWriter(index, Sources(shards), output)
 
 
 def write_parts(

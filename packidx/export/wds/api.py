@@ -200,10 +200,10 @@ def _check_plan(index: Index) -> None:
         OptionError: the plan is of a transform, or of pieces of samples.
     """
     where = f"{index.path}@{index.id[:12]}"
-    transform = index.manifest["lengths"].get("transform")
+    transform = index.snapshot.lengths.transform
     if transform is not None:
         raise OptionError(
-            f"the lengths of {where} were counted with the transform {transform['name']}, which "
+            f"the lengths of {where} were counted with the transform {transform.name}, which "
             "runs in training, on opened media: export a plan of lengths without one, or read "
             "this one with packidx.torch.PackedDataset"
         )
@@ -216,13 +216,13 @@ def _check_plan(index: Index) -> None:
 
 def _piece(index: Index) -> str | None:
     """What shows that the plan cuts samples, or None."""
-    cut = index.manifest["result"].get("num_tokens_cut", 0)
-    options = index.manifest["options"]
+    cut = index.snapshot.result.num_tokens_cut
+    options = index.snapshot.options
     if cut:
         return f"{cut} tokens are cut off by --on-long truncate"
-    if options.get("on_long") == "split" and options.get("continues"):
+    if options.on_long == "split" and options.continues:
         return "it continues a plan with --on-long split"
-    for number in range(len(index.manifest["result"]["windows"])):
+    for number in range(len(index.snapshot.result.windows)):
         rows = index.window("samples", number, ["key", "piece", "token_start"])
         for key, *piece in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             if any(piece):

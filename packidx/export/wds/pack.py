@@ -98,7 +98,7 @@ def _named(error: PackidxError, sample: Sample, fetcher: Fetcher) -> PackidxErro
     """`error` with what was read: the pack, the sample's key, and its shard."""
     if sample.shard is None:
         return error  # a plan from bare lengths
-    shard = fetcher.index.manifest["shards"][sample.shard]["uri"]
+    shard = fetcher.index.snapshot.shards[sample.shard].uri
     return SourceError(
         f"pack {sample.pack_id}, sample {sample.key!r} of shard {shard}: {error}; mend it and "
         "start again (what is written is kept), or plan without it (packidx plan --exclude)"

@@ -10,6 +10,7 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.errors import FormatError, MismatchError
+from packidx.format.index import IndexManifest
 from packidx.index.order.epochs import Epochs
 
 STATE_VERSION = 1
@@ -83,11 +84,11 @@ class State:
             raise FormatError(f"sampler state has position {self.position}, outside [0, {end}]")
 
 
-def consumed_packs(index_manifest: Mapping[str, Any], state: Any) -> Int64s:
+def consumed_packs(snapshot: IndexManifest, state: Any) -> Int64s:
     """Pack ids that training has consumed in the state's epoch, int64, in the order of training.
 
     Args:
-        index_manifest: of the snapshot that was trained on.
+        snapshot: manifest of the one that was trained on.
         state: `PackSampler.state_dict()` or `state_at(step)`.
 
     Raises:
@@ -95,13 +96,13 @@ def consumed_packs(index_manifest: Mapping[str, Any], state: Any) -> Int64s:
         MismatchError: it is of another snapshot.
     """
     read = State.read(state)
-    mine = index_manifest["snapshot_id"]
+    mine = snapshot.snapshot_id
     if read.snapshot_id != mine:
         raise MismatchError(
             f"the state has snapshot_id {read.snapshot_id}, this index {mine}: name the snapshot "
             "that was trained on (INDEX@ID)"
         )
-    epochs = Epochs.of(index_manifest, f"snapshot {mine}")
+    epochs = Epochs.of(snapshot)
     read.check_position(epochs.num_packs(read.epoch))
     order = epochs.order(mine, read.seed, read.epoch)
     return order.packs(np.arange(read.position, dtype=np.int64))

@@ -13,8 +13,7 @@ from packidx.inspect.doctor.finding import Finding, State
 from packidx.inspect.doctor.given import PATIENCE
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
-from packidx.io import storage, urls
-from packidx.io import stores as stores_module
+from packidx.io import storage, stores, urls
 from packidx.io.copies import sizes, unsound_file
 from packidx.records.fetch import Fetcher, Located
 
@@ -28,16 +27,16 @@ def check_files(index: Index) -> Finding:
     Raises:
         OSError: a store cannot be asked.
     """
-    if wrong := unsound_file(index.place, index.manifest):
+    if wrong := unsound_file([file.within(index.place) for file in index.snapshot.files]):
         do = "restore it, or plan again (`packidx verify` compares every byte)"
         return Finding("files", "problem", wrong, do)
-    number = len(index.manifest["files"])
+    number = len(index.snapshot.files)
     return Finding("files", "ok", f"{number} with the sizes that the manifest states")
 
 
 def check_lengths(index: Index) -> Finding:
     """Whether a sample will be as long as it was planned."""
-    methods = {name: n for name, n in index.manifest["lengths"]["methods"].items() if n}
+    methods = {name: n for name, n in index.snapshot.lengths.methods.items() if n}
     if not methods:
         return Finding("lengths", "ok", "taken as they were given")
     listed = ", ".join(f"{number:,} {name}" for name, number in methods.items())
@@ -53,23 +52,23 @@ def check_data(index: Index) -> Finding:
     Raises:
         OSError: a store cannot be asked, or does not answer.
     """
-    shards = index.manifest["shards"]
+    shards = index.snapshot.shards
     unused = _unused_roots(index)
     if not shards:
         return _data("ok", "none: planned from bare lengths", unused)
     step = -(-len(shards) // _MOST)
     looked_at = shards[::step]
-    paths = [urls.local_path(index.resolve(shard["uri"])) for shard in looked_at]
+    paths = [urls.local_path(index.resolve(shard.uri)) for shard in looked_at]
     roots = dict(_media_places(index))
-    stores = {place.split("/", 3)[2]: place for place in (*paths, *roots) if urls.is_url(place)}
-    for place in stores.values():
-        stores_module.await_answer(place, PATIENCE)
+    by_host = {place.split("/", 3)[2]: place for place in (*paths, *roots) if urls.is_url(place)}
+    for place in by_host.values():
+        stores.await_answer(place, PATIENCE)
     wrong, here = [], os.getcwd()
     for path, size, shard in zip(paths, sizes(paths), looked_at, strict=True):
         if size is None:
-            wrong.append(f"{path} of source {shard['source']} is not there (seen from {here})")
-        elif size != shard["bytes"]:
-            wrong.append(f"{path} has {size:,} bytes, {shard['bytes']:,} when it was planned")
+            wrong.append(f"{path} of source {shard.source} is not there (seen from {here})")
+        elif size != shard.bytes:
+            wrong.append(f"{path} has {size:,} bytes, {shard.bytes:,} when it was planned")
     for place, name in roots.items():
         if not storage.is_folder(place):
             wrong.append(f"{place}, media root of source {name}, is not there (seen from {here})")
@@ -77,7 +76,7 @@ def check_data(index: Index) -> Finding:
         more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         return _data("problem", f"{wrong[0]}{more}", unused)
     number = f"{len(shards):,}" if step == 1 else f"{len(looked_at):,} of {len(shards):,}"
-    sources = len(index.manifest["sources"])
+    sources = len(index.snapshot.sources)
     seen = f"{number} shard{'s' * (len(shards) != 1)} of {sources} source{'s' * (sources != 1)}"
     media = f", {len(roots)} media root{'s' * (len(roots) != 1)}" if roots else ""
     return _data("ok", f"{seen}{media}: all there", unused)
@@ -93,11 +92,11 @@ def _data(state: State, detail: str, unused: list[str]) -> Finding:
 
 
 def _unused_roots(index: Index) -> list[str]:
-    manifest = index.manifest
-    stated = [shard["uri"] for shard in manifest["shards"]]
+    lengths = index.snapshot.lengths
+    stated = [lengths.uri, *(shard.uri for shard in index.snapshot.shards)]
     stated += [place for place, _ in _stated_media_places(index)]
-    encoder = manifest["lengths"].get("encoder") or {}
-    stated += filter(None, (manifest["lengths"].get("uri"), encoder.get("name")))
+    if lengths.encoder is not None and lengths.encoder.name:
+        stated.append(lengths.encoder.name)
     used = {index.root_of(uri) for uri in stated}
     return [old for old in index.roots if old not in used]
 
@@ -110,10 +109,11 @@ def _media_places(index: Index) -> Iterator[tuple[str, str]]:
 
 def _stated_media_places(index: Index) -> Iterator[tuple[str, str]]:
     """The same as the manifest has them, with no root exchanged."""
-    for source in index.manifest["sources"]:
-        root = source.get("media_root") or (source.get("layout") or {}).get("media_root")
-        for place in filter(None, (root, *source.get("remote_media", ()))):
-            yield place, source["name"]
+    for source in index.snapshot.sources:
+        own = None if source.layout is None else source.layout.media_root
+        root = source.media_root or own
+        for place in filter(None, (root, *source.remote_media)):
+            yield place, source.name
 
 
 def check_extras(index: Index, environment: Environment, is_there: bool) -> Finding:
@@ -141,7 +141,7 @@ def check_extras(index: Index, environment: Environment, is_there: bool) -> Find
 def _needed(index: Index, references: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Extras by name, each with what needs it."""
     needed: dict[str, str] = {}
-    places = [index.path, *(index.resolve(one["uri"]) for one in index.manifest["shards"])]
+    places = [index.path, *(index.resolve(shard.uri) for shard in index.snapshot.shards)]
     places += [place for place, _ in _media_places(index)]
     if any(_is_s3(place) for place in places):
         needed["s3"] = "s3:// URLs"
@@ -172,7 +172,7 @@ def _references(index: Index) -> Iterator[tuple[str, str]]:
 
 
 def _records(index: Index) -> Iterator[Located]:
-    if not index.manifest["shards"] or not index.num_packs:
+    if not index.snapshot.shards or not index.num_packs:
         return
     fetcher = Fetcher(index)
     samples = _samples(index)

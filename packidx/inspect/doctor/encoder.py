@@ -6,10 +6,12 @@ No code is run because a manifest names it: what the user wrote is loaded where 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from typing import Any
 
+from packidx.format.manifest import Encoder
 from packidx.index import Index
 from packidx.inspect.doctor.finding import Finding, State
 from packidx.inspect.doctor.given import Given
@@ -43,18 +45,18 @@ def choose(index: Index, given: Given, environment: Environment) -> Chosen:
     Raises:
         PackidxError: it cannot be loaded.
     """
-    stated = index.manifest["lengths"].get("encoder")
+    stated = index.snapshot.lengths.encoder
     if given.encode is not None:
         return _own(given.encode, stated)
-    if not index.manifest["shards"] and given.processor is None:
+    if not index.snapshot.shards and given.processor is None:
         return Chosen(Finding("encoder", "ok", "none: planned from bare lengths"))
     if stated is None and given.processor is None:
         detail = "the manifest names none: lengths were guessed, or taken as they were given"
         return Chosen(_unknown(detail, "give --processor or --encode to build packs with"))
-    name = (stated or {}).get("name")
+    name = None if stated is None else stated.name
     if given.processor is None and _is_code(index, name):
         return Chosen(_own_not_given(str(name)))
-    return _processor(index, given.processor, stated or {}, environment)
+    return _processor(index, given.processor, stated, environment)
 
 
 def _is_code(index: Index, name: str | None) -> bool:
@@ -63,12 +65,13 @@ def _is_code(index: Index, name: str | None) -> bool:
 
 
 def _processor(
-    index: Index, given: str | None, stated: dict[str, Any], environment: Environment
+    index: Index, given: str | None, stated: Encoder | None, environment: Environment
 ) -> Chosen:
     from packidx.processor.folder import load_processor
     from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
-    name, labels = stated.get("name"), stated.get("labels")
+    stated = stated or Encoder(fingerprint=None, name=None)
+    name, labels = stated.name, stated.labels
     folder = given or _folder_of(index, name)
     if folder is None:
         detail = f"the processor {name} is not here" if name else "the manifest names no processor"
@@ -78,11 +81,11 @@ def _processor(
     files = load_processor(folder, policy)
     of = "text alone" if files.image_settings is None else f"family {files.family or 'unknown'}"
     said = f"{given or name} ({of}{'' if labels is None else f', labels {labels}'})"
-    finding = _compared(said, files.fingerprint(), stated.get("fingerprint"))
-    if finding.state == "ok" and stated.get("fingerprint") is not None:
+    finding = _compared(said, files.fingerprint(), stated.fingerprint)
+    if finding.state == "ok" and stated.fingerprint is not None:
         package = environment.package("transformers")
         here = package.version if package is not None else None
-        finding = _with_release(finding, stated.get("compared") or {}, here)
+        finding = _with_release(finding, stated.compared or {}, here)
         if files.image_settings is None:  # no release of transformers makes pixels of text
             finding = replace(finding, state="ok", do=None)
         elif finding.state == "unknown":
@@ -91,7 +94,7 @@ def _processor(
     return Chosen(finding, processor=folder, labels=labels)
 
 
-def _with_release(finding: Finding, compared: dict[str, Any], here: str | None) -> Finding:
+def _with_release(finding: Finding, compared: Mapping[str, Any], here: str | None) -> Finding:
     """`finding`, and whether the lengths are those of the real processor that is installed.
 
     Args:
@@ -133,11 +136,11 @@ def _folder_of(index: Index, name: str | None) -> str | None:
     return found if os.path.isdir(found) else None
 
 
-def _own(spec: str, stated: dict[str, Any] | None) -> Chosen:
+def _own(spec: str, stated: Encoder | None) -> Chosen:
     from packidx.user_code.named import fingerprint_of, load_named
 
     encode = load_named(spec, "--encode")
-    planned = (stated or {}).get("fingerprint")
+    planned = None if stated is None else stated.fingerprint
     mine = fingerprint_of(encode)
     if mine is None:
         detail = f"{spec}: it has no fingerprint, so nobody can tell whether it is the planned one"
@@ -170,11 +173,11 @@ def check_transform(index: Index, given: str | None) -> Finding:
     Raises:
         PackidxError: what the user names cannot be loaded, or is another one.
     """
-    stated = index.manifest["lengths"].get("transform")
+    stated = index.snapshot.lengths.transform
     if stated is not None and given is None:
-        name = stated["name"]
+        name = stated.name
         where = "" if _is_importable(name) else ", whose module is not found here"
-        detail = f"your own {name} (seed {stated['seed']}){where}: {_NOT_LOADED}"
+        detail = f"your own {name} (seed {stated.seed}){where}: {_NOT_LOADED}"
         return Finding("transform", "unknown", detail, f"give --transform {name}")
     from packidx.user_code.transform import planned_transform
 

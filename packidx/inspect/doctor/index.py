@@ -54,13 +54,13 @@ def examine_index(
     from packidx.inspect.doctor import data, encoder
 
     doing("looking at the index's files and data")
-    options, manifest = opened.manifest["options"], opened.manifest
+    snapshot = opened.snapshot
     chosen = _guarded("encoder", lambda: encoder.choose(opened, given, environment))
     transform = _guarded("transform", lambda: encoder.check_transform(opened, given.transform))
     there = _guarded("data", lambda: data.check_data(opened))
     is_there = there.state != "problem"
     findings = [
-        Finding("index", "ok", f"format version {manifest['version']}, its manifest is sound"),
+        Finding("index", "ok", f"format version {snapshot.version}, its manifest is sound"),
         _guarded("files", lambda: data.check_files(opened)),
         data.check_lengths(opened),
         chosen if isinstance(chosen, Finding) else chosen.finding,
@@ -73,11 +73,11 @@ def examine_index(
     return IndexFacts(
         path=opened.path,
         snapshot_id=opened.id,
-        format_version=manifest["version"],
+        format_version=snapshot.version,
         num_packs=opened.num_packs,
         num_samples=opened.num_samples,
-        capacity=options["capacity"],
-        planned_by=manifest.get("software", {}).get("packidx"),
+        capacity=opened.capacity,
+        planned_by=snapshot.software.get("packidx"),
         findings=(*findings, last),
         reading=reading,
     )
@@ -136,7 +136,7 @@ def _read(
     """Build packs where all that it takes is here, else read their records and media alone."""
     from packidx.inspect.doctor.reading import TimedEncoder, read_packs, read_records
 
-    if not index.manifest["shards"]:
+    if not index.snapshot.shards:
         detail = "planned from bare lengths: its packs are numbers, and have no data to read"
         return None, Finding("packs", "unknown", detail)
     if not index.num_packs:

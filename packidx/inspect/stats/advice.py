@@ -21,15 +21,15 @@ def useful_with_micro_steps(index: Index, ranks: int) -> float | None:
     None where there are too few packs for one such step.
     """
     packs = index.packs(COLUMNS)
-    mine = Epochs.of(index.manifest, index.path).scheduled(0)
+    mine = Epochs.of(index.snapshot).scheduled(0)
     columns = {
         name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
         for name in packs.column_names
         if packs[name].null_count < packs.num_rows
     }
-    llm, vit = pack_cost(index.manifest["options"]["cost_model"], columns)
+    llm, vit = pack_cost(index.snapshot.options.cost_model.to_json(), columns)
     batch = MICRO_STEPS * ranks
-    key = derive_key(index.manifest["options"]["seed"], "micro-steps")
+    key = derive_key(index.snapshot.options.seed, "micro-steps")
     # Exchanges between steps, for the sake of their shares, move whole micro-steps: no share here.
     order = schedule("stratified", llm, vit, global_batch=batch, micro_steps=MICRO_STEPS, key=key)
     ordered = ScheduledPacks(llm[order], vit[order], columns["length"][order])

@@ -17,8 +17,8 @@ class Locality:
     """How far the samples of a pack, and of the packs of a step, are scattered over shards."""
 
     def __init__(self, index: Index) -> None:
-        self._bytes = np.array([shard["bytes"] for shard in index.manifest["shards"]], np.int64)
-        self._step = packs_per_step(index.manifest)
+        self._bytes = np.array([shard.bytes for shard in index.snapshot.shards], np.int64)
+        self._step = packs_per_step(index.snapshot)
         self._packs = self._pairs = self._most = 0
         self._fetched = {"pack": 0, "block": 0}
         self._used = 0

@@ -56,8 +56,8 @@ def sample_stats(
         ``composition`` (`composition.Composition.result`), ``locality`` (`Locality.result`) and
         ``schedule``: per number of ranks, what `idle.ranks_stats` says of the first epoch.
     """
-    names = [source["name"] for source in index.manifest["sources"]]
-    windows = index.manifest["result"]["windows"]
+    names = [source.name for source in index.snapshot.sources]
+    windows = index.snapshot.result.windows
     composition, locality, tokens = Composition(), Locality(index), []
     for number in range(len(windows)):
         progress(f"reading window {number + 1} of {len(windows)}")
@@ -90,7 +90,7 @@ def _by_source(
     first_row: Int64s, length: Int64s, source: Int64s, index: Index, names: list[str]
 ) -> Int64s:
     """Tokens of the largest sources in each pack, int64 [packs, sources]."""
-    sizes = [(-one["num_samples"], number) for number, one in enumerate(index.manifest["sources"])]
+    sizes = [(-source.num_samples, number) for number, source in enumerate(index.snapshot.sources)]
     largest = [number for _, number in sorted(sizes)[:_SOURCES]]
     running = [
         np.concatenate([[0], np.cumsum(np.where(source == number, length, 0))])[first_row]
@@ -102,16 +102,16 @@ def _by_source(
 def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
     """What the order of the first epoch's packs is worth for each number of ranks."""
     packs = index.packs(["image_tokens", "video_tokens", *COSTS])
-    mine = Epochs.of(index.manifest, index.path).scheduled(0)
+    mine = Epochs.of(index.snapshot).scheduled(0)
     columns = {
         name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
         for name in packs.column_names
         if packs[name].null_count < packs.num_rows
     }
-    llm, vit = pack_cost(index.manifest["options"]["cost_model"], columns)
+    llm, vit = pack_cost(index.snapshot.options.cost_model.to_json(), columns)
     known = [columns[name] for name in ("image_tokens", "video_tokens") if name in columns]
     vision = sum(known[1:], known[0]) if known else None
     scheduled = ScheduledPacks(
         llm, vit, columns["length"], vision, None if sources is None else sources[mine]
     )
-    return ranks_stats(scheduled, packs_per_step(index.manifest) or 1, ranks)
+    return ranks_stats(scheduled, packs_per_step(index.snapshot) or 1, ranks)

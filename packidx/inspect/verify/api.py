@@ -37,12 +37,12 @@ def verify(
     """
     if num_sampled and encoder is None:
         raise OptionError("--sample needs an encoder: give --processor or --encode as well")
-    if num_sampled and not index.manifest["shards"]:
+    if num_sampled and not index.snapshot.shards:
         raise OptionError(
             f"{index.path} was planned from bare lengths and does not say where its samples are: "
             "leave --sample out"
         )
-    planned = index.manifest["lengths"].get("transform")
+    planned = index.snapshot.lengths.transform
     given = planned_transform(planned, transform, index.path) if num_sampled or transform else None
     yield from verify_snapshot(index)
     yield from check_lengths(index)

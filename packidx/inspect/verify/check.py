@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
+from packidx.format import plan
 from packidx.index.reader import Index
 
 
@@ -28,7 +29,7 @@ class Window:
     """The tables of one window, what the manifest says of it, and where it begins."""
 
     number: int
-    stated: dict[str, Any]
+    stated: plan.Window
     first_row: int
     packs: pa.Table
     samples: pa.Table
@@ -42,7 +43,7 @@ class Looker(ABC):
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self.options, self.result = index.manifest["options"], index.manifest["result"]
+        self.options, self.result = index.snapshot.options, index.snapshot.result
         self.wrong: list[str] = []
 
     @abstractmethod

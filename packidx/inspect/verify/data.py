@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from packidx.errors import FormatError
 from packidx.format.lengths import LengthsManifest
@@ -12,15 +11,14 @@ from packidx.index import Index
 from packidx.inspect.verify.check import Check
 from packidx.io import storage, urls
 from packidx.io.copies import content_digest, overlapped, sizes
-from packidx.records.containers import DEFAULT as JSONL
 from packidx.records.containers.tar.container import TAR
 from packidx.records.shards import scan
 
 
 def check_lengths(index: Index) -> Iterator[Check]:
     """The lengths table, where it is still there, is the one that was planned."""
-    planned = index.manifest["lengths"]
-    folder = index.resolve(planned["uri"]).rstrip("/") or "/"
+    planned = index.snapshot.lengths
+    folder = index.resolve(planned.uri).rstrip("/") or "/"
     path = urls.join(folder, "manifest.json")
     if not storage.is_file(path):
         return
@@ -29,26 +27,24 @@ def check_lengths(index: Index) -> Iterator[Check]:
     except FormatError as error:
         yield Check("lengths table", False, str(error))
         return
-    found = manifest["fingerprint"]
-    same = found == planned["fingerprint"]
+    same = manifest.fingerprint == planned.fingerprint
     if not same and _goes_on(index, manifest):
         detail = f"{folder} has shards that were added since: not compared"
         yield Check("lengths table", True, detail)
         return
-    detail = (
-        f"{folder} is the table that was planned"
-        if same
-        else (f"{folder} has fingerprint {found}, planned was {planned['fingerprint']}: plan again")
-    )
+    detail = f"{folder} is the table that was planned"
+    if not same:
+        fingerprints = f"{manifest.fingerprint}, planned was {planned.fingerprint}"
+        detail = f"{folder} has fingerprint {fingerprints}: plan again"
     yield Check("lengths table", same, detail)
 
 
-def _goes_on(index: Index, lengths: Mapping[str, Any]) -> bool:
+def _goes_on(index: Index, lengths: LengthsManifest) -> bool:
     """Whether `lengths` has the planned shards and more after them."""
-    planned, now = index.manifest["shards"], lengths.get("shards", [])
+    planned, now = index.snapshot.shards, lengths.shards
     names = ("fingerprint", "rows", "source")
     return 0 < len(planned) < len(now) and all(
-        old.get(name) == new.get(name)
+        getattr(old, name) == getattr(new, name)
         for old, new in zip(planned, now, strict=False)
         for name in names
     )
@@ -56,15 +52,15 @@ def _goes_on(index: Index, lengths: Mapping[str, Any]) -> bool:
 
 def check_shards(index: Index) -> Iterator[Check]:
     """Every shard is there with the bytes and the content that were counted."""
-    shards = index.manifest["shards"]
+    shards = index.snapshot.shards
     if not shards:
         return
-    paths = [index.resolve(shard["uri"]) for shard in shards]
+    paths = [index.resolve(shard.uri) for shard in shards]
     found = sizes(paths)
     there = [
-        (path, shard.get("container", JSONL))
+        (path, shard.container)
         for path, size, shard in zip(paths, found, shards, strict=True)
-        if size == shard["bytes"]
+        if size == shard.bytes
     ]
     digests = {
         path: digest for (path, _), digest in zip(there, overlapped(_digest, there), strict=True)
@@ -73,9 +69,9 @@ def check_shards(index: Index) -> Iterator[Check]:
     for path, size, shard in zip(paths, found, shards, strict=True):
         if size is None:
             wrong.append(f"{path} is missing (name its new place with --root OLD=NEW)")
-        elif size != shard["bytes"]:
-            wrong.append(f"{path} has {size} bytes, counted were {shard['bytes']}")
-        elif digests[path] != shard["fingerprint"]:
+        elif size != shard.bytes:
+            wrong.append(f"{path} has {size} bytes, counted were {shard.bytes}")
+        elif digests[path] != shard.fingerprint:
             wrong.append(f"{path} has changed since it was counted")
     yield Check("shards", not wrong, "; ".join(wrong) or f"{len(shards)} shards unchanged")
 

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow.parquet as pq
 
+from packidx.format.index import TableFile
 from packidx.index.reader import Index
 from packidx.inspect.verify.check import Check
-from packidx.io import urls
 from packidx.io.copies import Part, content_digest, local_copy, overlapped, sizes
 
 
 def check_files(index: Index) -> Check:
     """Every file is there with the bytes, rows and SHA-256 that the manifest names."""
-    parts = index.manifest["files"]
-    paths = [urls.join(index.place, part["path"]) for part in parts]
-    wrong = [
-        _fault(path, size, part)
-        for path, size, part in zip(paths, sizes(paths), parts, strict=True)
-    ]
-    sound = [path for path, fault in zip(paths, wrong, strict=True) if fault is None]
+    files = index.snapshot.files
+    parts = [file.within(index.place) for file in files]
+    there = sizes([part.path for part in parts])
+    sound = [part.path for part, size in zip(parts, there, strict=True) if size == part.nbytes]
     digests = dict(zip(sound, overlapped(content_digest, sound), strict=True))
-    for number, (path, part) in enumerate(zip(paths, parts, strict=True)):
-        if path in digests:
-            wrong[number] = _inner_fault(path, digests[path], part)
-    done = f"{len(parts)} files as the manifest has them"
-    said = "; ".join(fault for fault in wrong if fault is not None)
-    return Check("files", not said, said or done)
+    faults = [
+        _fault(part, size) or _inner_fault(part, digests[part.path], file)
+        for part, size, file in zip(parts, there, files, strict=True)
+    ]
+    said = "; ".join(filter(None, faults))
+    return Check("files", not said, said or f"{len(files)} files as the manifest has them")
 
 
-def _fault(path: str, size: int | None, part: dict[str, Any]) -> str | None:
+def _fault(part: Part, size: int | None) -> str | None:
     if size is None:
-        return f"{path} is missing"
-    if size != part["bytes"]:
-        return f"{path} has {size} bytes, the manifest says {part['bytes']}"
+        return f"{part.path} is missing"
+    if size != part.nbytes:
+        return f"{part.path} has {size} bytes, the manifest says {part.nbytes}"
     return None
 
 
-def _inner_fault(path: str, found: str, part: dict[str, Any]) -> str | None:
-    if found != part["sha256"]:
-        return f"{path} has other content than the manifest's sha256"
-    with local_copy(Part(path, part["bytes"], part["sha256"])) as copy:
-        if pq.read_metadata(copy).num_rows != part["rows"]:
-            return f"{path} has other rows than the manifest's {part['rows']}"
+def _inner_fault(part: Part, digest: str, file: TableFile) -> str | None:
+    if digest != part.sha256:
+        return f"{part.path} has other content than the manifest's sha256"
+    with local_copy(part) as copy:
+        if pq.read_metadata(copy).num_rows != file.rows:
+            return f"{part.path} has other rows than the manifest's {file.rows}"
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,16 +29,16 @@ class Ids(Looker):
         for table in ("packs", "samples", "dropped"):
             digest.update(table, getattr(window, table))
         self._digests.append(digest.hexdigest())
-        stated = window.stated["digest"] == self._digests[-1]
+        stated = window.stated.digest == self._digests[-1]
         self.unless(stated, f"the manifest has another digest of window {window.number}")
 
     def verdict(self) -> Check:
-        pairs = zip(self.result["windows"], self._digests, strict=True)
-        windows = [{**stated, "digest": found} for stated, found in pairs]
-        result = {**self.result, "windows": windows}
-        found = snapshot_id({**self.index.manifest, "result": result})
-        same = f"the content gives id {found}, the folder says {self.index.id}"
-        self.unless(found == self.index.id, same)
+        pairs = zip(self.result.windows, self._digests, strict=True)
+        windows = tuple(replace(stated, digest=digest) for stated, digest in pairs)
+        snapshot = replace(self.index.snapshot, result=replace(self.result, windows=windows))
+        own = snapshot_id(snapshot.to_json())
+        same = f"the content gives id {own}, the folder says {self.index.id}"
+        self.unless(own == self.index.id, same)
         return super().verdict()
 
     def done(self) -> str:
@@ -51,7 +53,7 @@ class Order(Looker):
     def look(self, window: Window) -> None:
         packs, samples = window.packs, window.samples
         first, sizes = ints(packs, "first_row") - window.first_row, ints(packs, "num_samples")
-        begin = window.stated["first_pack"]
+        begin = window.stated.first_pack
         dense = np.arange(begin, begin + packs.num_rows)
         self.unless(np.array_equal(ints(packs, "pack_id"), dense), "pack ids are not dense from 0")
         own = (ints(packs, "window") == window.number).all()
@@ -88,7 +90,7 @@ class Sums(Looker):
         for name in ("length", "label_tokens"):
             if not packs[name].null_count:
                 self._compare(name, np.add.reduceat(ints(samples, name), first), packs)
-        unit = self.options.get("pad_pack_to") or 1
+        unit = self.options.pad_pack_to or 1
         padded = np.add.reduceat(ints(samples, "padded_length"), first)
         self._compare("padded_length", -(-padded // unit) * unit, packs)
         squares = np.add.reduceat(ints(samples, "length") ** 2, first)
@@ -130,10 +132,10 @@ class Limits(Looker):
 
     def look(self, window: Window) -> None:
         caps = {
-            "padded_length": self.options["planned_capacity"],
-            "num_images": self.options.get("max_images"),
-            "vision_patches": self.options.get("max_vision_patches"),
-            "num_samples": self.options.get("max_samples"),
+            "padded_length": self.options.planned_capacity,
+            "num_images": self.options.max_images,
+            "vision_patches": self.options.max_vision_patches,
+            "num_samples": self.options.max_samples,
         }
         for name, cap in caps.items():
             if cap is None:
@@ -153,5 +155,9 @@ class Limits(Looker):
 
     def done(self) -> str:
         caps = ("max_images", "max_vision_patches", "max_samples")
-        more = "".join(f", {self.options[c]} {c[4:]}" for c in caps if self.options.get(c))
-        return f"no pack holds more than {self.options['planned_capacity']} tokens{more}"
+        more = "".join(
+            f", {getattr(self.options, name)} {name[4:]}"
+            for name in caps
+            if getattr(self.options, name)
+        )
+        return f"no pack holds more than {self.options.planned_capacity} tokens{more}"

@@ -18,17 +18,17 @@ from packidx.user_code.transform import Transform
 
 
 def check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
-    counted = index.manifest["lengths"].get("encoder")
+    counted = index.snapshot.lengths.encoder
     if counted is None:
         detail = "nothing to compare: the lengths are not a processor's, see their column method"
         yield Check("encoder", True, detail)
         return
-    planned, given = counted["fingerprint"], fingerprint_of(encoder)
+    planned, given = counted.fingerprint, fingerprint_of(encoder)
     if planned is None or given is None:
-        unknown = "the encoder" if given is None else f"{counted['name']}, which counted,"
+        unknown = "the encoder" if given is None else f"{counted.name}, which counted,"
         detail = f"nothing to compare: {unknown} has no fingerprint; --sample N compares lengths"
         if given is None and planned is not None:
-            detail += f" with those of {counted['name']}"
+            detail += f" with those of {counted.name}"
         yield Check("encoder", True, detail)
         return
     same = given == planned
@@ -37,7 +37,7 @@ def check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
         if same
         else (
             f"the encoder has fingerprint {given}, the lengths were counted by "
-            f"{planned} ({counted['name']}): use that one, or estimate again"
+            f"{planned} ({counted.name}): use that one, or estimate again"
         )
     )
     yield Check("encoder", same, detail)
@@ -51,8 +51,8 @@ def check_samples(
     seed: int,
 ) -> Check:
     """Encode some samples for real and compare their lengths with the plan's."""
-    rows = permutation(index.manifest["result"]["num_pieces"], derive_key(seed, "verify"))[:wanted]
-    shift = int(index.manifest["options"]["shift"])
+    rows = permutation(index.snapshot.result.num_pieces, derive_key(seed, "verify"))[:wanted]
+    shift = int(index.snapshot.options.shift)
     fetcher = Fetcher(index)
     wrong, cut = [], 0
     for sample in _samples_at(index, np.sort(rows)):
@@ -71,11 +71,7 @@ def check_samples(
             text = f"{type(error).__name__}: {error}"
             wrong.append(f"sample {sample.sample_id} ({sample.key}) cannot be encoded: {text}")
             continue
-        if (
-            sample.piece
-            or sample.token_start
-            or length > index.manifest["options"]["planned_capacity"]
-        ):
+        if sample.piece or sample.token_start or length > index.snapshot.options.planned_capacity:
             cut += 1  # a piece: the whole sample must reach at least to its end
             if length < sample.token_start + sample.length:
                 wrong.append(f"sample {sample.sample_id} ({sample.key}) is too short for its piece")

@@ -37,7 +37,7 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
 
 def _windows(index: Index) -> Iterator[Window]:
     first_row = 0
-    for number, stated in enumerate(index.manifest["result"]["windows"]):
+    for number, stated in enumerate(index.snapshot.result.windows):
         packs, samples, dropped = (
             index.window(name, number) for name in ("packs", "samples", "dropped")
         )

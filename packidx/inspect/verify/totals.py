@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ class Once(Looker):
         names = ("sample_id", "copy", "piece")
         rows = np.stack([ints(window.samples, name) for name in names], axis=1)
         first = None
-        for epoch in range(int(self.options.get("epochs") or 1)):
+        for epoch in range(self.options.epochs):
             mine = rows[epochs == epoch]
             mine = mine[np.lexsort(mine.T[::-1])]
             twice = (mine[1:] == mine[:-1]).all(axis=1).any() if len(mine) else False
@@ -54,9 +55,9 @@ class Once(Looker):
         self._packed += len(placed)
         self._dropped += len(dropped)
         ids = np.concatenate([placed, dropped])
-        if len(ids) != window.stated["num_rows"]:
+        if len(ids) != window.stated.num_rows:
             self.wrong.append(
-                f"{len(placed)} packed + {len(dropped)} dropped != {window.stated['num_rows']} "
+                f"{len(placed)} packed + {len(dropped)} dropped != {window.stated.num_rows} "
                 f"samples of window {window.number}"
             )
         if len(ids):
@@ -82,15 +83,15 @@ class Result(Looker):
         keys.append("num_tokens_dropped")
         self._lost = 0
         self._found: Counter[str] = Counter(dict.fromkeys(keys, 0))
-        self._epochs: list[list[list[int]]] = [[] for _ in range(self.options.get("epochs") or 1)]
+        self._epochs: list[list[tuple[int, int]]] = [[] for _ in range(self.options.epochs)]
         self._reasons: Counter[str] = Counter()
 
     def look(self, window: Window) -> None:
-        first, epochs = window.stated["first_pack"], ints(window.packs, "epoch")
+        first, epochs = window.stated.first_pack, ints(window.packs, "epoch")
         for epoch, ranges in enumerate(self._epochs):
             at = np.flatnonzero(epochs == epoch)
             if len(at):
-                ranges.append([first + int(at[0]), len(at)])
+                ranges.append((first + int(at[0]), len(at)))
         self._reasons.update(window.dropped["reason"].to_pylist())
         self._found["num_packs"] += window.packs.num_rows
         self._found["num_tokens"] += int(ints(window.packs, "length").sum())
@@ -98,43 +99,45 @@ class Result(Looker):
         length = ints(window.dropped, "length").clip(0)
         self._found["num_tokens_dropped"] += int(length.sum())
         lost = pc.is_in(window.dropped["reason"], pa.array(LOST)).to_numpy()
-        self._lost += int((length[lost] - bool(self.options["shift"])).sum())
+        self._lost += int((length[lost] - bool(self.options.shift)).sum())
         self._found["num_pieces"] += window.samples.num_rows
         self._found["num_samples"] += len(np.unique(ints(window.samples, "sample_id")))
 
     def verdict(self) -> Check:
         for name, value in self._found.items():
-            said = f"{name} is {value}, the manifest says {self.result[name]}"
-            self.unless(value == self.result[name], said)
-        bound, packs = self.result["lower_bound"], self._found["num_packs"]
+            stated = getattr(self.result, name)
+            self.unless(value == stated, f"{name} is {value}, the manifest says {stated}")
+        bound, packs = self.result.lower_bound, self._found["num_packs"]
         self.unless(bound <= packs, f"lower bound {bound} is above {packs} packs")
         self._derived()
-        rows = sum(one["num_rows"] for one in self.result["windows"])
-        total = self.index.manifest["lengths"]["num_samples"]
+        rows = sum(window.num_rows for window in self.result.windows)
+        total = self.index.snapshot.lengths.num_samples
         self.unless(rows == total, f"windows have {rows} samples, the lengths {total}")
         return super().verdict()
 
     def _derived(self) -> None:
         """What the manifest makes of the numbers."""
-        packs, bound = self._found["num_packs"], self.result["lower_bound"]
-        tokens = packs * self.options["capacity"]
-        wanted = {
+        packs, bound = self._found["num_packs"], self.result.lower_bound
+        tokens = packs * self.options.capacity
+        wanted: dict[str, Any] = {
             "gap": packs - bound,
             "gap_percent": 100 * (packs - bound) / max(bound, 1),
             "fill": self._found["num_tokens"] / tokens if tokens else 0,
             "dropped": dict(self._reasons),
-            "lost_percent": lost_percent(self.result),
+            "lost_percent": lost_percent(
+                self.result.num_tokens_lost, self.result.num_tokens_eligible
+            ),
         }
-        if not self.options["continues"] and self.options["on_long"] != "truncate":
+        if not self.options.continues and self.options.on_long != "truncate":
             wanted["num_tokens_lost"] = self._lost
-        if "epochs" in self.result:
-            wanted["epochs"] = self._epochs
+        if self.result.epochs is not None:
+            wanted["epochs"] = tuple(map(tuple, self._epochs))
         for name, value in wanted.items():
-            said = self.result.get(name)
-            self.unless(said == value, f"{name} is {value}, the manifest says {said}")
-        block, asked = self.result["schedule_block"], self.options["global_batch"]
+            stated = getattr(self.result, name)
+            self.unless(stated == value, f"{name} is {value}, the manifest says {stated}")
+        block, asked = self.result.schedule_block, self.options.global_batch
         self.unless(
-            asked is None or self.options["schedule"] == "random" or block == asked,
+            asked is None or self.options.schedule == "random" or block == asked,
             f"schedule_block is {block}, planned for was a global batch of {asked}",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packidx.format.plan import Options
 from packidx.plan.options.plan_options import OPTIONS
 
 # Options of which a plan takes one.
@@ -14,12 +15,13 @@ _RIVALS = (
 )
 
 
-def inherited(options: Mapping[str, Any]) -> dict[str, Any]:
+def inherited(options: Options) -> dict[str, Any]:
     """Fields of `PlanOptions` that make the plan of a manifest's `options` once more."""
     names = (name for name, said in OPTIONS.items() if said.is_stored and said.is_inherited)
-    values = {name: options[name] for name in names}
-    values["mix"] = tuple(f"{name}={weight}" for name, weight in options["weights"].items())
-    values["cost"] = ",".join(f"{name}={value}" for name, value in options["cost_model"].items())
+    values = {name: getattr(options, name) for name in names}
+    values["mix"] = tuple(f"{name}={weight}" for name, weight in options.weights.items())
+    weights = options.cost_model.to_json()
+    values["cost"] = ",".join(f"{name}={value}" for name, value in weights.items())
     return values
 
 

@@ -43,7 +43,7 @@ class _Whole(NamedTuple):
 def lineage(index: Index, state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """What a plan that goes on from `state` of `index` states in its options, oldest first."""
     own = {"snapshot_id": index.id} | {name: state[name] for name in _STATE}
-    return (*index.manifest["options"].get("continues", []), own)
+    return (*(state.to_json() for state in index.snapshot.options.continues), own)
 
 
 def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rules: Rules) -> Rules:
@@ -55,9 +55,9 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
         NotFoundInIndex: a snapshot of the lineage is gone.
         OptionError: the state is of an epoch that has not begun.
     """
-    consumed_packs(index.manifest, state)  # refuses a state of another snapshot
+    consumed_packs(index.snapshot, state)  # refuses a state of another snapshot
     _check_begun(index, state)
-    planned, found = index.manifest["lengths"]["fingerprint"], table.fingerprint()
+    planned, found = index.snapshot.lengths.fingerprint, table.fingerprint()
     if planned != found:
         raise MismatchError(
             f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned}, "
@@ -91,10 +91,10 @@ def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
     """
     if state["position"]:
         return
-    before = index.manifest["options"].get("continues") or ()
+    before = index.snapshot.options.continues
     instead = "plan without --continue"
     if before:
-        instead = f"--continue {index.path}@{before[-1]['snapshot_id'][:12]} by its own state"
+        instead = f"--continue {index.path}@{before[-1].snapshot_id[:12]} by its own state"
     raise OptionError(
         f"the state says that 0 packs of epoch {state['epoch']} of {index.path}@{index.id[:12]} are"
         f" trained, after which there is nothing to continue: give what sampler.state_at(step)"
@@ -108,7 +108,7 @@ def _left_out(index: Index) -> dict[str, Int64s]:
     A plan that continues another one has these among its own dropped ones, and so on.
     """
     found: dict[str, list[Int64s]] = {}
-    for number in range(len(index.manifest["result"]["windows"])):
+    for number in range(len(index.snapshot.result.windows)):
         dropped = index.window("dropped", number, ["sample_id", "reason"])
         reasons = pl.Series(pl.from_arrow(dropped["reason"]))
         ids = dropped["sample_id"].to_numpy()
@@ -123,13 +123,12 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[_Whole, Begun]:
     """The samples and copies that one snapshot's training had whole, in order, and what it left of
     others; read window by window."""
     done = np.zeros(index.num_packs, bool)
-    done[consumed_packs(index.manifest, state)] = True
-    variant = state["epoch"] % int(index.manifest["options"].get("epochs") or 1)
+    done[consumed_packs(index.snapshot, state)] = True
+    variant = state["epoch"] % index.snapshot.options.epochs
     wholes = [_Whole(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
     lefts = [Begun.none()]
-    for number, window in enumerate(index.manifest["result"]["windows"]):
-        first = window["first_pack"]
-        of_window = done[first : first + window["num_packs"]]
+    for number, window in enumerate(index.snapshot.result.windows):
+        of_window = done[window.first_pack : window.first_pack + window.num_packs]
         if not of_window.any():
             continue
         packs = index.window("packs", number, ["epoch", "num_samples"])

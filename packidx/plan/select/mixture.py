@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Uint64s
 from packidx.errors import FormatError, OptionError
+from packidx.format.lengths import LengthsManifest
 from packidx.hashing import below
 from packidx.plan.options.numbers import UNITS, number_text, read_number, rounded
 
@@ -171,25 +172,25 @@ def _check_repeats(source: str, weight: Fraction) -> None:
         )
 
 
-def sample_ratios(manifest: Mapping[str, Any] | None) -> dict[str, Fraction]:
-    """The sample_ratio of each source of a lengths manifest that states one.
+def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
+    """The sample_ratio of each source of a lengths manifest that has another one than 1.
 
     Raises:
         FormatError: one is no number from 0 on.
     """
     ratios = {}
-    for source in (manifest or {}).get("sources", []):
-        ratio = (source.get("layout") or {}).get("sample_ratio")
-        if ratio is None:
+    for source in () if manifest is None else manifest.sources:
+        if source.layout is None or source.layout.sample_ratio == 1:
             continue
+        ratio = source.layout.sample_ratio
         # str() first: 0.1 means 1/10, not the binary fraction next to it.
-        weight = read_number(str(ratio)) if type(ratio) in (int, float) else None
+        weight = read_number(str(ratio))
         if weight is None or not 0 <= weight <= MAX_REPEATS:
             raise FormatError(
-                f"sources of the lengths: {source.get('name')!r} has sample_ratio {ratio!r:.40}, "
+                f"sources of the lengths: {source.name!r} has sample_ratio {ratio!r}, "
                 f"which is no number from 0 to {MAX_REPEATS}"
             )
-        ratios[str(source["name"])] = weight
+        ratios[source.name] = weight
     return ratios
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from packidx.format import plan as format_plan
+from packidx.format.decode import decoded
+from packidx.format.index import IndexManifest, LengthsOf, Source
+from packidx.format.lengths import LengthsManifest
 from packidx.format.reasons import lost_percent
+from packidx.format.terms import Schedule
 from packidx.lengths.table import Lengths
 from packidx.plan.options.resolved import Margin, ResolvedOptions
 from packidx.plan.window import Variant, WindowPlan
@@ -53,8 +57,8 @@ class PlanTotals:
     dropped: Counter[str] = field(default_factory=Counter)
     strategies: Counter[str] = field(default_factory=Counter)
     proofs: dict[str, None] = field(default_factory=dict)
-    windows: list[dict[str, Any]] = field(default_factory=list)
-    epochs: list[list[list[int]]] = field(default_factory=list)
+    windows: list[format_plan.Window] = field(default_factory=list)
+    epochs: list[list[tuple[int, int]]] = field(default_factory=list)
     blocks: tuple[int, int] = (0, 1)
     seen: Counter[str | None] = field(default_factory=Counter)
     lost: Counter[str | None] = field(default_factory=Counter)
@@ -67,23 +71,22 @@ class PlanTotals:
         return cls(options, num_packs, num_pieces, epochs=[[] for _ in range(options.epochs)])
 
     @classmethod
-    def going_on(cls, options: ResolvedOptions, before: Mapping[str, Any]) -> PlanTotals:
-        """Of the windows of the snapshot whose manifest is `before`."""
-        result, sources = before["result"], before["sources"]
-        totals = cls.empty(options, int(result["num_packs"]), int(result.get("num_pieces", 0)))
-        totals.sums.update({name: int(result.get(name, 0)) for name in _SUMS})
-        totals.dropped.update(result.get("dropped", {}))
-        totals.strategies.update(result.get("strategies", {}))
-        totals.proofs |= dict.fromkeys(result.get("bound", "").split(", "))
-        totals.windows += [dict(window) for window in result.get("windows", [])]
-        epochs = result.get("epochs", [[[0, totals.num_packs]]])
-        totals.epochs = [[list(run) for run in runs] for runs in epochs]
-        for source in sources:
-            name, labels = source["name"], source.get("num_label_tokens")
-            totals.seen[name] = source["num_samples"]
-            totals.lost[name] = source["num_dropped"]
-            totals.labels[name] = labels or 0
-            totals.unlabelled[name] = int(labels is None)
+    def going_on(cls, options: ResolvedOptions, before: IndexManifest) -> PlanTotals:
+        """Of the windows of the snapshot `before`."""
+        result = before.result
+        totals = cls.empty(options, result.num_packs, result.num_pieces)
+        totals.sums.update({name: getattr(result, name) for name in _SUMS})
+        totals.dropped.update(result.dropped)
+        totals.strategies.update(result.strategies)
+        totals.proofs |= dict.fromkeys(result.bound.split(", "))
+        totals.windows += result.windows
+        epochs = (((0, result.num_packs),),) if result.epochs is None else result.epochs
+        totals.epochs = [list(runs) for runs in epochs]
+        for source in before.sources:
+            totals.seen[source.name] = source.num_samples
+            totals.lost[source.name] = source.num_dropped
+            totals.labels[source.name] = source.num_label_tokens or 0
+            totals.unlabelled[source.name] = int(source.num_label_tokens is None)
         return totals
 
     def take(self, other: PlanTotals) -> None:
@@ -103,7 +106,10 @@ class PlanTotals:
     def begin_window(self, plan: WindowPlan) -> None:
         """Take the rows of a window and what is dropped of them."""
         first, rows = plan.window.start, plan.window.stop - plan.window.start
-        self.windows.append({"first_row": first, "num_rows": rows, "first_pack": self.num_packs})
+        begun = format_plan.Window(
+            first_row=first, num_rows=rows, first_pack=self.num_packs, num_packs=0, digest=""
+        )
+        self.windows.append(begun)
         lengths = plan.dropped["length"].fill_null(0).to_numpy()
         self.sums["num_tokens_dropped"] += int(lengths.clip(0).sum())
         self.sums["num_tokens_eligible"] += plan.items.num_eligible
@@ -118,7 +124,7 @@ class PlanTotals:
     def add(self, epoch: int, plan: WindowPlan, variant: Variant) -> None:
         """Take the packs of one epoch."""
         size = len(variant.packs)
-        self.epochs[epoch].append([self.num_packs, size])  # each window keeps its own blocks
+        self.epochs[epoch].append((self.num_packs, size))  # each window keeps its own blocks
         self.num_packs += size
         self.num_pieces += len(variant.ordered)
         self.sums["num_tokens"] += int(variant.packs.sums["length"][0].sum())
@@ -134,56 +140,51 @@ class PlanTotals:
         """Take what holds for all epochs of a window."""
         self.blocks = blocks
         window = self.windows[-1]
-        window["num_packs"] = self.num_packs - window["first_pack"]
+        self.windows[-1] = replace(window, num_packs=self.num_packs - window.first_pack)
         self.sums["num_samples"] += plan.num_samples
         self.sums["num_tokens_cut"] += plan.items.tokens_cut
         self.strategies.update(plan.strategies)
 
-    def result(self, digests: list[str]) -> dict[str, Any]:
+    def result(self, digests: list[str]) -> format_plan.Result:
         """The manifest's `result`."""
-        for window, digest in zip(self.windows, digests, strict=True):
-            window["digest"] = digest
-        sums, bound = self.sums, self.sums["lower_bound"]
-        gap = self.num_packs - bound
-        result: dict[str, Any] = {
-            "num_packs": self.num_packs,
-            "num_packs_without_labels": sums["num_packs_without_labels"],
-            "num_samples": sums["num_samples"],
-            "num_pieces": self.num_pieces,
-            "num_tokens": sums["num_tokens"],
-            "num_tokens_cut": sums["num_tokens_cut"],
-            "num_dropped": sum(self.dropped.values()),
-            "num_tokens_dropped": sums["num_tokens_dropped"],
-            "num_tokens_eligible": sums["num_tokens_eligible"],
-            "num_tokens_lost": sums["num_tokens_lost"],
-            "dropped": dict(sorted(self.dropped.items())),
-            "fill": sums["num_tokens"] / (self.num_packs * self.options.capacity),
-            "strategies": dict(sorted(self.strategies.items())),
-            "lower_bound": bound,
-            "bound": ", ".join(self.proofs),
-            "gap": gap,
-            "gap_percent": 100 * gap / max(bound, 1),
-            "schedule": self.options.schedule,
-            "schedule_block": self.blocks[0],
-            "schedule_chunk": self.blocks[1],
-            "windows": self.windows,
-        }
-        result["lost_percent"] = lost_percent(result)
-        if len(self.windows) > 1 or self.options.epochs > 1:
-            result["epochs"] = self.epochs
-        return result
+        sums: dict[str, Any] = {name: self.sums[name] for name in _SUMS}
+        gap = self.num_packs - sums["lower_bound"]
+        windows = zip(self.windows, digests, strict=True)
+        has_epochs = len(self.windows) > 1 or self.options.epochs > 1
+        return format_plan.Result(
+            **sums,
+            num_packs=self.num_packs,
+            num_pieces=self.num_pieces,
+            num_dropped=sum(self.dropped.values()),
+            dropped=dict(sorted(self.dropped.items())),
+            fill=sums["num_tokens"] / (self.num_packs * self.options.capacity),
+            strategies=dict(sorted(self.strategies.items())),
+            bound=", ".join(self.proofs),
+            gap=gap,
+            gap_percent=100 * gap / max(sums["lower_bound"], 1),
+            schedule=cast(Schedule, self.options.schedule),
+            schedule_block=self.blocks[0],
+            schedule_chunk=self.blocks[1],
+            windows=tuple(replace(window, digest=digest) for window, digest in windows),
+            lost_percent=lost_percent(sums["num_tokens_lost"], sums["num_tokens_eligible"]),
+            epochs=tuple(map(tuple, self.epochs)) if has_epochs else None,
+        )
 
-    def sources(self, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def sources(self, lengths: LengthsManifest | None) -> tuple[Source, ...]:
         """The sources in the order of the lengths table, with what became of their samples."""
-        names = sorted(name for name in self.seen if name is not None)
-        sources = [dict(source) for source in known]
-        sources = sources or [{"name": name, "media_root": None} for name in names]
-        for source in sources:
-            name = source["name"]
-            source["num_samples"] = self.seen[name]
-            source["num_dropped"] = self.lost[name]
-            source["num_label_tokens"] = None if self.unlabelled[name] else self.labels[name]
-        return sources
+        if lengths is None:
+            names = sorted(name for name in self.seen if name is not None)
+            stated: list[dict[str, Any]] = [{"name": name, "media_root": None} for name in names]
+        else:
+            stated = [source.to_json() for source in lengths.sources]
+        return tuple(decoded(Source, source | self._of_source(source["name"])) for source in stated)
+
+    def _of_source(self, name: str) -> dict[str, int | None]:
+        return {
+            "num_samples": self.seen[name],
+            "num_dropped": self.lost[name],
+            "num_label_tokens": None if self.unlabelled[name] else self.labels[name],
+        }
 
 
 def _frequencies(table: pa.Table, name: str) -> dict[Any, int]:
@@ -204,21 +205,19 @@ def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
     return grouped.collect().rows()
 
 
-def lengths_entry(table: Lengths, margin: Margin | None) -> dict[str, Any]:
+def lengths_entry(table: Lengths, margin: Margin | None) -> LengthsOf:
     """What the snapshot says of its lengths."""
-    manifest = table.manifest or {}
-    lengths = {
-        "uri": table.uri,
-        "fingerprint": table.fingerprint(),
-        "digests": manifest.get("digests"),
-        "num_samples": table.num_samples,
-        "encoder": manifest.get("encoder"),
-        "methods": table.methods,
-    }
-    if table.is_pattern:
-        lengths["pattern"] = True
-    if "transform" in manifest:
-        lengths["transform"] = manifest["transform"]
+    manifest, calibration = table.manifest, None
     if margin is not None:
-        lengths["calibration"] = {"num_samples": margin.num_samples, "source": margin.source}
-    return lengths
+        calibration = {"num_samples": margin.num_samples, "source": margin.source}
+    return LengthsOf(
+        uri=table.uri,
+        fingerprint=table.fingerprint(),
+        digests=None if manifest is None else manifest.digests,
+        num_samples=table.num_samples,
+        encoder=table.encoder,
+        methods=table.methods,
+        pattern=table.is_pattern,
+        transform=None if manifest is None else manifest.transform,
+        calibration=calibration,
+    )

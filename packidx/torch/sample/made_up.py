@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.format.plan import Options
 from packidx.torch.sample.encoded import IGNORE, Encoded, normalise
 from packidx.torch.sample.padding import up_to
 
@@ -34,18 +35,16 @@ def encode_dummy(
     return sample
 
 
-def check_reserve(dummy: Encoded, options: Mapping[str, Any], capacity: int) -> None:
+def check_reserve(dummy: Encoded, options: Options, capacity: int) -> None:
     """Whether the plan `options` leave room for `dummy` in every pack.
 
     Raises:
         OptionError: they do not.
     """
-    align, pad_pack_to = options.get("align") or 1, options.get("pad_pack_to") or 1
-    reserved = options.get("reserve") or 0
-    needed = up_to(up_to(dummy.length, align), pad_pack_to)
-    if reserved < needed:
+    needed = up_to(up_to(dummy.length, options.align), options.pad_pack_to)
+    if options.reserve < needed:
         raise OptionError(
-            f"the dummy image takes {needed} tokens and the plan reserves {reserved} of each"
+            f"the dummy image takes {needed} tokens and the plan reserves {options.reserve} of each"
             f" pack's {capacity}: plan with --reserve {needed}"
         )
 

@@ -48,14 +48,14 @@ class SampleReader:
         self._policy, self._pad_token_id = policy, pad_token_id
         self._fetcher = Fetcher(index)
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
-        options = index.manifest["options"]
-        self._shift = bool(options.get("shift"))
-        self._cuts = options.get("on_long") in ("split", "truncate")
-        self._budget = options.get("planned_capacity", index.capacity)
+        options = index.snapshot.options
+        self._shift = options.shift
+        self._cuts = options.on_long in ("split", "truncate")
+        self._budget = options.planned_capacity
         # Pieces of split samples have the longest length but for the last; where training has had
         # some of a sample's tokens already, the rest may begin and end anywhere.
-        self._ends_shown = options.get("on_long") == "split" and not options.get("continues")
-        self._longest = self._budget // (options.get("align") or 1) * (options.get("align") or 1)
+        self._ends_shown = options.on_long == "split" and not options.continues
+        self._longest = self._budget // options.align * options.align
         self._holes = Holes(index, encode, self._read_again, pad_token_id)
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import FormatError, OptionError
+from packidx.format.decode import Unfit, decoded
+from packidx.format.lengths import Source
 from packidx.hashing import below, hash_ints
 from packidx.lengths.survey import SourceTotals
 from packidx.plan.options.numbers import UNITS, number_text, read_number
@@ -136,17 +139,25 @@ def test_units_and_sums_are_checked() -> None:
 
 
 def test_sample_ratios_come_from_the_lengths() -> None:
-    sources: list[dict[str, Any]] = [
-        {"name": "a", "layout": {"sample_ratio": 0.1}},
-        {"name": "b", "layout": {"tags": {}}},
-        {"name": "c"},
-        {"name": "d", "layout": {"sample_ratio": 2}},
-    ]
-    assert sample_ratios({"sources": sources}) == {"a": Fraction(1, 10), "d": 2}
+    ratios = with_layouts(a={"sample_ratio": 0.1}, b={"tags": {}}, c=None, d={"sample_ratio": 2})
+    assert sample_ratios(ratios) == {"a": Fraction(1, 10), "d": 2}
     assert sample_ratios(None) == {}
-    for bad in (-1, float("nan"), "2", True, 1e9):
-        with pytest.raises(FormatError, match="'a' has sample_ratio"):
-            sample_ratios({"sources": [{"name": "a", "layout": {"sample_ratio": bad}}]})
+    with pytest.raises(FormatError, match="'a' has sample_ratio"):
+        sample_ratios(with_layouts(a={"sample_ratio": 1e9}))
+    for bad in (-1, float("nan"), "2", True):
+        with pytest.raises(Unfit, match="sample_ratio"):
+            with_layouts(a={"sample_ratio": bad})
+
+
+def with_layouts(**layouts: dict[str, Any] | None) -> Any:
+    """What a lengths manifest says of sources with these layouts."""
+    counts = {"num_samples": 1, "num_rejected": 0, "num_tokens": 1}
+    sources = [
+        {"name": name, "media_root": None, **counts}
+        | ({} if layout is None else {"layout": layout})
+        for name, layout in layouts.items()
+    ]
+    return SimpleNamespace(sources=[decoded(Source, source) for source in sources])
 
 
 @given(NUMBERS, st.lists(st.integers(0, (1 << 64) - 1), max_size=20))

@@ -1,0 +1,68 @@
+"""Manifests that were written before are read and written again byte for byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from manifests import sign
+
+from packidx.format.index import IndexManifest
+from packidx.format.json_object import JsonObject
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import Manifest, load, sealed
+from packidx.io.files import write_json
+
+FOLDER = Path(__file__).with_name("manifest_goldens")
+GOLDENS = sorted(FOLDER.glob("*.json"))
+KINDS: dict[str, type[Manifest]] = {"lengths": LengthsManifest, "index": IndexManifest}
+
+
+def kind_of(golden: Path) -> type[Manifest]:
+    return KINDS[golden.name.partition("-")[0]]
+
+
+def parts(value: Any) -> Iterator[JsonObject]:
+    """Every object that a manifest holds, itself included."""
+    if isinstance(value, JsonObject):
+        yield value
+        for name in value.names:
+            yield from parts(getattr(value, name, None))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from parts(item)
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.stem)
+def test_what_was_read_is_written_as_it_was(golden: Path, tmp_path: Path) -> None:
+    manifest = load(golden, kind_of(golden), "stop")
+    assert not any(part.more for part in parts(manifest)), "a member of ours that nobody knows"
+    for name, stated in (("read", manifest), ("sealed", sealed(manifest))):
+        write_json(tmp_path / name, stated.to_json())
+        assert (tmp_path / name).read_bytes() == golden.read_bytes()
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.stem)
+def test_order_and_members_of_other_writers_stay(golden: Path, tmp_path: Path) -> None:
+    """Members with their defaults, in another order, unknown ones, ints that stand for floats."""
+    stated = json.loads(golden.read_bytes())
+    for shard in stated["shards"]:
+        shard["container"] = shard.get("container", "jsonl")
+    for part in (stated, *stated["sources"], *stated["files"], *stated["shards"]):
+        part["of_tomorrow"] = {"b": [1], "a": None}
+    stated["software"] = {}
+    if "result" in stated:
+        stated["result"]["fill"], stated["lengths"]["pattern"] = 1, False
+    stated = {name: stated[name] for name in sorted(stated, reverse=True)}
+    write_json(tmp_path / "other.json", sign(stated))
+    manifest = load(tmp_path / "other.json", kind_of(golden), "stop")
+    write_json(tmp_path / "again.json", manifest.to_json())
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "other.json").read_bytes()
+
+
+def test_there_is_a_golden_of_every_kind() -> None:
+    assert {kind_of(golden) for golden in GOLDENS} == set(KINDS.values())
+    assert len(GOLDENS) >= 9
