@@ -150,11 +150,12 @@ _PLAIN: dict[Any, Decoder] = {int: _integer, float: _number, str: _text, bool: _
 
 
 def _checked(base: Decoder, checks: tuple[Any, ...]) -> Decoder:
+    faults = [check.fault for check in checks]
+
     def decode(value: Any) -> Any:
         made = base(value)
-        for check in checks:
-            fault = check.fault(made)
-            if fault is not None:
+        for fault_of in faults:
+            if (fault := fault_of(made)) is not None:
                 raise unfit(value, fault)
         return made
 
@@ -220,6 +221,7 @@ def _object(kind: type[JsonObject]) -> Decoder:
         for member in members_of(kind)
     ]
     names = {name for name, *_ in known}
+    has_check = kind.check is not JsonObject.check
 
     def decode(value: Any) -> Any:
         if type(value) is not dict:
@@ -238,8 +240,9 @@ def _object(kind: type[JsonObject]) -> Decoder:
             if kind.CLOSED:
                 raise Unfit("has ", f" with the unknown member {next(iter(more))!r:.40}")
             members["more"] = more
-        made = kind(**members, names=tuple(value))
-        made.check()
+        made = kind(names=tuple(value), **members)
+        if has_check:
+            made.check()
         return made
 
     return decode

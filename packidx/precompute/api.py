@@ -21,7 +21,6 @@ from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder, replacing
 from packidx.precompute import output as place
-from packidx.precompute.output import manifest_head, shard_heads
 from packidx.precompute.parquet import count_columns, write_parquet
 from packidx.precompute.slices import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
@@ -132,7 +131,7 @@ def precompute(
             tallies = _write(job, names, form, built, counting, progress)
             check_shards(job)
             _refuse_nothing(tallies)
-            manifest = place.manifest_of(manifest_head(job, form), shard_heads(job, names), tallies)
+            manifest = place.manifest_of(job, form, names, tallies).to_json()
             files.write_json(os.path.join(built.table, place.KIND.manifest), manifest)
             for inner, _, _ in os.walk(built.table):
                 files.fsync_path(inner)

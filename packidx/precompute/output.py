@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.estimate.job import EstimateJob
+from packidx.format.decode import decoded
+from packidx.format.manifest import Layout
+from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
 from packidx.io import urls
 from packidx.io.own_files import Kind, check_free, is_within
 from packidx.precompute.slices import Tally
@@ -21,7 +23,6 @@ KIND = Kind(
     format="packidx-precomputed",
     names=lambda stated: [os.path.normpath(shard["name"]) for shard in stated["shards"]],
 )
-VERSION = 1
 
 
 def check_output(output: str, shards: Sequence[Shard], sources: Sequence[str]) -> None:
@@ -97,59 +98,43 @@ def _clash(one: str, other: str, name: str) -> SourceError:
 
 
 def manifest_of(
-    head: dict[str, Any], shards: Sequence[dict[str, Any]], tallies: Sequence[Tally]
-) -> dict[str, Any]:
+    job: EstimateJob, form: str, names: Sequence[str], tallies: Sequence[Tally]
+) -> PrecomputedManifest:
     """The manifest (FORMAT.md) of a finished data set.
 
     Args:
-        head: what made it.
-        shards: what is known of each shard.
-        tallies: the sums over each.
+        job: what was counted.
+        form: of what is written about media.
+        names: of the shards in the output.
+        tallies: the sums over each shard.
     """
-    entries = [
-        {
-            **shard,
-            "num_samples": tally.num_samples,
-            "num_rejected": tally.num_rejected,
-            "rejected": dict(sorted(tally.rejected.items())),
-        }
-        for shard, tally in zip(shards, tallies, strict=True)
-    ]
-    return {
-        "format": KIND.format,
-        "version": VERSION,
-        **head,
-        "num_samples": sum(tally.num_samples for tally in tallies),
-        "num_rejected": sum(tally.num_rejected for tally in tallies),
-        "shards": entries,
-    }
-
-
-def manifest_head(job: EstimateJob, form: str) -> dict[str, Any]:
-    """What the manifest says of the job that made the data set."""
-    return {
-        "encoder": job.encoder and job.encoder.to_json(),
-        "text_engine": job.backend,
-        "options": {
+    layouts = [shard.layout.to_json() for shard in job.shards]
+    return PrecomputedManifest(
+        encoder=job.encoder,
+        text_engine=job.backend,
+        options={
             "meta": form,
             "media_root": job.media_root,
             "remote_media": list(job.remote_media),
         },
-        "software": software(),
-    }
-
-
-def shard_heads(job: EstimateJob, names: Sequence[str]) -> list[dict[str, Any]]:
-    """What the manifest says of each shard before it is counted."""
-    return [
-        {
-            "name": name,
-            "uri": shard.uri,
-            "source": shard.source,
-            "container": shard.container,
-            "bytes": scan.nbytes,
-            "fingerprint": scan.sha256,
-            **({"layout": layout} if (layout := shard.layout.to_json()) else {}),
-        }
-        for shard, scan, name in zip(job.shards, job.scans, names, strict=True)
-    ]
+        software=software(),
+        num_samples=sum(tally.num_samples for tally in tallies),
+        num_rejected=sum(tally.num_rejected for tally in tallies),
+        shards=tuple(
+            PrecomputedShard(
+                name=name,
+                uri=shard.uri,
+                source=shard.source,
+                container=shard.container,
+                bytes=shard.bytes,
+                fingerprint=shard.fingerprint,
+                layout=decoded(Layout, layout) if layout else None,
+                num_samples=tally.num_samples,
+                num_rejected=tally.num_rejected,
+                rejected=dict(sorted(tally.rejected.items())),
+            )
+            for name, shard, layout, tally in zip(
+                names, job.stated_shards, layouts, tallies, strict=True
+            )
+        ),
+    )

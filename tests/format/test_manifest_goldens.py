@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from manifests import sign
 
+from packidx.format.decode import decoded
 from packidx.format.index import IndexManifest
 from packidx.format.json_object import JsonObject
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Manifest, load, sealed
+from packidx.format.outputs import EnergonManifest, PrecomputedManifest, WdsManifest
 from packidx.io.files import write_json
 
 FOLDER = Path(__file__).with_name("manifest_goldens")
-GOLDENS = sorted(FOLDER.glob("*.json"))
+GOLDENS = sorted(FOLDER.glob("*-*.json"))
+OUTPUTS = {"energon": EnergonManifest, "precomputed": PrecomputedManifest, "wds": WdsManifest}
 KINDS: dict[str, type[Manifest]] = {"lengths": LengthsManifest, "index": IndexManifest}
 
 
@@ -43,6 +46,15 @@ def test_what_was_read_is_written_as_it_was(golden: Path, tmp_path: Path) -> Non
     for name, stated in (("read", manifest), ("sealed", sealed(manifest))):
         write_json(tmp_path / name, stated.to_json())
         assert (tmp_path / name).read_bytes() == golden.read_bytes()
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_what_outputs_say_is_written_as_it_was(name: str, tmp_path: Path) -> None:
+    golden = FOLDER / f"{name}.json"
+    manifest = decoded(OUTPUTS[name], json.loads(golden.read_bytes()))
+    assert not any(part.more for part in parts(manifest)), "a member of ours that nobody knows"
+    write_json(tmp_path / "read", manifest.to_json())
+    assert (tmp_path / "read").read_bytes() == golden.read_bytes()
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.stem)

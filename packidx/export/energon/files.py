@@ -6,12 +6,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import yaml
 
 from packidx.export.energon.parts import PackRange, PartWriter
+from packidx.format.outputs import EnergonManifest, ExportedFile
 from packidx.index import Index
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder
@@ -36,31 +36,28 @@ def finish(
     index: Index,
     aux: Mapping[str, str],
     num_media: int,
-) -> dict[str, Any]:
+) -> EnergonManifest:
     """Put the parts together, describe them, and force all to disk."""
     output.keep(())  # a killed run may have left half a file
     described = _join(output.table, writer, parts)
     _write(output.table, YAML, _metadataset(aux))
-    lengths = index.snapshot.lengths
-    manifest = {
-        "format": KIND.format,
-        "version": VERSION,
-        "snapshot_id": index.id,
-        "capacity": index.capacity,
-        "num_packs": index.num_packs,
-        "num_samples": index.snapshot.result.num_pieces,
-        "num_media": num_media,
-        "encoder": lengths.encoder and lengths.encoder.to_json(),
-        "transform": lengths.transform and lengths.transform.to_json(),
-        "sources": dict(aux),
-        "files": described,
-    }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
+    manifest = EnergonManifest(
+        snapshot_id=index.id,
+        capacity=index.capacity,
+        num_packs=index.num_packs,
+        num_samples=index.snapshot.result.num_pieces,
+        num_media=num_media,
+        encoder=index.snapshot.lengths.encoder,
+        transform=index.snapshot.lengths.transform,
+        sources=dict(aux),
+        files=described,
+    )
+    text = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False, sort_keys=True)
     _write(output.table, KIND.manifest, text.encode() + b"\n")
     return manifest
 
 
-def _join(folder: str, writer: PartWriter, parts: list[PackRange]) -> list[dict[str, Any]]:
+def _join(folder: str, writer: PartWriter, parts: list[PackRange]) -> tuple[ExportedFile, ...]:
     """`packs.jsonl` and its index of the parts' lines."""
     at, hashers, sizes = 0, [hashlib.sha256(), hashlib.sha256()], [0, 0]
     with (
@@ -83,10 +80,10 @@ def _join(folder: str, writer: PartWriter, parts: list[PackRange]) -> list[dict[
         for file in (lines, starts):
             file.flush()
             os.fsync(file.fileno())
-    return [
-        {"path": name, "bytes": size, "sha256": hasher.hexdigest()}
+    return tuple(
+        ExportedFile(path=name, bytes=size, sha256=hasher.hexdigest())
         for name, size, hasher in zip((PACKS, IDX), sizes, hashers, strict=True)
-    ]
+    )
 
 
 def _metadataset(aux: Mapping[str, str]) -> bytes:

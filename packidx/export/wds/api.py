@@ -10,7 +10,7 @@ import functools
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from packidx.export.outputs import check_output, check_shards
 from packidx.export.wds import nv_meta
 from packidx.export.wds.pack import PackMembers, pack_members
 from packidx.export.wds.shards import ShardWriter, WrittenTar, entries_of
+from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index, open_index
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder, replacing
@@ -119,16 +120,15 @@ def export_wds(
         taken_over = len(writer.finished)
         with readers:
             _write_packs(opened, writer, readers, progress)
-        manifest = _finish(built, writer.finished, head)
-    totals = {name: manifest[name] for name in _TOTALS}
+        manifest = _finish(built, writer.finished, opened, options)
     return WdsSummary(
         path=output,
         snapshot_id=opened.id,
-        num_shards=len(manifest["shards"]),
-        num_bytes=sum(shard["bytes"] for shard in manifest["shards"]),
+        num_shards=len(manifest.shards),
+        num_bytes=sum(tar.bytes for tar in manifest.shards),
         num_shards_taken_over=taken_over,
         seconds=time.monotonic() - begun,
-        **totals,
+        **{name: getattr(manifest, name) for name in _TOTALS},
     )
 
 
@@ -168,22 +168,28 @@ def _read(number: int, reader: tuple[Index, Fetcher]) -> PackMembers:
     return pack_members(index.pack(number), fetcher, key)
 
 
-def _finish(output: OutputFolder, tars: list[WrittenTar], head: dict[str, Any]) -> dict[str, Any]:
+def _finish(
+    output: OutputFolder, tars: list[WrittenTar], index: Index, options: dict[str, int]
+) -> WdsManifest:
     """Write what stands beside the tars: for Energon, and for whoever comes after."""
     entries = (entries_of(output, tar) for tar in tars)
     nv_meta.write_nv_meta(output.table, tars, entries, output.identity)
-    totals = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
-    shards = [_entry(tar) for tar in tars]
-    manifest = {**head, **totals, "shards": shards, "software": software()}
-    files.write_json(os.path.join(output.table, KIND.manifest), manifest)
+    totals: dict[str, Any] = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
+    shards = tuple(
+        ExportedTar(
+            path=tar.path,
+            bytes=tar.nbytes,
+            sha256=tar.sha256,
+            first_pack=tar.first_pack,
+            num_packs=tar.num_packs,
+        )
+        for tar in tars
+    )
+    manifest = WdsManifest(
+        snapshot_id=index.id, options=options, **totals, shards=shards, software=software()
+    )
+    files.write_json(os.path.join(output.table, KIND.manifest), manifest.to_json())
     return manifest
-
-
-def _entry(tar: WrittenTar) -> dict[str, Any]:
-    stated = asdict(tar)
-    names = {"path": "path", "nbytes": "bytes", "sha256": "sha256", "first_pack": "first_pack"}
-    names |= {"num_packs": "num_packs"}
-    return {new: stated[old] for old, new in names.items()}
 
 
 def _size(value: str | int) -> int:

@@ -1,0 +1,90 @@
+"""The manifests, called ``.packidx.json``, of precomputed data sets and of exports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from packidx.format.json_object import JsonObject, written
+from packidx.format.manifest import Encoder, Layout, Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecomputedShard(JsonObject):
+    """A file of the data set, and the one that it was made of."""
+
+    name: str
+    uri: str
+    source: str
+    container: str
+    bytes: int
+    fingerprint: str
+    layout: Layout | None = None
+    num_samples: int
+    num_rejected: int
+    rejected: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecomputedManifest(JsonObject):
+    """Of a data set with its counts in it."""
+
+    format: str = written("packidx-precomputed")
+    version: int = written(1)
+    encoder: Encoder | None
+    text_engine: Mapping[str, Any] | None
+    options: Mapping[str, Any]
+    software: Mapping[str, str]
+    num_samples: int
+    num_rejected: int
+    shards: tuple[PrecomputedShard, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFile(JsonObject):
+    """A file of an export."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergonManifest(JsonObject):
+    """Of packs as text for Megatron-Energon."""
+
+    format: str = written("packidx-energon")
+    version: int = written(1)
+    snapshot_id: str
+    capacity: int
+    num_packs: int
+    num_samples: int
+    num_media: int
+    encoder: Encoder | None
+    transform: Transform | None
+    sources: Mapping[str, str]
+    files: tuple[ExportedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedTar(ExportedFile):
+    """A tar of packs."""
+
+    first_pack: int
+    num_packs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WdsManifest(JsonObject):
+    """Of packs as WebDataset tars."""
+
+    format: str = written("packidx-wds")
+    version: int = written(1)
+    snapshot_id: str
+    options: Mapping[str, int]
+    num_packs: int
+    num_samples: int
+    num_tokens: int
+    num_media: int
+    num_kept: int
+    shards: tuple[ExportedTar, ...]
+    software: Mapping[str, str] = field(default_factory=dict)
