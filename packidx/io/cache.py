@@ -64,10 +64,10 @@ def remembered_stat(url: str) -> storage.Stat:
     Raises:
         OSError: there is no such file.
     """
-    found = _stats.get(url)
-    if found is None:
-        found = _stats[url] = storage.stat(url)
-    return found
+    known = _stats.get(url)
+    if known is None:
+        known = _stats[url] = storage.stat(url)
+    return known
 
 
 def remember_stats(urls: Iterable[str]) -> None:
@@ -199,13 +199,13 @@ def _make_room(home: str) -> None:
         if entry.name.endswith(".lock"):
             continue
         with contextlib.suppress(FileNotFoundError):
-            found = entry.stat()
+            status = entry.stat()
             if begun := _BEGUN.fullmatch(entry.name):
                 gone = may_be_dead(entry.path, begun[1]) and _removed(entry.path)
-                excess += 0 if gone else found.st_size
+                excess += 0 if gone else status.st_size
             elif not entry.name.startswith("."):
-                excess += found.st_size
-                copies.append((found.st_atime_ns, found.st_size, entry.path))
+                excess += status.st_size
+                copies.append((status.st_atime_ns, status.st_size, entry.path))
     for _, size, path in sorted(copies):
         if excess <= 0:
             return

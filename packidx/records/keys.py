@@ -34,13 +34,13 @@ def key_of(record: Mapping[str, Any], kind: str) -> str | None:
     return None if named is None else str(named)
 
 
-def check_key(path: str, sample: Sample, found: str | None) -> None:
+def check_key(path: str, sample: Sample, actual: str | None) -> None:
     """
     Raises:
-        ChangedSource: the record is called `found`, which is not what the plan calls it.
+        ChangedSource: the record is called `actual`, which is not what the plan calls it.
     """
-    if found is not None and sample.key is not None and found != sample.key:
+    if actual is not None and sample.key is not None and actual != sample.key:
         raise ChangedSource(
-            f"shard {path} has the record {found!r} where {sample.key!r} was counted: it was"
+            f"shard {path} has the record {actual!r} where {sample.key!r} was counted: it was"
             " written anew since, so restore it, or estimate and plan again"
         )

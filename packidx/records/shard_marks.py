@@ -51,13 +51,13 @@ def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
         SourceError: it was written to, replaced or removed.
     """
     try:
-        found = storage.stat(path)  # not a remembered one
+        now = storage.stat(path)  # not a remembered one
     except OSError as error:
         raise unreadable(path, error) from error
     before = marks["version"] if urls.is_url(path) else str(marks["mtime"])
-    if (found.nbytes, found.version) != (nbytes, before):
-        what = f"{nbytes} bytes before and {found.nbytes} now"
-        if found.nbytes == nbytes:
+    if (now.nbytes, now.version) != (nbytes, before):
+        what = f"{nbytes} bytes before and {now.nbytes} now"
+        if now.nbytes == nbytes:
             what = "it was written to"
         raise SourceError(f"{path} changed while it was counted ({what}); start again")
 

@@ -26,10 +26,10 @@ def load_named(spec: str, option: str) -> Any:
     Raises:
         OptionError: no such module or attribute, or importing or calling it failed.
     """
-    found = _SPEC.fullmatch(spec)
-    if found is None:
+    parts = _SPEC.fullmatch(spec)
+    if parts is None:
         raise OptionError(f"{option} {spec}: write module:NAME, or module:NAME() for a factory")
-    module, path, called = found.groups()
+    module, path, called = parts.groups()
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -63,10 +63,10 @@ def fingerprint_of(value: Any) -> str | None:
     Raises:
         OptionError: it is no text.
     """
-    found = getattr(value, "fingerprint", None)
-    found = found() if callable(found) else found
-    if found is not None and not isinstance(found, str):
+    stated = getattr(value, "fingerprint", None)
+    stated = stated() if callable(stated) else stated
+    if stated is not None and not isinstance(stated, str):
         raise OptionError(
-            f"the fingerprint of {name_of(value)} is {type(found).__name__}: let it be text"
+            f"the fingerprint of {name_of(value)} is {type(stated).__name__}: let it be text"
         )
-    return found
+    return stated

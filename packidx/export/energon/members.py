@@ -50,7 +50,7 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
     block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
     stream = SkippingStream(ReadAhead(path, offset + nbytes, block, block), offset)
     try:
-        found = list(samples_of(members(stream, content=is_record, whole=False)))
+        found = list(samples_of(members(stream, content=is_record, is_archive=False)))
     except BrokenFile as error:
         raise _changed(path, str(error)) from None
     if len(found) != 1 or "json" not in found[0].extensions:

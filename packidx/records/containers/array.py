@@ -157,7 +157,7 @@ class _Splitter:
         lengths = np.diff(first, append=len(escapes))
         escaped = (escapes[first] + lengths)[lengths % 2 == 1]
         self._escaped = bool(len(escaped)) and int(escaped[-1]) == length
-        found = np.searchsorted(escaped, at)
-        hit = escaped[np.minimum(found, len(escaped) - 1)] == at if len(escaped) else at < 0
+        nearest = np.searchsorted(escaped, at)
+        hit = escaped[np.minimum(nearest, len(escaped) - 1)] == at if len(escaped) else at < 0
         keep = ~hit & (kind != _ESCAPE)
         return at[keep], kind[keep]

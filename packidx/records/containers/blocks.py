@@ -102,10 +102,10 @@ def file_version(path: str) -> tuple[int, str]:
         SourceError: the file is not there.
     """
     try:
-        found = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
+        status = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
     except OSError as error:
         raise unreadable(path, error) from error
-    return found.nbytes, found.version
+    return status.nbytes, status.version
 
 
 def read_bytes(path: str, offset: int, nbytes: int) -> bytes:

@@ -58,14 +58,14 @@ class Gathered:
         if self.nbytes <= self._limit:
             self._pieces.append(piece)
             return
-        for one in (*self._pieces, piece):
-            self._head = self._head or one.strip(self._blank)[:64]
+        for held in (*self._pieces, piece):
+            self._head = self._head or held.strip(self._blank)[:64]
         self._pieces.clear()
 
     def take(self) -> bytes:
         """All of it, or a `TooLarge`, which is empty where it is blank; the next one begins."""
-        whole = b"".join(self._pieces)
+        record = b"".join(self._pieces)
         if self._head is not None:
-            whole = TooLarge(self._head, self.nbytes, self._limit)
+            record = TooLarge(self._head, self.nbytes, self._limit)
         self._pieces, self._head, self.nbytes = [], None, 0
-        return whole
+        return record

@@ -96,9 +96,9 @@ def kind_of(path: str) -> str | None:
         if name.endswith(f".{kind}"):
             return kind
     stem, codec = name, ""
-    for one in _CODECS:
-        if name.endswith(f".{one}"):
-            stem, codec = name.removesuffix(f".{one}"), f".{one}"
+    for ending in (f".{codec}" for codec in _CODECS):
+        if name.endswith(ending):
+            stem, codec = name.removesuffix(ending), ending
     text = _ENDINGS.get(stem.rpartition(".")[2]) if "." in stem else None
     if text == "json":
         text = _array_or_lines(path, codec[1:])

@@ -55,13 +55,13 @@ def _files(record: dict[str, Any], stated: Any) -> list[Any]:
 
 
 def _media(record: dict[str, Any], files: list[Any], stated: Any) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     for file in files:
         kind = _kind(file, stated)
         if (own := media_entries(record, kind)[0]) is not None:
             raise BadRecord("bad_media", f"the record has {own!r} beside the files of its texts")
-        found.setdefault(LIST_KEYS[kind][0], []).append(file)
-    return found
+        lists.setdefault(LIST_KEYS[kind][0], []).append(file)
+    return lists
 
 
 def _messages(texts: Any) -> list[dict[str, str]]:
@@ -87,8 +87,8 @@ def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
     if not isinstance(value, list) or depth == 8:
         yield value
         return
-    for one in value:
-        yield from _flat(one, depth + 1)
+    for item in value:
+        yield from _flat(item, depth + 1)
 
 
 def _kind(file: Any, stated: Any) -> str:

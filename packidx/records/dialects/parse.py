@@ -205,7 +205,7 @@ def _parts(content: Any, number: int, lists: _MediaLists) -> Parts:
     if isinstance(content, str):
         return _split(content, lists)
     if isinstance(content, list | tuple):
-        return tuple(one for part in content for one in _part(part, number, lists))
+        return tuple(piece for part in content for piece in _part(part, number, lists))
     if content is not None:
         raise BadRecord("bad_turn", f"the content of turn {number} is {named(content)}")
     return ()
@@ -236,7 +236,7 @@ def _split(text: str, lists: _MediaLists) -> Parts:
     if "<image>" not in text and "<video>" not in text:
         return (text,) if text else ()
     pieces = enumerate(_PLACEHOLDER.split(text))
-    return tuple(lists.next(one) if number % 2 else one for number, one in pieces if one)
+    return tuple(lists.next(piece) if number % 2 else piece for number, piece in pieces if piece)
 
 
 def _text_tokens(record: Mapping[str, Any]) -> int | None:

@@ -60,8 +60,8 @@ def _history(history: Any) -> list[Any]:
         return []
     pairs: list[Any] = list(history) if isinstance(history, list | tuple) else [None]
     for pair in pairs:
-        whole = isinstance(pair, list | tuple) and len(pair) == 2
-        if not whole or not all(isinstance(text, str) for text in pair):
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not is_pair or not all(isinstance(text, str) for text in pair):
             raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
     return pairs
 

@@ -60,5 +60,5 @@ def _checked(value: Any, name: str, low: int) -> list[int]:
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         raise BadRecord(reason, f"{name!r} holds {array[at]} at {at}, which is no token")
-    found: list[int] = array.tolist()
-    return found
+    tokens: list[int] = array.tolist()
+    return tokens

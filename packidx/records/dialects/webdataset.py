@@ -106,22 +106,22 @@ def _finder(sample: Members) -> Find:
     extensions = {name[len(sample.key) + 1 :].lower(): name for name in sample.files}
 
     def find(name: str) -> bytes | Extent | None:
-        found = sample.files.get(name)
-        if found is None and (full := extensions.get(name.lower())) is not None:
-            found = sample.files[full]
-        return found
+        content = sample.files.get(name)
+        if content is None and (full := extensions.get(name.lower())) is not None:
+            content = sample.files[full]
+        return content
 
     return find
 
 
 def _located(entry: Any, find: Find, depth: int = 0) -> Any:
     if isinstance(entry, str):
-        found = find(entry)
-        return entry if found is None else found
+        content = find(entry)
+        return entry if content is None else content
     if depth == _MAX_DEPTH:
         return entry
     if isinstance(entry, list):
-        return [_located(one, find, depth + 1) for one in entry]
+        return [_located(member, find, depth + 1) for member in entry]
     if isinstance(entry, dict):
         return {k: _located(v, find, depth + 1) if k in _PLACES else v for k, v in entry.items()}
     return entry

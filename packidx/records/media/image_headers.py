@@ -56,16 +56,16 @@ def webp_size(file: IO[bytes], nbytes: int) -> tuple[int, int] | None:
     if int.from_bytes(head[4:8], "little") + 8 != nbytes:
         return None
     if head[12:16] == b"VP8 " and is_one_chunk:
-        found = _vp8_size(head[20:], size)
+        sides = _vp8_size(head[20:], size)
     elif head[12:16] == b"VP8L" and is_one_chunk:
-        found = _vp8l_size(head[20:])
+        sides = _vp8l_size(head[20:])
     elif head[12:16] == b"VP8X" and not head[20] & _WEBP_ODD:
-        found = 1 + int.from_bytes(head[27:30], "little"), 1 + int.from_bytes(head[24:27], "little")
+        sides = 1 + int.from_bytes(head[27:30], "little"), 1 + int.from_bytes(head[24:27], "little")
     else:
         return None
-    if found is None or not 0 < found[0] * found[1] <= _WEBP_PIXELS:
+    if sides is None or not 0 < sides[0] * sides[1] <= _WEBP_PIXELS:
         return None
-    return found
+    return sides
 
 
 def _vp8_size(frame: bytes, size: int) -> tuple[int, int] | None:

@@ -168,9 +168,9 @@ def _stored_size(image: Image.Image) -> tuple[int, int]:
 def _load_if_cut(image: Image.Image, file: IO[bytes], nbytes: int) -> None:
     """Decode an image whose end looks cut off, or whose orientation may stand after its pixels."""
     at = file.tell()
-    whole = is_whole(image, file, nbytes)
+    ends_well = is_whole(image, file, nbytes)
     file.seek(at)
-    if whole:
+    if ends_well:
         return
     if image.format == "TIFF":  # decoding would turn it upright, which `_stored_size` knows not of
         image = Image.open(file, formats=("TIFF",))

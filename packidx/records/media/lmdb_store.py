@@ -50,8 +50,8 @@ def split_reference(ref: str) -> tuple[str, str] | None:
     """(path, key) of a reference into a database; None for any other reference."""
     if SEPARATOR not in ref:
         return None
-    found = _REFERENCE.fullmatch(ref)
-    return None if found is None else (found[1], found[2])
+    parts = _REFERENCE.fullmatch(ref)
+    return None if parts is None else (parts[1], parts[2])
 
 
 def data_file(path: str) -> str:

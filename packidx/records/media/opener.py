@@ -204,10 +204,12 @@ class MediaOpener:
 
     def image(self, ref: Any) -> Image.Image:
         located = self.located_at(ref)
-        found = self._fetched.get(located) if isinstance(located, str) else None
-        if isinstance(found, BadRecord):
-            raise BadRecord(found.reason, found.detail)
-        return open_image(located) if found is None else open_image(found, repr(shortened(located)))
+        content = self._fetched.get(located) if isinstance(located, str) else None
+        if isinstance(content, BadRecord):
+            raise BadRecord(content.reason, content.detail)
+        if content is None:
+            return open_image(located)
+        return open_image(content, repr(shortened(located)))
 
     def video(self, ref: Any) -> Any:
         """A `Video`, which decodes when it is asked to; an opened one as it is."""
@@ -267,8 +269,8 @@ class _Looker(MediaOpener):
 
 def _check_exists(ref: Any, root: MediaRoot) -> None:
     if isinstance(ref, str):
-        found = resolve(ref, root)
-        path = found.path if isinstance(found, InRoot) else found
+        location = resolve(ref, root)
+        path = location.path if isinstance(location, InRoot) else location
         if isinstance(path, str) and not _exists(path):
             raise BadRecord("missing_media", f"{shortened(ref)!r} does not exist")
 

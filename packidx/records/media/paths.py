@@ -196,10 +196,10 @@ def check_folder(path: str | os.PathLike[str] | None) -> str | None:
         return None
     folder = os.fspath(path)
     try:
-        found = storage.is_folder(urls.local_path(folder))
+        is_folder = storage.is_folder(urls.local_path(folder))
     except OSError as error:
         raise unreadable(folder, error) from error
-    if not found:
+    if not is_folder:
         raise SourceError(f"the media root {folder} is not a folder: check the path")
     return urls.local_path(folder)
 
@@ -211,7 +211,7 @@ def check_remote(places: Sequence[str]) -> tuple[str, ...]:
         SourceError: one is no URL that can be read.
         MissingExtraError: the package for it is not installed.
     """
-    found = (places,) if isinstance(places, str) else tuple(map(os.fspath, places))
-    for url in found:
+    remote = (places,) if isinstance(places, str) else tuple(map(os.fspath, places))
+    for url in remote:
         stores.check_url(url)
-    return found
+    return remote

@@ -178,7 +178,7 @@ def _looked_at(ref: Any, root: MediaRoot) -> MediaInfo:
     if isinstance(ref, bytes | Extent):
         return video_info(ref)
     if isinstance(ref, list | tuple):
-        return frames_info([resolve(one, root) if isinstance(one, str) else one for one in ref])
+        return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
     if not isinstance(ref, str):
         raise BadRecord("bad_media", "a video without a path, bytes, frames or stated size")
     answer = _remembered(ref, root)

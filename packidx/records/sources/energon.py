@@ -172,7 +172,7 @@ def some(names: Sequence[str]) -> str:
 def _tars_in(folder: str) -> list[str]:
     """The tars below a folder, as its lists name them."""
     prefix = len(urls.join(folder, ""))
-    found = []
+    tars = []
     seen = set()
     for here, folders, files in storage.walk(folder):
         real = here if urls.is_url(here) else os.path.realpath(here)
@@ -181,8 +181,8 @@ def _tars_in(folder: str) -> list[str]:
             continue
         seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [urls.join(here, name)[prefix:] for name in files if name.endswith(".tar")]
-    return sorted(found)
+        tars += [urls.join(here, name)[prefix:] for name in files if name.endswith(".tar")]
+    return sorted(tars)
 
 
 def _shard_of(excluded: str) -> str:
@@ -235,7 +235,7 @@ def _names(path: str, patterns: Any) -> Iterable[str]:
     """The names that the brace patterns of a list stand for."""
     if patterns is None:
         return []
-    if not isinstance(patterns, list) or not all(isinstance(one, str) for one in patterns):
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise SourceError(f"{path} has {patterns!r:.100} where a list of shards must be")
     names: list[str] = []
     for pattern in patterns:

@@ -80,13 +80,13 @@ def not_read(shards: Sequence[Shard]) -> energon.NotRead:
     folders = dict.fromkeys(shard.prepared for shard in shards if shard.prepared is not None)
     paths = {urls.absolute(shard.path) for shard in shards} if folders else set()
     try:
-        found = [energon.not_read(folder, paths) for folder in folders]
+        reports = [energon.not_read(folder, paths) for folder in folders]
     except OSError as error:  # of a store
         raise unreadable(error.filename or next(iter(folders)), error) from error
-    found += [unread.about(shard.folder, shard.beside) for shard in shards if shard.beside]
+    reports += [unread.about(shard.folder, shard.beside) for shard in shards if shard.beside]
     return energon.NotRead(
-        tuple(text for one in found for text in one.notes),
-        tuple(text for one in found for text in one.warnings),
+        tuple(text for report in reports for text in report.notes),
+        tuple(text for report in reports for text in report.warnings),
     )
 
 
@@ -98,12 +98,12 @@ def _expanded(arg: str, layout: Layout) -> list[Shard]:
 
 
 def _expand(arg: str, layout: Layout) -> list[Shard]:
-    found = _find(arg, layout)
+    shards = _find(arg, layout)
     name = None
-    if not found and (named := _NAMED.fullmatch(arg)):
+    if not shards and (named := _NAMED.fullmatch(arg)):
         name, arg = named[1], named[2]
-        found = _find(arg, layout)
-    if not found:
+        shards = _find(arg, layout)
+    if not shards:
         folder = storage.is_folder(_strip_scheme(arg))
         if folder:
             refuse_compressed_in(arg, _strip_scheme(arg))
@@ -111,10 +111,10 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
         missing = nothing if urls.is_url(arg) else "no such file"
         hint = "no data file in it" if folder else missing
         raise SourceError(f"{arg}: {hint}; a source is a file ({KNOWN}), a mix, a glob or a folder")
-    cache.remember_stats(shard.path for shard in found if urls.is_url(shard.path))
-    for shard in found:
+    cache.remember_stats(shard.path for shard in shards if urls.is_url(shard.path))
+    for shard in shards:
         _check(shard)
-    return [dataclasses.replace(shard, source=name or shard.source) for shard in found]
+    return [dataclasses.replace(shard, source=name or shard.source) for shard in shards]
 
 
 def _find(arg: str, layout: Layout) -> list[Shard]:
@@ -149,22 +149,22 @@ def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -
 def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:
     """The shards of a mix's data sets, in its order."""
     data_sets = [
-        dataclasses.replace(one, layout=one.layout.completed(layout, one.described(path)))
-        for one in mixes.data_sets(path, mix, wanted)
+        dataclasses.replace(given, layout=given.layout.completed(layout, given.described(path)))
+        for given in mixes.data_sets(path, mix, wanted)
     ]
-    found = [_of_data_set(path, data_set) for data_set in data_sets]
+    groups = [_of_data_set(path, data_set) for data_set in data_sets]
     own = [data_set.name for data_set in data_sets if data_set.name is not None]
     stems = [
-        None if d.name else shards[0].source for d, shards in zip(data_sets, found, strict=True)
+        None if d.name else shards[0].source for d, shards in zip(data_sets, groups, strict=True)
     ]
-    paths = short_names([strip_suffix(shards[0].path) for shards in found])
+    paths = short_names([strip_suffix(shards[0].path) for shards in groups])
     for number, data_set in enumerate(data_sets):
         name = data_set.name
         if name is None and [*own, *stems].count(stems[number]) > 1:
             name = paths[number]  # of another folder than its namesakes
         if name is not None:
-            found[number] = [dataclasses.replace(shard, source=name) for shard in found[number]]
-    return [shard for shards in found for shard in shards]
+            groups[number] = [dataclasses.replace(shard, source=name) for shard in groups[number]]
+    return [shard for shards in groups for shard in shards]
 
 
 def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
@@ -173,14 +173,14 @@ def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
     for place in data_set.locations:
         inner = _strip_scheme(place)
         if storage.is_file(inner):
-            found = _single(place, inner, data_set.layout, data_set.data_type)
-            if any(shard.uri != place for shard in found):
+            matches = _single(place, inner, data_set.layout, data_set.data_type)
+            if any(shard.uri != place for shard in matches):
                 raise SourceError(f"{path}: {place} is a mix itself: name its data sets here")
         else:
-            found = _find(place, data_set.layout)
-        if not found:
+            matches = _find(place, data_set.layout)
+        if not matches:
             raise SourceError(f"{path}: {place} is not there, or has no data file in it")
-        shards += found
+        shards += matches
     return shards
 
 

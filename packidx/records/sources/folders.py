@@ -43,8 +43,8 @@ def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = Non
     name = os.path.basename(urls.absolute(path)) or "data"
     source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
     return [
-        Shard(os.path.join(arg, one), os.path.join(path, one), source, TAR, layout, path)
-        for one in energon.shard_names(path, split)
+        Shard(os.path.join(arg, tar), os.path.join(path, tar), source, TAR, layout, path)
+        for tar in energon.shard_names(path, split)
     ]
 
 

@@ -125,11 +125,11 @@ def _check_keys(where: str, entry: Any, known: Sequence[str]) -> None:
 
 def _refuse_preferences(where: str, entry: Mapping[str, Any]) -> None:
     columns = entry.get("columns") or {}
-    found = [key for key in _PREFERENCES if key in columns] + ["ranking"] * bool(
+    stated = [key for key in _PREFERENCES if key in columns] + ["ranking"] * bool(
         entry.get("ranking")
     )
-    if found:
-        raise SourceError(f"{where}: {found[0]} is for preference data, which is not packed")
+    if stated:
+        raise SourceError(f"{where}: {stated[0]} is for preference data, which is not packed")
     if entry.get("num_samples"):
         raise SourceError(f"{where}: num_samples is not supported: give a sample_ratio")
     formatting = entry.get("formatting")
@@ -141,18 +141,18 @@ def _share(where: str, strategy: Any) -> float | None:
     """LLaVA-OneVision's sampling strategy as a ratio."""
     if strategy in (None, "all"):
         return None
-    found = _SHARE.fullmatch(strategy) if isinstance(strategy, str) else None
-    if found is None:
+    percent = _SHARE.fullmatch(strategy) if isinstance(strategy, str) else None
+    if percent is None:
         raise SourceError(
             f"{where}: sampling_strategy is {strategy!r}: only all and random:N% are known, "
             "since a plan draws its share at random"
         )
-    return float(found[1]) / 100
+    return float(percent[1]) / 100
 
 
 def _places(where: str, given: Any) -> list[str]:
     places = [given] if isinstance(given, str) else given
-    if not isinstance(places, list) or not all(isinstance(one, str) and one for one in places):
+    if not isinstance(places, list) or not all(isinstance(p, str) and p for p in places):
         raise SourceError(f"{where}: its place is {given!r:.100}, not a path or a list of paths")
     return places
 

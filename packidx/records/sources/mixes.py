@@ -102,22 +102,22 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
     listed = _listed(value)
     folder = os.path.dirname(path)
     if listed is not None:
-        found = [from_list(path, folder, number, entry) for number, entry in enumerate(listed)]
-        _refuse_twice(path, [one.name for one in found])
-        missing = [name for name in wanted if name not in {one.name for one in found}]
-        found = [one for one in found if not wanted or one.name in wanted]
+        chosen = [from_list(path, folder, number, entry) for number, entry in enumerate(listed)]
+        _refuse_twice(path, [data_set.name for data_set in chosen])
+        missing = [name for name in wanted if name not in {data_set.name for data_set in chosen}]
+        chosen = [data_set for data_set in chosen if not wanted or data_set.name in wanted]
     else:
         named = {name: entry for name, entry in value.items() if not name.startswith("_")}
         _refuse_twice(path, list(named))
         missing = [name for name in wanted if name not in named]
-        found = [
+        chosen = [
             from_meta(path, folder, name, entry)
             for name, entry in named.items()
             if (not wanted or name in wanted)
         ]
     if missing:
         raise SourceError(f"{path} names no data set {missing[0]!r}: check what stands behind #")
-    return found
+    return chosen
 
 
 def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
@@ -142,6 +142,6 @@ def _listed(value: Mapping[str, Any]) -> list[Any] | None:
     inner = value.get("dataset_config")
     for place in (value, inner if isinstance(inner, dict) else {}):
         listed = place.get("datasets")
-        if isinstance(listed, list) and listed and all(isinstance(one, dict) for one in listed):
+        if isinstance(listed, list) and listed and all(isinstance(entry, dict) for entry in listed):
             return listed
     return None

@@ -39,11 +39,11 @@ def about(folder: str, names: Sequence[str]) -> NotRead:
     """
     several = len(names) > 1
     files = f"{len(names):,} file{'s' if several else ''} of {folder}"
-    is_, it = ("are", "them") if several else ("is", "it")
+    is_, them = ("are", "them") if several else ("is", "it")
     return NotRead(
         (f"{files} {is_} in a form that packidx does not read",),
         (
             f"{files} look{'' if several else 's'} like data and {is_} not read: {some(names)}; "
-            f"unpack {it} to a form that packidx reads, or move {it} out of the folder",
+            f"unpack {them} to a form that packidx reads, or move {them} out of the folder",
         ),
     )

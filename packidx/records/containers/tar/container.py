@@ -75,7 +75,7 @@ class Tar:
         stream = SkippingStream(ReadAhead(path, nbytes, _SCAN_BLOCK), 0, hashing.add)
         last: Sample | None = None
         try:
-            for last in samples_of(members(stream, content=is_record, whole=True)):
+            for last in samples_of(members(stream, content=is_record, is_archive=True)):
                 cuts.add(last)
                 keys.add(last.key)
         except BrokenFile as error:
@@ -87,11 +87,11 @@ class Tar:
         repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
         read_ahead = ReadAhead(path, record_range.end)
         row = record_range.first_row
-        found = members(
-            SkippingStream(read_ahead, record_range.start), content=is_record, whole=False
+        tar_members = members(
+            SkippingStream(read_ahead, record_range.start), content=is_record, is_archive=False
         )
         try:
-            for sample in samples_of(found):
+            for sample in samples_of(tar_members):
                 for member in sample.extensions.values():
                     if member.data is None:
                         member.data = Extent(read_ahead, member.offset, member.nbytes)
@@ -111,15 +111,15 @@ class Tar:
             raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
         stream = Stream(iter((read_bytes(path, offset, nbytes),)), offset)
         try:
-            found = list(samples_of(members(stream, content=True, whole=False)))
+            samples = list(samples_of(members(stream, content=True, is_archive=False)))
         except BrokenFile as error:
             raise SourceError(f"{path}: {error}; restore the shard") from None
-        if len(found) != 1:
+        if len(samples) != 1:
             raise SourceError(
-                f"{path} has {len(found)} samples at bytes {offset} to {offset + nbytes}, where "
+                f"{path} has {len(samples)} samples at bytes {offset} to {offset + nbytes}, where "
                 "one was counted: run estimate again"
             )
-        return record_of(found[0], f" ({path}, offset {offset})")
+        return record_of(samples[0], f" ({path}, offset {offset})")
 
 
 def refuse_compressed(uri: str) -> None:
@@ -173,8 +173,8 @@ class _Cuts:
         """All ranges; `repeated` are the rows whose keys come again."""
         self._close()
         return tuple(
-            TarRange(*one, tuple(row for row in repeated if one[2] <= row < one[2] + one[3]))
-            for one in self._done
+            TarRange(*cut, tuple(row for row in repeated if cut[2] <= row < cut[2] + cut[3]))
+            for cut in self._done
         )
 
 
@@ -196,10 +196,10 @@ class _Keys:
         if not len(twice):
             return []
         seen: set[bytes] = set()
-        found: list[int] = []
+        numbers: list[int] = []
         for number in np.flatnonzero(np.isin(halves, twice)).tolist():
             digest = bytes(self._digests[number * 16 : number * 16 + 16])
             if digest in seen:
-                found.append(number)
+                numbers.append(number)
             seen.add(digest)
-        return found
+        return numbers

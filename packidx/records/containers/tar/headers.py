@@ -80,30 +80,20 @@ def read_extension(stream: Stream, header: bytes, info: tarfile.TarInfo) -> byte
         raise BrokenFile(f"the tar is cut inside the extended header at byte {at}")
     if not rest:
         return header + body
-    whole = b"".join(_records(body)) if info.type in _PAX else body[: 8 * RECORD]
-    info.size = len(whole)
-    return info.tobuf(tarfile.GNU_FORMAT) + whole.ljust(padded_size(len(whole)), b"\0")
+    records = b"".join(_records(body)) if info.type in _PAX else body[: 8 * RECORD]
+    info.size = len(records)
+    return info.tobuf(tarfile.GNU_FORMAT) + records.ljust(padded_size(len(records)), b"\0")
 
 
 def _records(body: bytes) -> Iterator[bytes]:
     """The whole ones of a pax header's records, ``LENGTH KEY=VALUE`` and a newline."""
     at = 0
-    while (found := _RECORD_LENGTH.match(body, at)) and at + int(found[1]) <= len(body):
-        record = body[at : at + int(found[1])]
+    while (stated := _RECORD_LENGTH.match(body, at)) and at + int(stated[1]) <= len(body):
+        record = body[at : at + int(stated[1])]
         if not record:
             return
         yield record
         at += len(record)
-
-
-def as_plain_file(header: bytes) -> bytes:
-    """The header of a sparse file as that of a file of what is stored of it."""
-    made = bytearray(header)
-    made[156:157] = tarfile.REGTYPE
-    made[345:500] = bytes(155)  # of a sparse file no part of the name, as it is of others
-    made[148:156] = b" " * 8
-    made[148:156] = b"%06o\0 " % sum(made)
-    return bytes(made)
 
 
 def with_extension(extended: bytes, header: bytes, at: int) -> tarfile.TarInfo:

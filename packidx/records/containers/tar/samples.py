@@ -41,11 +41,11 @@ class Sample:
     extensions: dict[str, Member] = field(default_factory=dict)
 
 
-def samples_of(found: Iterator[Member]) -> Iterator[Sample]:
+def samples_of(members: Iterator[Member]) -> Iterator[Sample]:
     """Members grouped by key; one that its sample has already begins another of that key."""
     sample: Sample | None = None
     try:
-        for member in found:
+        for member in members:
             if (named := _named(member.name)) is None:
                 continue
             key, extension = named
@@ -67,8 +67,8 @@ def samples_of(found: Iterator[Member]) -> Iterator[Sample]:
 def _named(name: str) -> tuple[str, str] | None:
     """Key and extension of a member; None where `webdataset` passes over it, too: it has no key, or
     is about the data set."""
-    found = None if _META.match(name) else _NAME.fullmatch(name)
-    return None if found is None else (found[1], found[2].lower())
+    name_parts = None if _META.match(name) else _NAME.fullmatch(name)
+    return None if name_parts is None else (name_parts[1], name_parts[2].lower())
 
 
 def is_record(name: str) -> bool:
@@ -88,7 +88,8 @@ def decoded(sample: Sample) -> dict[str, Any] | BadRecord:
 def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
     if not is_text(sample.key):
         raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
-    wrong = next((one for one in sample.extensions.values() if one.wrong is not None), None)
+    files = sample.extensions.values()
+    wrong = next((file for file in files if file.wrong is not None), None)
     if wrong is not None and wrong.wrong is not None:
         text = f"member {wrong.name!r}: {wrong.wrong.detail}{where}"
         raise BadRecord(wrong.wrong.reason, text)
@@ -99,10 +100,10 @@ def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
         raise BadRecord("bad_record", text)
     content = member.data if isinstance(member.data, bytes) else b""
     record = decode(content, f" (member {member.name!r} of the shard){where}")
-    files = {one.name: one.data or b"" for one in sample.extensions.values() if one is not member}
+    others = {file.name: file.data or b"" for file in files if file is not member}
     if record.get("id") in (None, ""):
         record["id"] = sample.key
-    return {**record, KEY: sample.key, MEMBERS: Members(sample.key, files)}
+    return {**record, KEY: sample.key, MEMBERS: Members(sample.key, others)}
 
 
 def duplicate(sample: Sample) -> BadRecord:

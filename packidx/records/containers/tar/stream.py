@@ -21,7 +21,6 @@ from packidx.records.containers.tar.headers import (
     MAX_EXTENDED,
     RECORD,
     SPARSE,
-    as_plain_file,
     check_is_plain,
     decode_header,
     padded_size,
@@ -74,14 +73,14 @@ class CutMember(BrokenFile):
 
 
 def members(
-    stream: Stream, *, content: bool | Callable[[str], bool], whole: bool
+    stream: Stream, *, content: bool | Callable[[str], bool], is_archive: bool
 ) -> Iterator[Member]:
     """The files of an archive, in order; links and devices that have a place in it, too.
 
     Args:
         stream: stands at a header.
         content: whether to take what is in them, or of which, by their names.
-        whole: the stream is an archive to its end; otherwise a run of whole members.
+        is_archive: the stream is an archive to its end; otherwise a run of whole members.
 
     Raises:
         BrokenFile: it is cut, or a header is none.
@@ -92,7 +91,7 @@ def members(
         at = stream.at
         start = start if extended else at
         header = stream.take(RECORD)
-        if not header and not extended and not whole:
+        if not header and not extended and not is_archive:
             return
         if at == 0:
             check_is_plain(header)
@@ -112,7 +111,10 @@ def members(
         sparse = header[156:157] == tarfile.GNUTYPE_SPARSE
         more = sparse and header[_SPARSE_MAP] != 0
         if extended:
-            info = with_extension(extended, as_plain_file(header) if sparse else header, at)
+            if sparse:  # as a plain file of what is stored of it, or its map would be looked for
+                info.type = tarfile.REGTYPE
+                header = info.tobuf(tarfile.GNU_FORMAT)
+            info = with_extension(extended, header, at)
             sparse, extended = sparse or SPARSE in info.pax_headers, b""
         while more:
             more = stream.take(RECORD)[504:505] not in (b"", b"\0")
@@ -130,7 +132,7 @@ def members(
             nbytes = info.size if info.isreg() else 0
             yield Member(info.name, start, stream.at, data, begin, nbytes, wrong)
         wrong = None
-    if not whole:
+    if not is_archive:
         raise BrokenFile(f"there is no header of a tar's member at byte {at}")
     _check_end(stream)
 
@@ -152,9 +154,9 @@ def _content(stream: Stream, info: tarfile.TarInfo, wanted: bool) -> bytes | Non
         return None  # folders and links, whatever size they state
     at, padding = stream.at, padded_size(info.size) - info.size
     data = stream.take(info.size) if wanted else None
-    found = stream.skip(info.size) if data is None else len(data)
-    if found < info.size:
-        text = f"the tar is cut inside member {info.name!r}: {found} of its {info.size} bytes"
+    nbytes = stream.skip(info.size) if data is None else len(data)
+    if nbytes < info.size:
+        text = f"the tar is cut inside member {info.name!r}: {nbytes} of its {info.size} bytes"
         raise CutMember(info.name, f"{text} are there from byte {at} on")
     if stream.skip(padding) < padding:
         raise CutMember(info.name, f"the tar is cut behind member {info.name!r}")
