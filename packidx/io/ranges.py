@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from packidx.io import storage
-from packidx.io.storage import read_range, stat
+from packidx.io.storage import read_range, stat, unreadable
 from packidx.recent import Recent
 
 _LEAD = 1024  # bytes before a place that is jumped to: the end of an image that was passed over
@@ -81,7 +81,7 @@ class ReadAhead:
         else:
             start, self._size = max(0, offset - _LEAD), self._block
         wanted = min(max(self._size, offset + nbytes - start), self.end - start)
-        block = read_place(self.path, start, wanted)
+        block = read_source(self.path, start, wanted)
         self._at = max(self._at, start + len(block))
         if offset >= start + len(block):
             return offset, b""
@@ -92,7 +92,7 @@ class ReadAhead:
         return {**self.__dict__, "_kept": Recent(_KEPT), "_at": 0}
 
 
-def read_place(path: str, offset: int, nbytes: int) -> bytes:
+def read_source(path: str, offset: int, nbytes: int) -> bytes:
     """`storage.read_range`, with an error that is no medium's own.
 
     Raises:
@@ -101,8 +101,6 @@ def read_place(path: str, offset: int, nbytes: int) -> bytes:
     try:
         return storage.read_range(path, offset, nbytes)
     except OSError as error:
-        from packidx.io.storage import unreadable  # which imports this module
-
         raise unreadable(path, error) from error
 
 
@@ -138,7 +136,7 @@ class Extent:
         Raises:
             SourceError: it cannot be read.
         """
-        return read_place(self.read_ahead.path, self.offset, self.nbytes)
+        return read_source(self.read_ahead.path, self.offset, self.nbytes)
 
 
 class RangeFile(io.RawIOBase):

@@ -1,4 +1,4 @@
-"""Shards read in the standard names: scanning them, their records in order and by place.
+"""Shards read in the standard names: scanning them, their records in order and by row.
 
 Of a shard in an object store, a range is read where records have ranges: one record, or of a tar
 its headers. Any other shard is copied to the local cache first, once, and read there.
@@ -56,8 +56,8 @@ def scan(
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
     marks = marks_of(path)  # before, so that a change while it is read is seen later
-    with _whole(path, kind) as place:
-        return replace(container(kind, layout.delimiter).scan(place, TASK_BYTES), marks=marks)
+    with _whole(path, kind) as local:
+        return replace(container(kind, layout.delimiter).scan(local, TASK_BYTES), marks=marks)
 
 
 def read_records(
@@ -71,8 +71,8 @@ def read_records(
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    with _whole(path, kind) as place:
-        yield from _standard_records(place, record_range, kind, layout)
+    with _whole(path, kind) as local:
+        yield from _standard_records(local, record_range, kind, layout)
 
 
 def _standard_records(
@@ -108,9 +108,9 @@ def read_row(
         BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
         SourceError: the file is missing, unreadable or has no such record.
     """
-    in_place = "." in kind or (offset is not None and nbytes is not None)
-    with nullcontext(path) if in_place else local_shard(path) as place:
-        record = container(kind, layout.delimiter).read_row(place, row, offset, nbytes)
+    is_read_there = "." in kind or (offset is not None and nbytes is not None)
+    with nullcontext(path) if is_read_there else local_shard(path) as local:
+        record = container(kind, layout.delimiter).read_row(local, row, offset, nbytes)
     try:
         return standard(record, layout, _has_cells(kind))
     except BadRecord as error:

@@ -1,6 +1,6 @@
 """Compressed text: its blocks in order, and unpacked in the local cache for records by row.
 
-A row of a compressed file has no place in it. So the first row that is asked for has the file
+A row of a compressed file has no byte range. So the first row that is asked for has the file
 unpacked into the cache (`packidx.io.cache`), with where each record begins behind its text; from
 then on a row is a range of that copy, for all processes of this machine.
 """
@@ -133,7 +133,7 @@ _UNPACKED = {GZIP: _gunzipped, ZSTD: _unzstd}
 
 @contextlib.contextmanager
 def unpacked(path: str, codec: str, text: Text) -> Iterator[str]:
-    """A file of this machine that begins with the text of a compressed one, for `place_of`.
+    """A file of this machine that begins with the text of a compressed one, for `range_of`.
 
     It is there for as long as the block.
 
@@ -188,7 +188,7 @@ def _unpack(path: str, codec: str, text: Text, target: str) -> None:
         entries.tofile(file)
 
 
-def place_of(copy: str, row: int) -> tuple[int, int] | None:
+def range_of(copy: str, row: int) -> tuple[int, int] | None:
     """First byte and size of a record in an `unpacked` file; None where it has no such row."""
     end = os.stat(copy).st_size - array("q").itemsize
     nbytes = _integers(copy, end, 1)[0]

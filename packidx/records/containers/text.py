@@ -19,7 +19,7 @@ from packidx.records.containers.base import (
     within,
 )
 from packidx.records.containers.blocks import Hashing, file_blocks, file_version, read_bytes
-from packidx.records.containers.compressed import Text, place_of, text_blocks, unpacked
+from packidx.records.containers.compressed import Text, range_of, text_blocks, unpacked
 from packidx.records.containers.large import too_large
 
 
@@ -86,12 +86,12 @@ class TextContainer:
 
     def _unpacked_row(self, path: str, codec: str, row: int, where: str) -> dict[str, Any]:
         with unpacked(path, codec, self._text) as copy:
-            place = place_of(copy, row)
-            if place is None:
+            byte_range = range_of(copy, row)
+            if byte_range is None:
                 raise too_few(path, row)
-            if place[1] > self._text.max_record:
-                raise too_large(place[1], self._text.max_record, where)
-            return self._text.decode(read_bytes(copy, *place), where, self._header(copy))
+            if byte_range[1] > self._text.max_record:
+                raise too_large(byte_range[1], self._text.max_record, where)
+            return self._text.decode(read_bytes(copy, *byte_range), where, self._header(copy))
 
     def _header(self, path: str) -> Any:
         return _header(path, self._text, file_version(path))

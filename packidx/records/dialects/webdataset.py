@@ -31,7 +31,7 @@ EXTENSIONS = {
 }
 """Last parts of extensions, by the kind of medium."""
 
-_PLACES = frozenset(("image", "video", "image_url", "video_url", "path", "url", "frames"))
+_KEYS = frozenset(("image", "video", "image_url", "video_url", "path", "url", "frames"))
 _MAX_DEPTH = 4  # an entry, a place in it, a list of frames, a place in one of these
 
 Find = Callable[[str], bytes | Extent | None]
@@ -52,20 +52,20 @@ def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -
         BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
     """
     sample = record.get(MEMBERS)
-    placed = {name: value for name, value in record.items() if name != MEMBERS}
+    located = {name: value for name, value in record.items() if name != MEMBERS}
     if not isinstance(sample, Members):
-        return placed
+        return located
     find = _finder(sample)
     named = False
     for kind in LIST_KEYS:
         key, _ = media_entries(record, kind)
         if key is not None:
-            placed[key], named = _located(record[key], find), True
+            located[key], named = _located(record[key], find), True
     for key in TURN_KEYS:
         if isinstance(record.get(key), list):
-            placed[key] = turns = [_turn(turn, find) for turn in record[key]]
+            located[key] = turns = [_turn(turn, find) for turn in record[key]]
             named = named or any(_names_media(turn) for turn in turns)
-    return placed if named or stated == frozenset() else _inferred(placed, sample)
+    return located if named or stated == frozenset() else _inferred(located, sample)
 
 
 def kind_of_name(name: str) -> str | None:
@@ -123,7 +123,7 @@ def _located(entry: Any, find: Find, depth: int = 0) -> Any:
     if isinstance(entry, list):
         return [_located(member, find, depth + 1) for member in entry]
     if isinstance(entry, dict):
-        return {k: _located(v, find, depth + 1) if k in _PLACES else v for k, v in entry.items()}
+        return {k: _located(v, find, depth + 1) if k in _KEYS else v for k, v in entry.items()}
     return entry
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from packidx.io import ranges
 
 _TAIL = 64
-_TIFF_PLACES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes
+_TIFF_RANGES = ((0x0111, 0x0117), (0x0144, 0x0145))  # of strips, of tiles: offsets, sizes
 _LATE_CHUNKS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")  # may hold an orientation
 _WEBP_HEAD = 30
 _WEBP_PIXELS = 1 << 27  # of more, Pillow says whether they are too many
@@ -102,10 +102,10 @@ def _boxes_are_whole(file: IO[bytes], nbytes: int) -> bool:
 def _tiff_is_whole(image: Image.Image, nbytes: int) -> bool:
     """Whether a TIFF's directory says where its pixels are, and the file has them all."""
     tags: Any = getattr(image, "tag_v2", {})
-    for offsets, sizes in _TIFF_PLACES:
+    for offsets, sizes in _TIFF_RANGES:
         if offsets in tags and sizes in tags:
-            places = zip(tags[offsets], tags[sizes], strict=False)
-            return all(offset + size <= nbytes for offset, size in places)
+            stored = zip(tags[offsets], tags[sizes], strict=False)
+            return all(offset + size <= nbytes for offset, size in stored)
     return False
 
 

@@ -48,7 +48,7 @@ __all__ = [
 
 Moved = Callable[[str], str]
 
-_PLACES = ("image_url", "video_url", "url", "path", "bytes", "base64")
+_REPLACED_KEYS = ("image_url", "video_url", "url", "path", "bytes", "base64")
 
 
 def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
@@ -180,7 +180,7 @@ class MediaOpener:
         ref = reference_of(part)
         if ref is None:
             return part
-        kept = {key: value for key, value in part.items() if key not in _PLACES}
+        kept = {key: value for key, value in part.items() if key not in _REPLACED_KEYS}
         return {**kept, "type": "image", "image": self.image(ref)}
 
     def entry(self, kind: str, entry: Any) -> Any:
@@ -199,7 +199,7 @@ class MediaOpener:
             return entry
         if not isinstance(entry, Mapping):
             return opened
-        kept = {name: value for name, value in entry.items() if name not in _PLACES}
+        kept = {name: value for name, value in entry.items() if name not in _REPLACED_KEYS}
         return {**kept, "video": opened} if kept.get("type") else {**kept, "path": opened}
 
     def image(self, ref: Any) -> Image.Image:
@@ -231,11 +231,11 @@ class MediaOpener:
         root = self._root
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
         if os.path.isabs(path) or urls.is_url(path):
-            place, separator, key = path, "", ""
+            location, separator, key = path, "", ""
             if (entry := split_reference(path)) is not None:
-                (place, key), separator = entry, SEPARATOR
-            moved = self._moved(place)
-            if urls.is_url(moved) and not (urls.is_url(place) or root.confined):
+                (location, key), separator = entry, SEPARATOR
+            moved = self._moved(location)
+            if urls.is_url(moved) and not (urls.is_url(location) or root.confined):
                 # A path may be any; that it is in a store now is the user's word.
                 root = replace(root, remote=(*root.remote, moved))
             ref = moved + separator + key

@@ -102,7 +102,7 @@ def _located(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
 
 def _confining(path: str, root: MediaRoot) -> str | None:
     """Which of the folders that may be read a file lies in."""
-    folders = [place for place in (root.folder, *root.remote) if not urls.is_url(place)]
+    folders = [location for location in (root.folder, *root.remote) if not urls.is_url(location)]
     for real_of in (_real_path, os.path.realpath):  # what is remembered may have changed since
         try:
             real = real_of(path)
@@ -122,24 +122,24 @@ def _remote(ref: str, root: MediaRoot) -> str:
         raise BadRecord("media_remote", str(error)) from None
     path, key = split_reference(ref) or (ref, None)
     url = urls.absolute(path) if urls.is_url(path) else path
-    if not any(_is_below(url, place) for place in (root.folder, *root.remote)):
+    if not any(_is_below(url, allowed) for allowed in (root.folder, *root.remote)):
         raise BadRecord("media_remote", _not_allowed(url))
     return url if key is None else f"{url}{SEPARATOR}{key}"
 
 
 def _not_allowed(url: str) -> str:
-    scheme, _, place = url.partition("://")
-    if scheme.lower() not in _STORES or "/" not in place:
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in _STORES or "/" not in rest:
         return f"{shortened(url)!r} is not on this machine: download it first and refer to the file"
-    folder = shortened(f"{scheme}://{place.rpartition('/')[0]}/")
+    folder = shortened(f"{scheme}://{rest.rpartition('/')[0]}/")
     return (
         f"{shortened(url)!r} is in an object store, which no record may choose: allow it with "
         f"--remote-media {folder} if the data is trusted"
     )
 
 
-def _is_below(url: str, place: str) -> bool:
-    return urls.is_url(place) and f"{url}/".startswith(absolute_folder(place).rstrip("/") + "/")
+def _is_below(url: str, above: str) -> bool:
+    return urls.is_url(above) and f"{url}/".startswith(absolute_folder(above).rstrip("/") + "/")
 
 
 def data_uri(ref: str) -> bytes:
@@ -204,14 +204,14 @@ def check_folder(path: str | os.PathLike[str] | None) -> str | None:
     return urls.local_path(folder)
 
 
-def check_remote(places: Sequence[str]) -> tuple[str, ...]:
+def check_remote(given: Sequence[str]) -> tuple[str, ...]:
     """`remote_media`, checked.
 
     Raises:
         SourceError: one is no URL that can be read.
         MissingExtraError: the package for it is not installed.
     """
-    remote = (places,) if isinstance(places, str) else tuple(map(os.fspath, places))
+    remote = (given,) if isinstance(given, str) else tuple(map(os.fspath, given))
     for url in remote:
         stores.check_url(url)
     return remote

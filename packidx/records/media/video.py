@@ -77,20 +77,20 @@ class Video:
             MissingExtraError: PyAV is not installed, or too old a release.
         """
         numbers = np.asarray(indices, np.int64).reshape(-1)
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(numbers.tolist()):
-            places.setdefault(number, []).append(place)
+        indices_of: dict[int, list[int]] = {}
+        for index, number in enumerate(numbers.tolist()):
+            indices_of.setdefault(number, []).append(index)
         pixels = np.empty((len(numbers), self.info.height, self.info.width, 3), np.uint8)
-        for number, frame in self._decoded(set(places)):
+        for number, frame in self._decoded(set(indices_of)):
             if frame.shape != pixels.shape[1:]:
                 raise BadRecord(
                     "broken_media",
                     f"frame {number} of {self.label} has {frame.shape[1]}x{frame.shape[0]} pixels, "
                     f"the video {self.info.width}x{self.info.height}",
                 )
-            pixels[places.pop(number)] = frame
-        if places:
-            raise BadRecord("broken_media", f"{self.label} has no frame {min(places)}")
+            pixels[indices_of.pop(number)] = frame
+        if indices_of:
+            raise BadRecord("broken_media", f"{self.label} has no frame {min(indices_of)}")
         return pixels
 
     def _decoded(self, wanted: set[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:

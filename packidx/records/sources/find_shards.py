@@ -170,16 +170,16 @@ def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> 
 def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
     """The shards of one data set, by the names that their files give them."""
     shards = []
-    for place in data_set.locations:
-        inner = _strip_scheme(place)
+    for location in data_set.locations:
+        inner = _strip_scheme(location)
         if storage.is_file(inner):
-            matches = _single(place, inner, data_set.layout, data_set.data_type)
-            if any(shard.uri != place for shard in matches):
-                raise SourceError(f"{path}: {place} is a mix itself: name its data sets here")
+            matches = _single(location, inner, data_set.layout, data_set.data_type)
+            if any(shard.uri != location for shard in matches):
+                raise SourceError(f"{path}: {location} is a mix itself: name its data sets here")
         else:
-            matches = _find(place, data_set.layout)
+            matches = _find(location, data_set.layout)
         if not matches:
-            raise SourceError(f"{path}: {place} is not there, or has no data file in it")
+            raise SourceError(f"{path}: {location} is not there, or has no data file in it")
         shards += matches
     return shards
 

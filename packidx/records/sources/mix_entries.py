@@ -71,11 +71,11 @@ def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> Da
         columns = {**_ALPACA, **columns}
         columns = {k: v for k, v in columns.items() if k != v}
     layout = _layout(where, entry, columns, _media_folder(where, folder, entry.get("media_dir")))
-    places = [_beside(folder, place) for place in _places(where, entry["file_name"])]
+    locations = [_beside(folder, location) for location in _locations(where, entry["file_name"])]
     split = entry.get("split")
     if split:
-        places = [_split(place, split) for place in places]
-    return DataSet(name, tuple(places), layout)
+        locations = [_split(location, split) for location in locations]
+    return DataSet(name, tuple(locations), layout)
 
 
 def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> DataSet:
@@ -94,11 +94,13 @@ def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> 
     media = entry.get("data_folder") or entry.get("media_dir")
     columns = dict(entry.get("columns") or {})
     layout = _layout(where, entry, columns, _media_folder(where, folder, media))
-    places = tuple(_seen(where, folder, place) for place in _places(where, entry[given[0]]))
+    locations = tuple(
+        _seen(where, folder, location) for location in _locations(where, entry[given[0]])
+    )
     name = entry.get("name")
     if name is not None and (not isinstance(name, str) or not name):
         raise SourceError(f"{where}: name is {name!r}, not text")
-    return DataSet(name, places, layout, data_type)
+    return DataSet(name, locations, layout, data_type)
 
 
 def _layout(
@@ -150,17 +152,17 @@ def _share(where: str, strategy: Any) -> float | None:
     return float(percent[1]) / 100
 
 
-def _places(where: str, given: Any) -> list[str]:
-    places = [given] if isinstance(given, str) else given
-    if not isinstance(places, list) or not all(isinstance(p, str) and p for p in places):
+def _locations(where: str, given: Any) -> list[str]:
+    locations = [given] if isinstance(given, str) else given
+    if not isinstance(locations, list) or not all(isinstance(p, str) and p for p in locations):
         raise SourceError(f"{where}: its place is {given!r:.100}, not a path or a list of paths")
-    return places
+    return locations
 
 
-def _split(place: str, split: Any) -> str:
-    """The folder of one split, where `place` is a saved dictionary of them."""
-    is_dictionary = storage.is_file(urls.join(place, "dataset_dict.json"))
-    return urls.join(place, str(split)) if is_dictionary else place
+def _split(location: str, split: Any) -> str:
+    """The folder of one split, where `location` is a saved dictionary of them."""
+    is_dictionary = storage.is_file(urls.join(location, "dataset_dict.json"))
+    return urls.join(location, str(split)) if is_dictionary else location
 
 
 def _media_folder(where: str, folder: str, given: Any) -> str | None:
@@ -171,21 +173,21 @@ def _media_folder(where: str, folder: str, given: Any) -> str | None:
     return _seen(where, folder, given)
 
 
-def _beside(folder: str, place: str) -> str:
-    return place if "://" in place else urls.join(folder, place)
+def _beside(folder: str, location: str) -> str:
+    return location if "://" in location else urls.join(folder, location)
 
 
-def _seen(where: str, folder: str, place: str) -> str:
+def _seen(where: str, folder: str, location: str) -> str:
     """A path that other tools take from the working directory, and people from the mix's folder.
 
     Raises:
         SourceError: both are there, and are not the same.
     """
-    beside = _beside(folder, place)
-    if os.path.isabs(place) or urls.is_url(beside) or not os.path.lexists(place):
+    beside = _beside(folder, location)
+    if os.path.isabs(location) or urls.is_url(beside) or not os.path.lexists(location):
         return beside
-    if os.path.lexists(beside) and not os.path.samefile(beside, place):
+    if os.path.lexists(beside) and not os.path.samefile(beside, location):
         raise SourceError(
-            f"{where}: {place} is beside the mix and in the working directory: give a full path"
+            f"{where}: {location} is beside the mix and in the working directory: give a full path"
         )
-    return place
+    return location

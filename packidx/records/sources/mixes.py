@@ -140,8 +140,8 @@ def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
 def _listed(value: Mapping[str, Any]) -> list[Any] | None:
     """LMMS Engine's list, at the top or inside a training configuration."""
     inner = value.get("dataset_config")
-    for place in (value, inner if isinstance(inner, dict) else {}):
-        listed = place.get("datasets")
+    for section in (value, inner if isinstance(inner, dict) else {}):
+        listed = section.get("datasets")
         if isinstance(listed, list) and listed and all(isinstance(entry, dict) for entry in listed):
             return listed
     return None
