@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import orjson
@@ -58,13 +58,6 @@ _STRUCTURED = frozenset(
 )
 
 
-_DEFAULTS: dict[str, Any] = {
-    "columns": {},
-    "tags": {},
-    "media_root": None,
-    "sample_ratio": 1.0,
-    "delimiter": None,
-}
 _OPTIONS = {"columns": "--column", "tags": "--tag", "delimiter": "--delimiter"}
 
 
@@ -96,14 +89,9 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """The layout for a manifest: only what differs from the default."""
-        stated: dict[str, Any] = {
-            "columns": dict(sorted(self.columns.items())),
-            "tags": dict(sorted(self.tags.items())),
-            "media_root": self.media_root,
-            "sample_ratio": self.sample_ratio,
-            "delimiter": self.delimiter,
-        }
-        return {name: value for name, value in stated.items() if value != _DEFAULTS[name]}
+        stated = {**vars(self), "columns": dict(sorted(self.columns.items()))}
+        stated["tags"] = dict(sorted(self.tags.items()))
+        return {name: value for name, value in stated.items() if value != getattr(DEFAULT, name)}
 
     @classmethod
     def from_json(cls, value: Any) -> Layout:
@@ -114,8 +102,9 @@ class Layout:
         """
         if value is None:
             return DEFAULT
-        if not isinstance(value, dict) or not set(value) <= set(_DEFAULTS):
-            raise OptionError(f"a layout has members of {', '.join(_DEFAULTS)}, not {value!r:.200}")
+        known = [field.name for field in fields(cls)]
+        if not isinstance(value, dict) or not set(value) <= set(known):
+            raise OptionError(f"a layout has members of {', '.join(known)}, not {value!r:.200}")
         return cls(**value)
 
     def completed(self, options: Layout, where: str) -> Layout:

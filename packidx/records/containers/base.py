@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -92,6 +93,25 @@ class Container(Protocol):
 
 class BrokenFile(Exception):
     """A file broken as a whole; says what is wrong, and whoever knows its path adds that."""
+
+
+@contextmanager
+def named(path: str, advice: str = "") -> Iterator[None]:
+    """Turns a `BrokenFile` in the block into a `SourceError` with the file's name."""
+    try:
+        yield
+    except BrokenFile as error:
+        raise SourceError(f"{path}: {error}{advice}") from None
+
+
+def attempted(make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | BadRecord:
+    """What `make` returns, or why it is no record, as a value."""
+    try:
+        return make(*arguments)
+    except BadRecord as error:
+        return error.with_traceback(None)
+    except (MemoryError, RecursionError) as error:
+        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
 
 
 def broken(path: str, what: str, error: object) -> SourceError:

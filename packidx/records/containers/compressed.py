@@ -11,9 +11,10 @@ import contextlib
 import itertools
 import os
 import zlib
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +22,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.blocks import BLOCK, Stream, file_blocks, file_version, local_shard
-from packidx.records.containers.large import size_of
+from packidx.records.containers.large import MAX_RECORD, size_of
 
 GZIP, ZSTD = "gz", "zst"
 
@@ -29,29 +30,42 @@ _INPUT = 1 << 18
 _ENTRY = 16  # bytes of the index behind the text: a record's offset and size, as 64-bit integers
 
 
-class Text(Protocol):
-    """How records stand in a stream of text. A key of what is remembered, so it can be hashed."""
+class Text(ABC):
+    """How records stand in a stream of text; a key of what is remembered, as an object.
 
-    max_record: int
-    """Bytes of a record; a larger one is a `TooLarge`."""
+    Args:
+        max_record: bytes of a record; a larger one is a `TooLarge`.
+    """
+
+    def __init__(self, max_record: int = MAX_RECORD) -> None:
+        self.max_record = max_record
 
     @property
     def name(self) -> str:
         """Another one for each way of cutting a text into records."""
+        return type(self).__name__
 
-    def __hash__(self) -> int: ...
-
+    @abstractmethod
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of every record."""
+        """(offset, bytes) of every record.
+
+        Args:
+            blocks: the text, from `at` on.
+            at: offset of the first block.
+            begun: `at` is a record's start; otherwise the text's.
+        """
 
     def header(self, blocks: Iterator[bytes]) -> Any:
         """What is needed to decode a record."""
+        return None
 
+    @abstractmethod
     def records(
         self, blocks: Iterator[bytes], at: int, begun: bool, header: Any
     ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
         """(offset, bytes, record) of every record."""
 
+    @abstractmethod
     def decode(self, raw: bytes, where: str, header: Any) -> dict[str, Any]:
         """The record that some bytes are."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.compressed import Text
 from packidx.records.containers.large import MAX_RECORD, TooLarge, size_of
 from packidx.records.containers.lines import whole_lines
 
@@ -20,7 +21,7 @@ from packidx.records.containers.lines import whole_lines
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
 
 
-class Delimited:
+class Delimited(Text):
     """Records of a table in text.
 
     Args:
@@ -29,12 +30,11 @@ class Delimited:
     """
 
     def __init__(self, delimiter: str, max_record: int = MAX_RECORD) -> None:
+        super().__init__(max_record)
         self.delimiter = delimiter
-        self.max_record = max_record
 
     @property
     def name(self) -> str:
-        """Another one for each way of cutting a text into records."""
         return f"{type(self).__name__} {self.delimiter}"
 
     def header(self, blocks: Iterator[bytes]) -> tuple[str, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
 from packidx.errors import BadRecord
-from packidx.records.containers.large import MAX_RECORD, TooLarge, size_of, too_large
+from packidx.records.containers.base import attempted
+from packidx.records.containers.compressed import Text
+from packidx.records.containers.large import TooLarge, size_of, too_large
 
 BLANK = b" \t\r\v\f"
 _NO_NUMBER = re.compile("-?(NaN|Infinity|nan|inf)|None|True|False")
@@ -71,45 +72,14 @@ def _explained(error: ValueError, line: bytes) -> str:
     return text if hint is None else f"{hint}: {text}"
 
 
-def decoded(line: bytes) -> dict[str, Any] | BadRecord:
-    """`decode`'s object, or its error as a value."""
-    try:
-        return decode(line)
-    except BadRecord as error:
-        return error.with_traceback(None)
-    except (MemoryError, RecursionError) as error:
-        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
-
-
-class JsonText(ABC):
-    """Text whose items are JSON, each by itself.
-
-    Args:
-        max_record: bytes of an item; a larger one is a `TooLarge`.
-    """
-
-    def __init__(self, max_record: int = MAX_RECORD) -> None:
-        self.max_record = max_record
-
-    @property
-    def name(self) -> str:
-        """Another one for each way of cutting a text into records."""
-        return type(self).__name__
-
-    @abstractmethod
-    def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of every item; `at` is the first block's offset."""
-
-    def header(self, blocks: Iterator[bytes]) -> None:
-        """There is none."""
-        return None
+class JsonText(Text):
+    """Text whose items are JSON, each by itself."""
 
     def records(
         self, blocks: Iterator[bytes], at: int, begun: bool, header: None
     ) -> Iterator[tuple[int, int, dict[str, Any] | BadRecord]]:
-        """(offset, bytes, record) of every item."""
         for offset, raw in self.items(blocks, at, begun):
-            yield offset, size_of(raw), decoded(raw)
+            yield offset, size_of(raw), attempted(decode, raw)
 
     def decode(self, raw: bytes, where: str, header: None) -> dict[str, Any]:
         return decode(raw, where)

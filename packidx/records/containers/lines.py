@@ -16,10 +16,11 @@ from packidx.records.containers.base import (
     RawRecord,
     RecordRange,
     ShardScan,
+    attempted,
     within,
 )
 from packidx.records.containers.blocks import Hashing, file_blocks, file_version, read_bytes
-from packidx.records.containers.json_records import BLANK, JsonText, decode, decoded
+from packidx.records.containers.json_records import BLANK, JsonText, decode
 from packidx.records.containers.large import MAX_RECORD, Gathered, TooLarge, size_of
 
 SCAN_BLOCK = 4 << 20
@@ -50,7 +51,7 @@ class Lines:
         for offset, line in read_lines(
             path, record_range.start, record_range.end, self._max_record
         ):
-            yield RawRecord(row, offset, size_of(line), decoded(line))
+            yield RawRecord(row, offset, size_of(line), attempted(decode, line))
             row += 1
 
     def read_row(

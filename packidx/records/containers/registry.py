@@ -13,7 +13,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.arrow import Arrow
-from packidx.records.containers.base import BOM, BrokenFile, Container
+from packidx.records.containers.base import BOM, Container, named
 from packidx.records.containers.compressed import GZIP, ZSTD, Text, text_blocks
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines
@@ -106,7 +106,7 @@ def kind_of(path: str) -> str | None:
 
 
 def _array_or_lines(path: str, codec: str) -> str | None:
-    try:
+    with named(path):
         blocks = text_blocks(path, codec)
         head = b""
         for block in blocks:
@@ -122,8 +122,6 @@ def _array_or_lines(path: str, codec: str) -> str | None:
             return "jsonl"
         while len(head) < _OBJECT_BYTES and (block := next(blocks, b"")):
             head += block
-    except BrokenFile as error:
-        raise SourceError(f"{path}: {error}") from None
     return None if _is_object(head) else "jsonl"  # one object over several lines, or a bad line
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from packidx.errors import SourceError
 from packidx.records.containers.base import (
     TASK_BYTES,
-    BrokenFile,
     RawRecord,
     RecordRange,
     ShardScan,
+    named,
     too_few,
     within,
 )
@@ -36,7 +35,7 @@ class TextContainer:
 
     def scan(self, path: str, task_bytes: int = TASK_BYTES) -> ShardScan:
         hashing = Hashing()
-        with _named(path):
+        with named(path):
             self._text.header(text_blocks(path, self._codec))
             cuts: list[tuple[int, int]] = []
             number = 0
@@ -54,7 +53,7 @@ class TextContainer:
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         plain = self._codec is None
-        with _named(path):
+        with named(path):
             header = self._text.header(text_blocks(path, self._codec))
             start = record_range.start if plain else 0
             blocks = (
@@ -77,7 +76,7 @@ class TextContainer:
         self, path: str, row: int, offset: int | None = None, nbytes: int | None = None
     ) -> dict[str, Any]:
         where = f" ({path}, row {row})"
-        with _named(path):
+        with named(path):
             if self._codec is not None:
                 return self._unpacked_row(path, self._codec, row, where)
             if offset is None or nbytes is None:
@@ -95,15 +94,6 @@ class TextContainer:
 
     def _header(self, path: str) -> Any:
         return _header(path, self._text, file_version(path))
-
-
-@contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Errors of a broken file, with its name."""
-    try:
-        yield
-    except BrokenFile as error:
-        raise SourceError(f"{path}: {error}") from None
 
 
 @functools.lru_cache(maxsize=256)

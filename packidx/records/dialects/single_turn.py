@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.dialects.webdataset import media_first
 from packidx.records.media.references import media_entries, named
 
 _FORMS = (
@@ -47,12 +48,8 @@ def _turns(record: Mapping[str, Any], asked: str, answered: str) -> list[dict[st
     for pair in _history(record.get("history")):
         turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
     turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-    for kind in ("video", "image"):
-        placeholder = f"<{kind}>"
-        if not any(placeholder in turn["content"] for turn in turns):
-            count = len(media_entries(record, kind)[1])
-            turns[0]["content"] = placeholder * count + turns[0]["content"]
-    return turns
+    turned: list[dict[str, Any]] = media_first({**record, "messages": turns})["messages"]
+    return turned
 
 
 def _history(history: Any) -> list[Any]:

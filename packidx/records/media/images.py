@@ -28,25 +28,11 @@ _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT = 0x0100, 0x0101
 
+# Pixels only: Pillow also "opens" stubs whose size is made up, and PostScript.
 _FORMATS = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-    "GIF",
-    "BMP",
-    "TIFF",
-    "AVIF",
-    "JPEG2000",
-    "MPO",
-    "PPM",
-    "DIB",
-) + (
-    "ICO",
-    "TGA",
-    "PCX",
-    "SGI",
-    "QOI",
-)  # pixels only: Pillow also "opens" stubs whose size is made up, and PostScript
+    *("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "MPO", "PPM", "DIB"),
+    *("ICO", "TGA", "PCX", "SGI", "QOI"),
+)
 
 
 def image_size(source: Source) -> tuple[int, int]:

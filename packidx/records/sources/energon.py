@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,16 +173,22 @@ def _tars_in(folder: str) -> list[str]:
     """The tars below a folder, as its lists name them."""
     prefix = len(urls.join(folder, ""))
     tars = []
-    seen = set()
-    for here, folders, files in storage.walk(folder):
-        real = here if urls.is_url(here) else os.path.realpath(here)
-        if real in seen:  # a symbolic link back up
-            folders.clear()
-            continue
-        seen.add(real)
+    for here, folders, files in walk_once(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         tars += [urls.join(here, name)[prefix:] for name in files if name.endswith(".tar")]
     return sorted(tars)
+
+
+def walk_once(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`storage.walk`, into each folder once, though a symbolic link may lead back up."""
+    seen = set()
+    for here, folders, files in storage.walk(folder):
+        real = here if urls.is_url(here) else os.path.realpath(here)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield here, folders, files
 
 
 def _shard_of(excluded: str) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from packidx.io import storage, urls
+from packidx.io import urls
 from packidx.records.containers import SUFFIXES, strip_suffix
 from packidx.records.containers.tar.container import TAR, refuse_compressed
 from packidx.records.layout import Layout
@@ -50,7 +50,7 @@ def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = Non
 
 def refuse_compressed_in(arg: str, folder: str) -> None:
     """Say why a folder of compressed tars alone has no data file."""
-    for here, _, files in storage.walk(folder):
+    for here, _, files in energon.walk_once(folder):
         for name in sorted(files):
             refuse_compressed(os.path.join(arg, _below(here, folder), name))
 
@@ -73,13 +73,7 @@ def source_name(name: str, parent: str) -> str:
 def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str, str, str, str]]:
     """(what to sort by, path below `folder`, source, the prepared folder that lists it or nothing)
     of every data file; `beside` is given the paths of those that look like data."""
-    seen = set()
-    for here, folders, files in storage.walk(folder):
-        real = here if urls.is_url(here) else os.path.realpath(here)
-        if real in seen:  # a symbolic link back up
-            folders.clear()
-            continue
-        seen.add(real)
+    for here, folders, files in energon.walk_once(folder):
         prepared = energon.FOLDER in folders
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         below = _below(here, folder)

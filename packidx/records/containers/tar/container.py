@@ -28,13 +28,14 @@ from packidx.records.containers.base import (
     RawRecord,
     RecordRange,
     ShardScan,
+    attempted,
+    named,
     too_few,
 )
 from packidx.records.containers.blocks import Hashing, Stream, file_version, read_bytes
 from packidx.records.containers.tar.samples import (
     RECORD,
     Sample,
-    decoded,
     duplicate,
     is_record,
     is_text,
@@ -56,6 +57,7 @@ COMPRESSED = {
 """Endings of tars of which no byte range can be read, and what unpacks them."""
 _GLANCE = 4096  # bytes of a medium that are counted as work: most that is looked at is a header
 _SCAN_BLOCK = 1 << 14
+_ADVICE = "; restore the shard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +92,15 @@ class Tar:
         tar_members = members(
             SkippingStream(read_ahead, record_range.start), content=is_record, is_archive=False
         )
-        try:
+        with named(path, _ADVICE):
             for sample in samples_of(tar_members):
                 for member in sample.extensions.values():
                     if member.data is None:
                         member.data = Extent(read_ahead, member.offset, member.nbytes)
-                record = duplicate(sample) if row in repeated else decoded(sample)
+                record = duplicate(sample) if row in repeated else attempted(record_of, sample)
                 key = sample.key if is_text(sample.key) else None
                 yield RawRecord(row, sample.start, sample.end - sample.start, record, key)
                 row += 1
-        except BrokenFile as error:
-            raise SourceError(f"{path}: {error}; restore the shard") from None
         if row < record_range.first_row + record_range.num_records:
             raise too_few(path, row)
 
@@ -110,10 +110,8 @@ class Tar:
         if offset is None or nbytes is None:
             raise SourceError(f"record {row} of {path} has no byte range: run estimate again")
         stream = Stream(iter((read_bytes(path, offset, nbytes),)), offset)
-        try:
+        with named(path, _ADVICE):
             samples = list(samples_of(members(stream, content=True, is_archive=False)))
-        except BrokenFile as error:
-            raise SourceError(f"{path}: {error}; restore the shard") from None
         if len(samples) != 1:
             raise SourceError(
                 f"{path} has {len(samples)} samples at bytes {offset} to {offset + nbytes}, where "

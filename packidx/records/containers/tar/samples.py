@@ -76,15 +76,6 @@ def is_record(name: str) -> bool:
     return named is not None and named[1] == RECORD
 
 
-def decoded(sample: Sample) -> dict[str, Any] | BadRecord:
-    try:
-        return record_of(sample)
-    except BadRecord as error:
-        return error.with_traceback(None)
-    except (MemoryError, RecursionError) as error:
-        return BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
-
-
 def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
     if not is_text(sample.key):
         raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
