@@ -35,9 +35,8 @@ from packidx.lengths.parts import SourceSums
 from packidx.processor.compared import Compared
 from packidx.processor.text import backends
 from packidx.records.layout import Layout
-from packidx.records.media.opener import forget_sizes
+from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.media.video import forget_videos
 from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.engines import open_workers
@@ -186,8 +185,7 @@ def estimate_lengths(
         seed=seed,
         cheap=calibrate > 0 or method is not None,
     )
-    forget_sizes()
-    forget_videos()
+    forget_media()
     with open_workers(engine, workers) as counting:
         if existing is None and counting.takes(num_processes) and is_large(shards):
             counting.start(CounterSetup(settings))

@@ -29,7 +29,8 @@ from packidx.hashing import derive_key
 from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import Part
 from packidx.permutation import KeyedPermutation
-from packidx.records.shards import RawRecord, read_row
+from packidx.records.containers.base import RawRecord
+from packidx.records.shards import read_row
 from packidx.run.workers import WorkerDied, Workers
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)

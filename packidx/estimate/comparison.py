@@ -27,10 +27,10 @@ from packidx.estimate.examine import ShardContext, raw_records, spread_ranges
 from packidx.io import cache, files, urls
 from packidx.io.storage import unreadable
 from packidx.processor.compared import Compared
+from packidx.records.containers.base import RawRecord, ShardScan
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import is_remote
-from packidx.records.shards import RawRecord, ShardScan
 
 NUM_RECORDS = 16
 """Records of the data that are compared, at most half of them with images."""

@@ -17,7 +17,8 @@ from packidx.io import storage
 from packidx.processor.counter import OUT_OF_MEMORY
 from packidx.processor.counts import Counts
 from packidx.records import shards
-from packidx.records.containers import DEFAULT as JSONL
+from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
+from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.keys import record_key
@@ -49,9 +50,7 @@ class ShardContext:
     layout: Layout = DEFAULT
 
 
-def raw_records(
-    shard: ShardContext, record_range: shards.RecordRange
-) -> Iterator[shards.RawRecord]:
+def raw_records(shard: ShardContext, record_range: RecordRange) -> Iterator[RawRecord]:
     """The records of one range of a shard, as they stand there.
 
     Raises:
@@ -61,7 +60,7 @@ def raw_records(
 
 
 def examine_batch(
-    raws: Iterable[shards.RawRecord], shard: ShardContext, shift: int, counter: RecordCounter
+    raws: Iterable[RawRecord], shard: ShardContext, shift: int, counter: RecordCounter
 ) -> list[ExaminedRecord]:
     """`examine` of each record, numbered `shift` more than in its shard.
 
@@ -78,7 +77,7 @@ def examine_batch(
 
 
 def examine(
-    raw: shards.RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
+    raw: RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
 ) -> ExaminedRecord:
     """All that one record says; what is wrong with it is in the row's `error`."""
     item = _begun(raw, shard, sample_id, counter)
@@ -88,7 +87,7 @@ def examine(
 
 
 def _begun(
-    raw: shards.RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
+    raw: RawRecord, shard: ShardContext, sample_id: int, counter: RecordCounter
 ) -> ExaminedRecord:
     """`examine` as far as no object store need be asked for sizes."""
     item = ExaminedRecord(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
@@ -162,8 +161,8 @@ def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
 
 
 def spread_ranges(
-    contexts: Sequence[ShardContext], scans: Sequence[shards.ShardScan], most: int
-) -> list[tuple[ShardContext, shards.RecordRange]]:
+    contexts: Sequence[ShardContext], scans: Sequence[ShardScan], most: int
+) -> list[tuple[ShardContext, RecordRange]]:
     """At most so many ranges, from all over the shards."""
     pairs = zip(contexts, scans, strict=True)
     ranges = [(shard, record_range) for shard, scan in pairs for record_range in scan.ranges]

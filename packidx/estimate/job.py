@@ -28,8 +28,9 @@ from packidx.io import urls
 from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.compared import Compared
+from packidx.records.containers.base import TASK_BYTES, ShardScan
 from packidx.records.shard_marks import check_unchanged
-from packidx.records.shards import TASK_BYTES, Shard, ShardScan, short_names
+from packidx.records.shards import Shard, short_names
 from packidx.software import software
 
 _PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired

@@ -12,8 +12,7 @@ from typing import Any
 from packidx.errors import MismatchError
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.processor.compared import Compared
-from packidx.records.media.opener import forget_sizes
-from packidx.records.media.video import forget_videos
+from packidx.records.media.opener import forget_media
 from packidx.run.workers import Setup, Workers
 
 
@@ -29,8 +28,7 @@ class CounterSetup:
         for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
             os.environ.setdefault(name, "1")
         gc.set_threshold(100_000, 50, 100)  # records are many small objects, and hold no cycles
-        forget_sizes()  # a process of the user's own session may have seen the media before
-        forget_videos()
+        forget_media()  # a process of the user's own session may have seen the media before
         counter = self.settings.build()
         counter.warm()
         return counter

@@ -17,11 +17,11 @@ from packidx.estimate.examine import BATCH, ShardContext, count_rows, examine_ba
 from packidx.format import schema
 from packidx.format.schema import METHODS
 from packidx.processor.counts import KINDS, UNKNOWN, Counts, MediaColumns
-from packidx.records import shards
+from packidx.records.containers.base import RecordRange
 
 
 def shard_rows(
-    shard: ShardContext, record_range: shards.RecordRange, first_id: int, counter: RecordCounter
+    shard: ShardContext, record_range: RecordRange, first_id: int, counter: RecordCounter
 ) -> Iterator[pa.Table]:
     """The rows of one range of a shard, as tables of at most `BATCH` rows.
 

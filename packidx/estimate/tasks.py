@@ -17,7 +17,7 @@ from packidx.estimate.rows import shard_rows
 from packidx.format import schema
 from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import Part, begin_part, is_begun, take_over, write_part
-from packidx.records.shards import TASK_BYTES, RecordRange, ShardScan
+from packidx.records.containers.base import TASK_BYTES, RecordRange, ShardScan
 from packidx.run.progress import Progress
 from packidx.run.workers import WorkerDied, Workers
 

@@ -10,7 +10,7 @@ from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, examine, raw_records, spread_ranges
 from packidx.processor.text.backends import choose_backend
-from packidx.records.shards import RecordRange, ShardScan
+from packidx.records.containers.base import RecordRange, ShardScan
 
 NUM_TEXTS = 512
 """Texts that both backends tokenize before the faster one is trusted."""

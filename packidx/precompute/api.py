@@ -26,9 +26,8 @@ from packidx.precompute.slices import Piece, Tally, make_pieces
 from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
 from packidx.records.layout import Layout
-from packidx.records.media.opener import forget_sizes
+from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.media.video import forget_videos
 from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.engines import open_workers
@@ -119,8 +118,7 @@ def precompute(
     names = place.output_names(shards)
     place.check_output(output, shards, given)
     settings = CounterSettings(os.fspath(processor))
-    forget_sizes()
-    forget_videos()
+    forget_media()
     with open_workers(engine, workers) as counting:
         if counting.takes(num_processes) and is_large(shards):
             counting.start(CounterSetup(settings))

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.examine import ShardContext
 from packidx.precompute.values import Values
-from packidx.records.containers.base import RecordRange
-from packidx.records.shards import ShardScan
+from packidx.records.containers.base import RecordRange, ShardScan
 
 
 @dataclass(frozen=True, slots=True)

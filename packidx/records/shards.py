@@ -15,12 +15,10 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.io import urls
-from packidx.records.containers import DEFAULT as JSONL
-from packidx.records.containers import RawRecord, RecordRange, ShardScan, container
-from packidx.records.containers.base import TASK_BYTES
+from packidx.records.containers.base import TASK_BYTES, RawRecord, RecordRange, ShardScan
 from packidx.records.containers.blocks import local_shard
-from packidx.records.containers.json_records import decode
-from packidx.records.containers.lines import read_lines
+from packidx.records.containers.registry import DEFAULT as JSONL
+from packidx.records.containers.registry import container
 from packidx.records.containers.tar.container import TAR
 from packidx.records.containers.tar.samples import MEMBERS
 from packidx.records.dialects.loongforge import TEXTS, with_texts
@@ -29,22 +27,8 @@ from packidx.records.dialects.webdataset import with_members
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shard_marks import marks_of
 
-__all__ = [
-    "TASK_BYTES",
-    "RecordRange",
-    "RawRecord",
-    "ShardScan",
-    "decode",
-    "read_lines",
-]
-__all__ += ["own_root", "read_records", "read_row", "scan"]
 
-
-def scan(
-    path: str,
-    kind: str = JSONL,
-    layout: Layout = DEFAULT,
-) -> ShardScan:
+def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     """Hash a shard, count its records and find where tasks may start, in one pass.
 
     Args:

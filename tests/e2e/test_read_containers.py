@@ -26,7 +26,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.processor.labels import LabelPolicy
-from packidx.records.containers import KINDS
+from packidx.records.containers.registry import KINDS
 from packidx.torch import PackedDataset
 
 datasets.disable_progress_bars()

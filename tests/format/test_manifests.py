@@ -18,7 +18,7 @@ from packidx.format.manifest import Container, sealed
 from packidx.index import Index, open_index
 from packidx.io.files import write_json
 from packidx.plan import plan_packs
-from packidx.records.containers import container
+from packidx.records.containers.registry import container
 from packidx.torch import PackedDataset
 
 RECORDS = {

@@ -16,7 +16,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import ChangedSource, FormatError, MismatchError, PackidxError, SourceError
 from packidx.format.manifest import Layout
 from packidx.index import Index
-from packidx.records.containers import KINDS
+from packidx.records.containers.registry import KINDS
 from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
 

@@ -30,7 +30,7 @@ def read_image(source: Source) -> bytes:
         BadRecord: ``missing_media`` or ``broken_media``.
         SourceError: an object store, or the tar that it is in, cannot be read.
     """
-    return content_of(source, image_label(source))
+    return content_of(source, label_of(source))
 
 
 def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
@@ -132,7 +132,7 @@ def content_of(source: Source, label: str) -> bytes:
             raise BadRecord("broken_media", f"{label} cannot be read: {error.strerror}") from None
 
 
-def image_label(source: Source) -> str:
-    """How errors name an image."""
+def label_of(source: Source, medium: str = "an image") -> str:
+    """How errors name a medium."""
     path = source.path if isinstance(source, InRoot) else source
-    return repr(shortened(path)) if isinstance(path, str) else "an image in the record"
+    return repr(shortened(path)) if isinstance(path, str) else f"{medium} in the record"

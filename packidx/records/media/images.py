@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from packidx.errors import BadRecord, PackidxError
 from packidx.io import ranges
-from packidx.records.media.image_files import Source, content_of, image_label, open_file
+from packidx.records.media.image_files import Source, content_of, label_of, open_file
 from packidx.records.media.image_headers import is_whole, webp_size
 from packidx.records.media.paths import shortened
 from packidx.records.media.references import is_opened
@@ -44,7 +44,7 @@ def image_size(source: Source) -> tuple[int, int]:
     Raises:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
     """
-    return labelled_size(source, image_label(source))
+    return labelled_size(source, label_of(source))
 
 
 def open_image(source: Any, label: str | None = None) -> Image.Image:
@@ -58,7 +58,7 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
         SourceError: an object store cannot be read.
     """
-    label = label or ("an image" if is_opened(source) else image_label(source))
+    label = label or ("an image" if is_opened(source) else label_of(source))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

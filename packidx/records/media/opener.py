@@ -33,18 +33,9 @@ from packidx.records.media.references import (
     media_entries,
     part_kind,
     reference_of,
+    refs_of,
 )
-from packidx.records.media.video import Video
-
-__all__ = [
-    "check_reference",
-    "forget_sizes",
-    "image_size",
-    "media_size",
-    "open_image",
-    "open_media",
-    "resolve",
-]
+from packidx.records.media.video import Video, remembered_info
 
 Moved = Callable[[str], str]
 
@@ -54,7 +45,7 @@ _REPLACED_KEYS = ("image_url", "video_url", "url", "path", "bytes", "base64")
 def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
     """(height, width) of one medium: stated, else from its image's header; None for a video.
 
-    Answers about paths are remembered until `forget_sizes`.
+    Answers about paths are remembered until `forget_media`.
 
     Raises:
         BadRecord: as `resolve` and `image_size`; ``bad_media`` where there is nothing to look at.
@@ -66,8 +57,7 @@ def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
         check_reference(media, root)
         return media.height, media.width
     if media.kind != "image":
-        refs = media.ref if isinstance(media.ref, list | tuple) else [media.ref]
-        for ref in refs:
+        for ref in refs_of(media):
             _check_exists(ref, root)
         return None
     if isinstance(media.ref, bytes | Extent):
@@ -88,23 +78,22 @@ def check_reference(media: Media, root: MediaRoot) -> None:
     Raises:
         BadRecord: as `resolve`.
     """
-    for ref in media.ref if isinstance(media.ref, list | tuple) else [media.ref]:
+    for ref in refs_of(media):
         if isinstance(ref, str) and not ref.startswith("data:"):
             resolve(ref, root)
 
 
-def forget_sizes() -> None:
-    """Forget what `media_size` remembers: files may have changed since."""
-    for remembered in (_remembered_size, _exists, real_folder, absolute_folder):
+def forget_media() -> None:
+    """Forget what is remembered of media by their paths: files may have changed since."""
+    for remembered in (_remembered_size, _exists, real_folder, absolute_folder, remembered_info):
         remembered.cache_clear()
     forget_databases()
 
 
 def is_remote(media: Media, root: MediaRoot) -> bool:
     """Whether to know a medium's size may take a request to an object store."""
-    refs = media.ref if isinstance(media.ref, list | tuple) else [media.ref]
     below = urls.is_url(root.folder)
-    return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs)
+    return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs_of(media))
 
 
 def open_media(record: Mapping[str, Any], root: MediaRoot, moved: Moved = str) -> dict[str, Any]:

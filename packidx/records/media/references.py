@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -137,6 +137,11 @@ def _extracted(entry: Any, frames: list[Any] | tuple[Any, ...]) -> Media:
         text = f"a video is stated to have {facts['num_frames']} frames, but lists {len(refs)}"
         raise BadRecord("bad_media", text)
     return Media("video", refs, **{**facts, "num_frames": len(refs)})
+
+
+def refs_of(media: Media) -> Sequence[Any]:
+    """What a medium was given as: of a video, it may be all its frames."""
+    return media.ref if isinstance(media.ref, list | tuple) else [media.ref]
 
 
 def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, Any]:

@@ -18,18 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from packidx.errors import BadRecord
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Media, MediaInfo
-from packidx.records.media.image_files import Source
+from packidx.records.media.image_files import Source, label_of
 from packidx.records.media.images import open_image
 from packidx.records.media.inside import InRoot
 from packidx.records.media.paths import MediaRoot, resolve, shortened
-from packidx.records.media.references import is_opened
+from packidx.records.media.references import is_opened, refs_of
 from packidx.records.media.video_headers import (
     frames_info,
     local,
     opened,
     quarter_turns,
     video_info,
-    video_label,
 )
 
 Frames = tuple[Any, ...]
@@ -47,7 +46,7 @@ class Video:
     def __init__(self, source: Source | Sequence[Any], label: str | None = None) -> None:
         self.source: Source | Frames
         if isinstance(source, str | InRoot | bytes | Extent):
-            self.source, name = source, video_label(source)
+            self.source, name = source, label_of(source, "a video")
         else:
             self.source, name = tuple(source), "a video"
         self.label = label or name
@@ -105,7 +104,7 @@ class Video:
 def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     """What is known of a video in a record: what the record states, else what its headers say.
 
-    Answers about paths are remembered until `forget_videos`.
+    Answers about paths are remembered until `opener.forget_media`.
 
     Args:
         media: a video given as path, URL, bytes, `Video` or list of frames.
@@ -131,11 +130,6 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
     return info
 
 
-def forget_videos() -> None:
-    """Forget what `media_info` remembers: files may have changed since."""
-    _remembered.cache_clear()
-
-
 def _stated(media: Media, root: MediaRoot) -> MediaInfo | None:
     """What the record states, where that is everything and no file need be looked at."""
     frames = media.ref if isinstance(media.ref, list | tuple) else None
@@ -144,7 +138,7 @@ def _stated(media: Media, root: MediaRoot) -> MediaInfo | None:
         return None
     if isinstance(media.ref, Video) or (frames is None and media.fps is None):
         return None
-    for ref in [media.ref] if frames is None else frames:
+    for ref in refs_of(media):
         if isinstance(ref, str):
             resolve(ref, root)
     return MediaInfo(media.height, media.width, num_frames, extracted=frames is not None)
@@ -181,14 +175,15 @@ def _looked_at(ref: Any, root: MediaRoot) -> MediaInfo:
         return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
     if not isinstance(ref, str):
         raise BadRecord("bad_media", "a video without a path, bytes, frames or stated size")
-    answer = _remembered(ref, root)
+    answer = remembered_info(ref, root)
     if isinstance(answer, MediaInfo):
         return answer
     raise BadRecord(answer.reason, answer.detail)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _remembered(ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+def remembered_info(ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+    """`video_info` of a reference, or why there is none, remembered."""
     try:
         # The reference, not the path, goes into the detail: it is the same on every machine.
         return video_info(resolve(ref, root), label=repr(shortened(ref)))

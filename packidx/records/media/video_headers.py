@@ -11,7 +11,7 @@ from packidx.io import cache, urls
 from packidx.io.ranges import Extent
 from packidx.io.storage import unreadable
 from packidx.records.conversation import MediaInfo
-from packidx.records.media.image_files import Source, open_file
+from packidx.records.media.image_files import Source, label_of, open_file
 from packidx.records.media.images import MAX_PIXELS, image_size, open_image
 from packidx.records.media.inside import InRoot
 from packidx.records.media.lmdb_store import split_reference
@@ -38,7 +38,7 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
         BadRecord: ``missing_media``, ``broken_media`` or ``media_too_large``.
         MissingExtraError: PyAV is not installed, or too old a release.
     """
-    label = label or video_label(source)
+    label = label or label_of(source, "a video")
     with opened(source, label) as (container, stream):
         height, width = int(stream.height), int(stream.width)
         if height * width > MAX_PIXELS:
@@ -177,9 +177,3 @@ def _frame_size(frame: Any) -> tuple[int, int]:
         return image_size(frame)
     image = open_image(frame)
     return image.height, image.width
-
-
-def video_label(source: Source) -> str:
-    """How errors name a video."""
-    path = source.path if isinstance(source, InRoot) else source
-    return repr(shortened(path)) if isinstance(path, str) else "a video in the record"

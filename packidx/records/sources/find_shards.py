@@ -12,7 +12,7 @@ from typing import Any
 from packidx.errors import SourceError
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
-from packidx.records.containers import container, strip_suffix
+from packidx.records.containers.registry import container, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
 from packidx.records.sources import energon, mix_entries, mixes, unread

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from packidx.io import urls
-from packidx.records.containers import SUFFIXES, strip_suffix
+from packidx.records.containers.registry import SUFFIXES, strip_suffix
 from packidx.records.containers.tar.container import TAR, refuse_compressed
 from packidx.records.layout import Layout
 from packidx.records.shards import Shard

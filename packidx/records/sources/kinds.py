@@ -7,9 +7,9 @@ from typing import Any
 
 from packidx.errors import SourceError
 from packidx.io import storage, urls
-from packidx.records.containers import DEFAULT as JSONL
-from packidx.records.containers import SUFFIXES, kind_of
 from packidx.records.containers.blocks import local_shard
+from packidx.records.containers.registry import DEFAULT as JSONL
+from packidx.records.containers.registry import SUFFIXES, kind_of
 from packidx.records.containers.tar.container import refuse_compressed
 from packidx.records.sources import mixes
 

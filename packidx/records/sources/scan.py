@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from packidx.io import storage, urls
+from packidx.records.containers.base import TASK_BYTES, ShardScan
 from packidx.records.containers.blocks import file_version
-from packidx.records.shards import TASK_BYTES, Shard, ShardScan, scan
+from packidx.records.shards import Shard, scan
 from packidx.run.progress import Progress
 
 

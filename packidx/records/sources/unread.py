@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packidx.records.containers import SUFFIXES
+from packidx.records.containers.registry import SUFFIXES
 from packidx.records.containers.tar.container import COMPRESSED
 from packidx.records.sources.energon import NotRead, some
 

@@ -25,14 +25,15 @@ from record_files import WRITERS, chats, tar_digest, write, zstd
 
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.records import shards
-from packidx.records.containers import KINDS, array, compressed, container, kind_of
+from packidx.records.containers import array, compressed
 from packidx.records.containers import blocks as blocks_module
-from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.base import BrokenFile, RawRecord
 from packidx.records.containers.delimited import Delimited
+from packidx.records.containers.registry import KINDS, container, kind_of
 from packidx.records.containers.text import TextContainer
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import Layout
-from packidx.records.shards import RawRecord, read_records, read_row, scan
+from packidx.records.shards import read_records, read_row, scan
 
 RECORDS = chats(300)
 

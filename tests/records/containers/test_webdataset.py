@@ -45,8 +45,9 @@ from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.records import shards
+from packidx.records.containers.base import RawRecord
 from packidx.records.containers.tar import container
-from packidx.records.shards import RawRecord, read_records, read_row, scan
+from packidx.records.shards import read_records, read_row, scan
 from packidx.records.sources.find_shards import find_shards
 from packidx.torch import PackedDataset
 

@@ -21,7 +21,7 @@ from packidx.records.conversation import Media
 from packidx.records.dialects.parse import parse
 from packidx.records.media import lmdb_store
 from packidx.records.media.opener import (
-    forget_sizes,
+    forget_media,
     image_size,
     media_size,
     open_image,
@@ -67,7 +67,7 @@ def root(tmp_path: Path) -> Path:
     (root / "broken.lmdb" / "data.mdb").write_bytes(b"no database" * 1000)
     (root / "empty.lmdb").mkdir()
     (root / "odd::name.png").write_bytes(png())
-    forget_sizes()
+    forget_media()
     return root
 
 
@@ -183,7 +183,7 @@ def test_a_database_is_opened_once(root: Path, monkeypatch: pytest.MonkeyPatch) 
         lmdb_store.read_value(f"{root}/in/x.lmdb", "0001", "x")
         lmdb_store.read_value(f"{root}/in/../in/x.lmdb", "cut", "x")
     assert len(opened) == 1
-    forget_sizes()
+    forget_media()
     fill(root / "in" / "x.lmdb", new=png(9, 9))
     assert image_size(f"{root}/in/x.lmdb::new") == (9, 9)
     assert len(opened) == 3  # one of them is `fill`

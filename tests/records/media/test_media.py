@@ -19,7 +19,7 @@ from packidx.records.conversation import Media
 from packidx.records.dialects.parse import parse
 from packidx.records.media import images
 from packidx.records.media.opener import (
-    forget_sizes,
+    forget_media,
     image_size,
     media_size,
     open_image,
@@ -353,7 +353,7 @@ def test_relative_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: s
     """A shard given by its bare name has its images beside it, and none above."""
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path)
-    forget_sizes()
+    forget_media()
     assert resolve("a.png", MediaRoot(root, False)) == os.path.join(root, "a.png")
     with pytest.raises(BadRecord, match="not inside the media root"):
         resolve("../a.png", MediaRoot(root, False))
@@ -362,7 +362,7 @@ def test_relative_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: s
 def test_a_root_above_is_no_way_further_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
-    forget_sizes()
+    forget_media()
     assert resolve("a.png", MediaRoot("..", False)) == "../a.png"
     with pytest.raises(BadRecord, match="not inside the media root"):
         resolve("../a.png", MediaRoot("..", False))

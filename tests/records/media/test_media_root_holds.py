@@ -22,9 +22,9 @@ from packidx.errors import BadRecord, SourceError
 from packidx.export.wds import export_wds
 from packidx.records.conversation import Media
 from packidx.records.media import inside
-from packidx.records.media.opener import forget_sizes, media_size, open_media
+from packidx.records.media.opener import forget_media, media_size, open_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video, forget_videos, media_info
+from packidx.records.media.video import Video, media_info
 from packidx.torch import PackedDataset
 
 SIZE, SECRET = (40, 30), (90, 70)
@@ -49,8 +49,7 @@ def fill(folder: Path, size: tuple[int, int]) -> None:
 def root(tmp_path: Path) -> Path:
     fill(tmp_path / "root" / "in", SIZE)
     fill(tmp_path / "outside" / "in", SECRET)
-    forget_sizes()
-    forget_videos()
+    forget_media()
     return tmp_path / "root"
 
 

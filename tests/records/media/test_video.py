@@ -22,8 +22,9 @@ from PIL import Image
 from packidx.errors import BadRecord, MissingExtraError
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media import video_headers
+from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import MediaRoot
-from packidx.records.media.video import Video, forget_videos, media_info
+from packidx.records.media.video import Video, media_info
 from packidx.records.media.video_headers import video_info
 
 CONTAINERS: list[tuple[str, dict[str, Any]]] = [
@@ -181,7 +182,7 @@ def test_broken_files(tmp_path: Path) -> None:
         with pytest.raises(BadRecord) as again:
             media_info(Media("video", "b.mp4"), MediaRoot(str(tmp_path), True))
         assert again.value.detail == found.value.detail  # the same on every machine
-        forget_videos()
+        forget_media()
 
 
 def test_no_file(tmp_path: Path) -> None:
@@ -328,7 +329,7 @@ def test_answers_are_remembered_until_forgotten(tmp_path: Path) -> None:
     assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
     write_clip(path, frames=6)
     assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 4
-    forget_videos()
+    forget_media()
     assert media_info(media, MediaRoot(str(tmp_path), True)).num_frames == 6
 
 

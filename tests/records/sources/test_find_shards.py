@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from packidx.errors import BadRecord, SourceError
 from packidx.records import shards
 from packidx.records.containers import lines as lines_module
-from packidx.records.shards import read_lines, read_row, scan, short_names
+from packidx.records.containers.lines import read_lines
+from packidx.records.shards import read_row, scan, short_names
 from packidx.records.sources.find_shards import find_shards
 
 BOM = b"\xef\xbb\xbf"
