@@ -31,16 +31,11 @@ from packidx.records.media.references import (
     OBJECT,
     cut,
     integer,
-    is_opened,
     media_entries,
     medium_of,
     named,
     part_kind,
-    reference_of,
 )
-
-__all__ = ["LIST_KEYS", "TURN_KEYS", "is_opened", "media_entries", "parse", "part_kind"]
-__all__ += ["reference_of"]
 
 _ROLES = {
     "system": "system",
