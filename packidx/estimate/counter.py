@@ -56,7 +56,7 @@ class CounterSettings:
         encoder = None if self.encode is None else UserEncoder(self.encode)
         transform = None
         if self.transform is not None:
-            transform = Transform(self.transform, self.seed)
+            transform = Transform.load(self.transform, self.seed)
         return RecordCounter(files, encoder, transform, self.cheap)
 
 

@@ -85,8 +85,8 @@ class Fetcher:
         """
         from packidx.records.media.opener import open_media
 
-        found = self.record(sample)
-        return open_media(found.record, found.root, self.index.resolve)
+        located = self.record(sample)
+        return open_media(located.record, located.root, self.index.resolve)
 
     def read_together(self, samples: Sequence[Sample]) -> dict[int, dict[str, Any]]:
         """The records of those of `samples` that wait for a store, asked for at the same time.
@@ -113,8 +113,9 @@ class Fetcher:
         with warnings.catch_warnings():
             # Filters belong to all threads: each would take away and bring back the others'.
             warnings.simplefilter("ignore")
-            found = storage.overlapped(attempt, waiting)
-        return {at: one for at, one in zip(waiting, found, strict=True) if one is not None}
+            records = storage.overlapped(attempt, waiting)
+        pairs = zip(waiting, records, strict=True)
+        return {number: record for number, record in pairs if record is not None}
 
     def waits(self, sample: Sample) -> bool:
         """Whether a sample's record or media are ranges or objects of a store."""
@@ -124,7 +125,7 @@ class Fetcher:
         root = self._media_roots.get(sample.source or "")
         remote = self._remote_media.get(sample.source or "", ())
         uri = self.index.snapshot.shards[shard].uri
-        return any(urls.is_url(self.index.resolve(one)) for one in (uri, root, *remote) if one)
+        return any(urls.is_url(self.index.resolve(u)) for u in (uri, root, *remote) if u)
 
     def _shard_of(self, sample: Sample) -> int | None:
         """Which of the manifest's shards a sample is in; of a bare table there are none."""
@@ -215,14 +216,14 @@ class Fetcher:
         from packidx.records.shard_marks import difference, is_written_to
 
         try:
-            found = difference(path, shard)
-            written_to = found is None and is_written_to(path, shard)
+            text = difference(path, shard)
+            written_to = text is None and is_written_to(path, shard)
         except OSError:  # who reads it says so
             return
         command = f"`packidx verify {self.index.path}@{self.index.id}`"
-        if found is not None:
+        if text is not None:
             advice = "and restore the shard, or estimate and plan again"
-            self._changes.append(Change(f"shard {path} {found}: run {command}, {advice}", True))
+            self._changes.append(Change(f"shard {path} {text}: run {command}, {advice}", True))
         elif written_to:
             said = "was written to after it was counted; the blocks that were compared are the same"
             self._changes.append(Change(f"shard {path} {said}: {command} compares all", False))

@@ -15,6 +15,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,32 +28,35 @@ from packidx.user_code.named import fingerprint_of, load_named, name_of
 Function = Callable[[dict[str, Any], np.random.Generator], Any]
 
 
+@dataclass(frozen=True)
 class Transform:
-    """A declared transform with its seed; pickles if the function does.
+    """A declared transform with its seed; pickles if the function does."""
 
-    Args:
-        function: the callable, or ``module:NAME`` of it.
-        seed: any integer of 64 bits.
+    name: str
+    """``module:NAME``."""
+    function: Function
+    seed: int
+    fingerprint: str
+    """The function's own ``fingerprint`` (text, or a method that returns it), else the SHA-256 of
+    its source: other functions that it calls are not in it."""
 
-    Attributes:
-        name: ``module:NAME``.
-        fingerprint: the function's own ``fingerprint`` (text, or a method that returns it), else
-            the SHA-256 of its source: other functions that it calls are not in it.
+    @classmethod
+    def load(cls, function: str | Function, seed: int = 0) -> Transform:
+        """
+        Args:
+            function: the callable, or ``module:NAME`` of it.
+            seed: any integer of 64 bits.
 
-    Raises:
-        OptionError: it cannot be loaded, or has neither source nor fingerprint.
-    """
-
-    def __init__(self, function: str | Function, seed: int = 0) -> None:
+        Raises:
+            OptionError: it cannot be loaded, or has neither source nor fingerprint.
+        """
         if isinstance(function, str):
-            self.name = function
-            self.function: Function = load_named(function, "--transform")
+            name, loaded = function, load_named(function, "--transform")
         else:
-            self.name, self.function = name_of(function), function
+            name, loaded = name_of(function), function
         if not -(1 << 63) <= seed < 1 << 63:
             raise OptionError(f"seed is {seed}: it must fit 64 bits")
-        self.seed = seed
-        self.fingerprint = fingerprint_of(self.function) or _source_digest(self.function)
+        return cls(name, loaded, seed, fingerprint_of(loaded) or _source_digest(loaded))
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest."""
@@ -121,7 +125,7 @@ def planned_transform(
             f"the lengths of {where} were counted with the transform {planned.name} (seed "
             f"{planned.seed}): give it as transform= (packidx verify: --transform)"
         )
-    transform = Transform(given, planned.seed)
+    transform = Transform.load(given, planned.seed)
     if transform.fingerprint != planned.fingerprint:
         raise MismatchError(
             f"the transform {transform.name} has fingerprint {transform.fingerprint}, the lengths "

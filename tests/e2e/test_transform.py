@@ -237,7 +237,7 @@ def draw(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 def test_numbers_depend_on_seed_epoch_sample_and_copy() -> None:
     def drawn(seed: int, epoch: int, sample: int, copy: int) -> int:
-        value: int = Transform(draw, seed).apply({}, sample, epoch=epoch, copy=copy)["n"]
+        value: int = Transform.load(draw, seed).apply({}, sample, epoch=epoch, copy=copy)["n"]
         return value
 
     keys = [(s, e, i, c) for s in (0, 1, -1) for e in (0, 1) for i in (0, 1, 2) for c in (0, 1)]
@@ -269,7 +269,7 @@ def bounded(record: dict[str, Any], rng: Any, top: Any = 3) -> dict[str, Any]:
 
 def test_fingerprints_tell_functions_apart() -> None:
     prints = [
-        Transform(one).fingerprint
+        Transform.load(one).fingerprint
         for one in (
             draw,
             bounded,
@@ -280,7 +280,7 @@ def test_fingerprints_tell_functions_apart() -> None:
     ]
     assert len(set(prints)) == len(prints)
     assert prints[-1] == "named-1"
-    assert Transform(draw, 1).fingerprint == prints[0]
+    assert Transform.load(draw, 1).fingerprint == prints[0]
 
 
 def test_functions_that_hide_what_they_do_are_refused() -> None:
@@ -293,12 +293,12 @@ def test_functions_that_hide_what_they_do_are_refused() -> None:
     ]
     for function, words in hidden:
         with pytest.raises(OptionError, match=words) as caught:
-            Transform(function)
+            Transform.load(function)
         assert "give it an attribute `fingerprint`" in str(caught.value)
     with pytest.raises(OptionError, match="must fit 64 bits"):
-        Transform(draw, 1 << 63)
+        Transform.load(draw, 1 << 63)
     with pytest.raises(OptionError, match="--transform nowhere:f cannot be loaded"):
-        Transform("nowhere:f")
+        Transform.load("nowhere:f")
 
 
 def test_an_error_of_the_users_own_is_kept() -> None:
@@ -306,11 +306,11 @@ def test_an_error_of_the_users_own_is_kept() -> None:
         raise BadRecord("bad_day", "it rains")
 
     with pytest.raises(BadRecord, match="bad_day: it rains"):
-        Transform(raising).apply({}, 0)
+        Transform.load(raising).apply({}, 0)
 
 
 def test_planned_transform_needs_nothing_where_nothing_was_planned() -> None:
     assert planned_transform(None, None, "index") is None
-    known = Transform(draw, 4)
+    known = Transform.load(draw, 4)
     found = planned_transform(known, draw, "index")
     assert found is not None and found.to_json() == known.to_json()

@@ -8,6 +8,7 @@ may be an object instead. Where tokens were counted they are its ``n_tokens``, o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -23,24 +24,12 @@ class StatedMedia:
     """What ``mm_inputs_meta`` states, given to a record's media in order of appearance.
 
     Args:
-        meta: its value.
-
-    Raises:
-        BadRecord: ``bad_meta``.
+        entries: of each kind that it has a list of.
     """
 
-    def __init__(self, meta: Any) -> None:
-        if not isinstance(meta, OBJECT):
-            raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
-        self._entries: dict[str, Any] = {}
+    def __init__(self, entries: Mapping[str, Sequence[Any]]) -> None:
+        self._entries = entries
         self._seen: dict[str, int] = {}
-        for kind in LIST_KEYS:
-            entries = meta.get(f"{kind}s_meta")
-            if entries is None:
-                continue
-            if not isinstance(entries, list | tuple):
-                raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
-            self._entries[kind] = entries
 
     def complete(self, medium: Media) -> Media:
         """The next medium, with what is stated of it where it does not know better itself; counted
@@ -79,6 +68,21 @@ class StatedMedia:
             if len(entries) != seen:
                 has = f"{len(entries)} entries but the record has {seen} {kind}(s)"
                 raise BadRecord(_REASON, f"'{kind}s_meta' has {has}")
+
+
+def stated_media(meta: Any) -> StatedMedia:
+    """What the value of ``mm_inputs_meta`` states.
+
+    Raises:
+        BadRecord: ``bad_meta``.
+    """
+    if not isinstance(meta, OBJECT):
+        raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
+    lists = {kind: meta.get(f"{kind}s_meta") for kind in LIST_KEYS}
+    for kind, entries in lists.items():
+        if entries is not None and not isinstance(entries, list | tuple):
+            raise BadRecord(_REASON, f"'{kind}s_meta' is {named(entries)}, not a list")
+    return StatedMedia({kind: entries for kind, entries in lists.items() if entries is not None})
 
 
 def _entry(entry: Any, kind: str) -> dict[str, Any]:

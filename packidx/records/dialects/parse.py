@@ -20,7 +20,7 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
-from packidx.records.dialects.nemo_meta import StatedMedia
+from packidx.records.dialects.nemo_meta import StatedMedia, stated_media
 from packidx.records.dialects.preferences import refuse_preferences
 from packidx.records.dialects.single_turn import single_turn
 from packidx.records.dialects.tokens import tokens_of
@@ -77,7 +77,7 @@ def parse(record: Any) -> Conversation:
     refuse_preferences(record)
     if record.get("audio") or record.get("audios"):
         raise BadRecord("unsupported_media", "the record has audio, which cannot be counted yet")
-    lists = _MediaLists(record)
+    lists = _media_lists(record)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(_raw_turns(record))]
     lists.check()
     return Conversation(
@@ -89,14 +89,9 @@ class _MediaLists:
     """The record's own media, handed out to the placeholders in order of appearance, and what it
     states of all its media."""
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        self._listed: dict[str, list[Any]] = {}
+    def __init__(self, listed: Mapping[str, list[Any]], stated: StatedMedia | None) -> None:
+        self._listed, self._stated = listed, stated
         self._used: dict[str, int] = {}
-        meta = record.get("mm_inputs_meta")
-        self._stated = None if meta is None else StatedMedia(meta)
-        for kind, keys in LIST_KEYS.items():
-            if not record.keys().isdisjoint(keys):
-                self._listed[kind] = media_entries(record, kind)[1]
 
     def next(self, kind: str) -> Media:
         """The medium that the next placeholder of a kind stands for."""
@@ -122,6 +117,17 @@ class _MediaLists:
                 raise BadRecord("media_mismatch", text)
         if self._stated is not None:
             self._stated.check()
+
+
+def _media_lists(record: Mapping[str, Any]) -> _MediaLists:
+    meta = record.get("mm_inputs_meta")
+    stated = None if meta is None else stated_media(meta)
+    listed = {
+        kind: media_entries(record, kind)[1]
+        for kind, keys in LIST_KEYS.items()
+        if not record.keys().isdisjoint(keys)
+    }
+    return _MediaLists(listed, stated)
 
 
 def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
