@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options.sources import pairs_of, progress_bar, source_options
+from ..options.together import output_option
 from ..options.workers import worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from ..show.facts import compared_fact
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("estimate")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder of the lengths table; one that is there already is replaced as a whole.",
-)
+@output_option("Folder of the lengths table; one that is there already is replaced as a whole.")
 @click.option(
     "--processor",
     metavar="DIR_OR_NAME",

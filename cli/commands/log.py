@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..options.together import json_option, quiet_option
 from ..show.console import say
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@quiet_option
+@json_option("Print one JSON array.")
 def log(index: str, quiet: bool, as_json: bool) -> None:
     """List the snapshots of INDEX, newest first."""
     from packidx.errors import FormatError

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options.plan import with_option, with_options
+from ..options.together import json_option, quiet_option
 from ..show.console import say
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
     "names or else here.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what plans of these capacities would be.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@json_option()
+@quiet_option
 def plan(
     lengths: str | None,
     output: str | None,

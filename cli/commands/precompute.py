@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options.sources import pairs_of, progress_bar, source_options
+from ..options.together import output_option
 from ..options.workers import worker_options
 from ..show.console import count, not_read, print_facts, print_json, say, with_parts
 from ..show.rejected import print_sources, warn_of_rejected
@@ -19,13 +20,8 @@ if TYPE_CHECKING:
 
 @click.command("precompute")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder of the new data set; one that precompute has written is replaced as a whole.",
+@output_option(
+    "Folder of the new data set; one that precompute has written is replaced as a whole."
 )
 @click.option(
     "--processor",

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..options.together import quiet_option, root_option
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
@@ -68,10 +70,8 @@ class _Query(click.Command):
     metavar="SIZE",
     help="Memory that QUERY may take, as 500MB.  [default: 4GB; none with --unlocked]",
 )
-@click.option(
-    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
-)
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@root_option
+@quiet_option
 def sql(
     index: str,
     query: str | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..options.together import json_option, quiet_option
 from ..show.console import count, number_of, say
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     metavar="N",
     help="Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
 )
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@quiet_option
+@json_option()
 def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> None:
     """Show how good the plan of INDEX or INDEX@ID is."""
     from packidx.index import open_index

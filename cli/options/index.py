@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import click
 
 from packidx.errors import OptionError
 
-F = TypeVar("F", bound=Callable)
+from .together import json_option, quiet_option, root_option, together
 
-_OPTIONS = (
+index_options = together(
     click.option(
         "--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths."
     ),
@@ -25,20 +22,11 @@ _OPTIONS = (
         metavar="MODULE:NAME",
         help="The transform that the lengths were counted with.",
     ),
-    click.option(
-        "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
-    ),
-    click.option("--quiet", is_flag=True, help="No progress on stderr."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    root_option,
+    quiet_option,
+    json_option(),
 )
-
-
-def index_options(command: F) -> F:
-    """``processor``, ``encode``, ``transform``, ``roots``, ``quiet`` and ``as_json``, in this
-    order in the help."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""``processor``, ``encode``, ``transform``, ``roots``, ``quiet`` and ``as_json``."""
 
 
 def refuse_two_encoders(processor: str | None, encode: str | None) -> None:

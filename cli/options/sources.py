@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from packidx.errors import OptionError
 from packidx.records.layout import COLUMNS, TAGS
 
+from .together import json_option, together
+
 if TYPE_CHECKING:
     from packidx.run.progress import Progress
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_OPTIONS = (
+source_options = together(
     click.option(
         "--media-root",
         metavar="DIR",
@@ -55,15 +55,9 @@ _OPTIONS = (
         "what is counted is written all the same.  [default: where nothing of a source is left]",
     ),
     click.option("--quiet", is_flag=True, help="Show no progress."),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    json_option("Print the result as one JSON object."),
 )
-
-
-def source_options(command: Command) -> Command:
-    """Media root, remote media, columns, tags, delimiter, max-rejected, quiet and json."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Media root, remote media, columns, tags, delimiter, max-rejected, quiet and json."""
 
 
 def pairs_of(option: str, what: str, values: tuple[str, ...]) -> dict[str, str]:

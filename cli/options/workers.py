@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+from .together import Command, together
 
 
 def worker_options(does: str, default: str = "one per CPU") -> Callable[[Command], Command]:
@@ -31,4 +30,4 @@ def worker_options(does: str, default: str = "one per CPU") -> Callable[[Command
         help="Whose processes: this machine's, or Ray's, of the cluster that RAY_ADDRESS names or "
         "else of this machine.",
     )
-    return lambda command: workers(engine(command))
+    return together(workers, engine)

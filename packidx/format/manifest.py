@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
-from packidx.format.decode import LARGEST, Form, Range, Unfit, decoded
+from packidx.format.decode import Form, Range, Unfit, decoded
 from packidx.format.json_object import JsonObject, written
 from packidx.io import storage, urls
 from packidx.io.copies import Part
@@ -263,8 +263,3 @@ def equal(total: int, stated: int, what: str) -> None:
     """
     if total != stated:
         raise Unfit(f"has {total} {what} by its parts, and {stated} in all")
-
-
-__all__ = ["LARGEST", "Container", "Count", "Digests", "Encoder", "File", "Layout", "Manifest"]
-__all__ += ["Name", "Place", "Positive", "Sha256", "Shard", "Share", "SnapshotId", "Transform"]
-__all__ += ["content_digest", "equal", "load", "parse", "sealed", "unique"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...options.together import json_option, output_option, quiet_option, root_option
 from ...options.workers import worker_options
 from ...show.console import say
 
@@ -16,23 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder of the export; one that is there already is replaced as a whole.",
-)
+@output_option("Folder of the export; one that is there already is replaced as a whole.")
 @click.option(
     "--relative",
     is_flag=True,
     help="Name the tars' folders relative to DIR, for data that moves along with it.  "
     "[default: absolute]",
 )
-@click.option(
-    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
-)
+@root_option
 @click.option(
     "--energon-root",
     "energon_roots",
@@ -41,8 +33,8 @@ if TYPE_CHECKING:
     help="What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
 )
 @worker_options("read the tars")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@quiet_option
+@json_option("Print the result as one JSON object.")
 def energon(
     index: str,
     output: str,

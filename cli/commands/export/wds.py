@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...options.together import json_option, output_option, quiet_option, root_option
 from ...options.workers import worker_options
 
 if TYPE_CHECKING:
@@ -15,14 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index", metavar="INDEX[@ID]")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder of the tars; one that export wds has written is replaced as a whole.",
-)
+@output_option("Folder of the tars; one that export wds has written is replaced as a whole.")
 @click.option("--max-count", default=10_000, show_default=True, metavar="N", help="Packs per tar.")
 @click.option(
     "--max-size",
@@ -31,12 +25,10 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Bytes per tar, as 500MB or 2GiB; a pack that is larger has its own.",
 )
-@click.option(
-    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
-)
+@root_option
 @worker_options("read")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@quiet_option
+@json_option("Print the result as one JSON object.")
 def wds(
     index: str,
     output: str,
