@@ -171,15 +171,14 @@ def _quotas(totals: Sequence[int], wanted: int) -> list[int]:
 
 def _draw(total: int, count: int, key: int) -> Int64s:
     """`count` different numbers below `total`, at random; needs memory for these alone."""
-    bits = max(1, (total - 1).bit_length())
-    mix = KeyedPermutation.keyed(bits, key)
-    size = 1 << bits
-    found = mix.inverse(np.arange(min(size, 4 * count + 64), dtype=np.uint64)).astype(np.int64)
-    found = found[found < total]
-    if len(found) < count:
-        found = mix.inverse(np.arange(size, dtype=np.uint64)).astype(np.int64)
-        found = found[found < total]
-    return np.sort(found[:count])
+    shuffled = KeyedPermutation(max(1, (total - 1).bit_length()), key)
+    size = 1 << shuffled.bits
+    for tried in (min(size, 4 * count + 64), size):
+        drawn = shuffled.inverse(np.arange(tried, dtype=np.uint64)).astype(np.int64)
+        drawn = drawn[drawn < total][:count]
+        if len(drawn) == count:
+            break
+    return np.sort(drawn)
 
 
 def _describe(
@@ -223,8 +222,8 @@ def _calibrated(
 
 
 def _quantiles(values: NDArray[Any]) -> dict[str, float]:
-    found = np.quantile(values, QUANTILES, method="inverted_cdf")
-    return {f"{q:g}": round(float(value), 6) for q, value in zip(QUANTILES, found, strict=True)}
+    at = np.quantile(values, QUANTILES, method="inverted_cdf")
+    return {f"{q:g}": round(float(value), 6) for q, value in zip(QUANTILES, at, strict=True)}
 
 
 def check_calibrate(samples: int, can_encode: bool) -> None:

@@ -52,8 +52,8 @@ def installed(name: str) -> str | None:
 
 def compared_with() -> str | None:
     """What counts would be compared with here, as `Compared.by` has it."""
-    found = installed("transformers")
-    return None if found is None else f"transformers {found}"
+    release = installed("transformers")
+    return None if release is None else f"transformers {release}"
 
 
 def compare(
@@ -78,10 +78,10 @@ def compare(
         if (kept := _kept(path)) is not None:
             return kept
     talks = _talks(counter, shards, scans)
-    found: Compared = import_module("packidx.encode.probe.proof").compare(processor, talks)
-    if path is None or found.by is None or found.unequal:
-        return found  # what could not be compared may be another time
-    return _keep(path, found)
+    compared: Compared = import_module("packidx.encode.probe.proof").compare(processor, talks)
+    if path is None or compared.by is None or compared.unequal:
+        return compared  # what could not be compared may be another time
+    return _keep(path, compared)
 
 
 def _content(folder: str) -> list[str]:
@@ -90,17 +90,17 @@ def _content(folder: str) -> list[str]:
     Raises:
         SourceError: one of them cannot be read.
     """
-    found = []
+    content = []
     for below in ("", _TEMPLATES):
         place = os.path.join(folder, below)
         for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
             path = os.path.join(place, name)
             if name.endswith(_READ) and os.path.isfile(path):
                 try:
-                    found += [os.path.join(below, name), digests.file_digest(path)]
+                    content += [os.path.join(below, name), digests.file_digest(path)]
                 except OSError as error:
                     raise unreadable(path, error) from error
-    return found
+    return content
 
 
 def _kept(path: str) -> Compared | None:
@@ -113,7 +113,7 @@ def _kept(path: str) -> Compared | None:
         return None
 
 
-def _keep(path: str, found: Compared) -> Compared:
+def _keep(path: str, compared: Compared) -> Compared:
     """What stands at `path` from now on: of several processes, the first one's.
 
     A cache that cannot be written costs the next run some seconds, and this one nothing.
@@ -121,14 +121,14 @@ def _keep(path: str, found: Compared) -> Compared:
     temporary = f"{path}.{secrets.token_hex(8)}"
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        files.write_json(temporary, asdict(found))
+        files.write_json(temporary, asdict(compared))
         try:
             if _kept(path) is None:
                 os.replace(temporary, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-    return _kept(path) or found
+    return _kept(path) or compared
 
 
 def _talks(

@@ -259,8 +259,8 @@ def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
 
 def _layouts(job: EstimateJob) -> dict[str, dict[str, Any]]:
     """The sources' layouts as the manifest has them, where they are not the default one."""
-    found = {shard.source: shard.layout.to_json() for shard in job.shards}
-    return {source: layout for source, layout in found.items() if layout}
+    layouts = {shard.source: shard.layout.to_json() for shard in job.shards}
+    return {source: layout for source, layout in layouts.items() if layout}
 
 
 def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -276,7 +276,6 @@ def check_shards(job: EstimateJob) -> None:
     Raises:
         SourceError: one changed meanwhile.
     """
-    seen = [
-        (one.path, scan.nbytes, scan.marks) for one, scan in zip(job.shards, job.scans, strict=True)
-    ]
+    pairs = zip(job.shards, job.scans, strict=True)
+    seen = [(shard.path, scan.nbytes, scan.marks) for shard, scan in pairs]
     overlapped(lambda shard: check_unchanged(*shard), seen)

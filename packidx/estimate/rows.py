@@ -155,10 +155,10 @@ def _media(media: MediaColumns, taken: Int64s, missing: NDArray[np.bool_]) -> pa
     fields = list(schema.MEDIA.value_type)
     arrays = []
     for item in fields:
-        found = values[item.name]
-        if not isinstance(found, pa.Array):
-            found = pa.array(found, mask=found == UNKNOWN)
-        arrays.append(found.cast(item.type))
+        column = values[item.name]
+        if not isinstance(column, pa.Array):
+            column = pa.array(column, mask=column == UNKNOWN)
+        arrays.append(column.cast(item.type))
     structs = pa.StructArray.from_arrays(arrays, fields=fields)
     return pa.ListArray.from_arrays(
         pa.array(offsets.astype(np.int32)), structs, type=schema.MEDIA, mask=pa.array(missing)

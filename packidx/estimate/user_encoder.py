@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ class Measured:
     tokens: tuple[int, ...] = ()
     at: tuple[int, ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def has_grids(self) -> bool:
+        """Whether each medium's grid is known."""
+        return self.kinds is not None and len(self.grids) == len(self.kinds)
 
 
 class UserEncoder:
@@ -139,32 +145,28 @@ def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
 
 def _vector(name: str, value: Any, length: int | None) -> Int64s:
     try:
-        found = np.asarray(value)
+        vector = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         if not hasattr(value, "tolist"):
             text = f"it returned {name} as {type(value).__name__}, which is no array ({error})"
             raise BadRecord("encode_failed", text) from None
-        found = np.asarray(value.tolist())  # a tensor on a device, or with a gradient
-    if found.ndim == 2 and found.shape[0] == 1:
-        found = found[0]
-    if found.ndim != 1 or (length is not None and len(found) != length):
+        vector = np.asarray(value.tolist())  # a tensor on a device, or with a gradient
+    if vector.ndim == 2 and vector.shape[0] == 1:
+        vector = vector[0]
+    if vector.ndim != 1 or (length is not None and len(vector) != length):
         wanted = "[T] or [1, T]" if length is None else f"[{length}]"
-        text = f"it returned {name} of shape {list(found.shape)}, not {wanted}"
+        text = f"it returned {name} of shape {list(vector.shape)}, not {wanted}"
         raise BadRecord("encode_failed", text)
-    if found.dtype.kind not in "iub" and found.size:
-        raise BadRecord("encode_failed", f"it returned {name} of type {found.dtype}, not integers")
-    return found.astype(np.int64)
+    if vector.dtype.kind not in "iub" and vector.size:
+        raise BadRecord("encode_failed", f"it returned {name} of type {vector.dtype}, not integers")
+    return vector.astype(np.int64)
 
 
 def _spans(types: Int64s) -> list[tuple[int, int, int]]:
     """(number in `KINDS`, first token, tokens) of each run of media tokens."""
-    edges = np.flatnonzero(np.diff(types, prepend=0, append=0))
-    found = []
-    for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        kind = _TYPES.get(int(types[first]))
-        if kind is not None:
-            found.append((KINDS.index(kind), first, end - first))
-    return found
+    edges = np.flatnonzero(np.diff(types, prepend=0, append=0)).tolist()
+    runs = [(_TYPES.get(int(types[first])), first, end) for first, end in itertools.pairwise(edges)]
+    return [(KINDS.index(kind), first, end - first) for kind, first, end in runs if kind]
 
 
 def _grids(
@@ -175,18 +177,18 @@ def _grids(
     for number, kind in enumerate(KINDS):
         value = encoded.get(f"{kind}_grid_thw")
         if value is not None:
-            found = np.asarray(value)
-            if found.ndim != 2 or found.shape[1] != 3:
-                text = f"it returned {kind}_grid_thw of shape {list(found.shape)}, not [media, 3]"
+            grid = np.asarray(value)
+            if grid.ndim != 2 or grid.shape[1] != 3:
+                text = f"it returned {kind}_grid_thw of shape {list(grid.shape)}, not [media, 3]"
                 raise BadRecord("encode_failed", text)
-            rows[number] = found.tolist()
+            rows[number] = grid.tolist()
     if kinds is None:
         if len(rows) != 1:
             return None, ()
-        kinds = tuple(kind for kind, found in rows.items() for _ in found)
+        kinds = tuple(kind for kind, own in rows.items() for _ in own)
     if any(len(rows.get(kind, ())) != kinds.count(kind) for kind in set(kinds)):
         return kinds, ()
-    following = {kind: iter(found) for kind, found in rows.items()}
+    following = {kind: iter(own) for kind, own in rows.items()}
     grids = [next(following[kind]) for kind in kinds]
     return kinds, tuple((int(t), int(h), int(w)) for t, h, w in grids)
 
@@ -194,22 +196,20 @@ def _grids(
 def counts_of(measured: Sequence[Measured]) -> Counts:
     """The columns of n samples that were measured."""
     offsets = np.zeros(len(measured) + 1, np.int64)
-    np.cumsum([len(one.kinds or ()) for one in measured], out=offsets[1:])
+    np.cumsum([len(sample.kinds or ()) for sample in measured], out=offsets[1:])
     media = _media_columns(measured, offsets)
-    sums = np.array([one.of_kind or (UNKNOWN,) * len(KINDS) for one in measured], np.int64)
+    sums = np.array([sample.of_kind or (UNKNOWN,) * len(KINDS) for sample in measured], np.int64)
     sums = sums.reshape(-1, len(KINDS))
-    length = np.array([one.length for one in measured], np.int64)
+    length = np.array([sample.length for sample in measured], np.int64)
     known = sums[:, 0] != UNKNOWN
-    has_grids = np.array(
-        [one.kinds is not None and len(one.grids) == len(one.kinds) for one in measured], bool
-    )
+    has_grids = np.array([sample.has_grids for sample in measured], bool)
     return Counts(
         text_tokens=np.where(known, length - sums.sum(axis=1), UNKNOWN),
         image_tokens=sums[:, 0],
         video_tokens=sums[:, 1],
         audio_tokens=sums[:, 2],
         length=length,
-        label_tokens=np.array([one.label_tokens for one in measured], np.int64),
+        label_tokens=np.array([sample.label_tokens for sample in measured], np.int64),
         vision_patches=np.where(has_grids, _sums(media.patches, offsets), UNKNOWN),
         vision_cost=np.where(has_grids, _sums(media.cost, offsets), UNKNOWN),
         method=np.full(len(measured), EXACT, np.int64),
@@ -223,7 +223,7 @@ def _media_columns(measured: Sequence[Measured], offsets: Int64s) -> MediaColumn
     unknown = np.full(num, UNKNOWN, np.int64)
     columns = MediaColumns(
         offsets=offsets,
-        kind=np.array([kind for one in measured for kind in one.kinds or ()], np.int64),
+        kind=np.array([kind for sample in measured for kind in sample.kinds or ()], np.int64),
         tokens=unknown.copy(),
         grid=np.full((num, 3), UNKNOWN, np.int64),
         patches=unknown.copy(),
@@ -232,12 +232,12 @@ def _media_columns(measured: Sequence[Measured], offsets: Int64s) -> MediaColumn
         method=np.full(num, EXACT, np.int64),
         expansions=[None] * num,
     )
-    for one, first, end in zip(measured, offsets[:-1], offsets[1:], strict=True):
-        if one.tokens:
-            columns.tokens[first:end] = one.tokens
-            columns.at[first:end] = one.at
-        if one.grids and first < end:
-            grid = np.array(one.grids, np.int64)
+    for sample, first, end in zip(measured, offsets[:-1], offsets[1:], strict=True):
+        if sample.tokens:
+            columns.tokens[first:end] = sample.tokens
+            columns.at[first:end] = sample.at
+        if sample.grids and first < end:
+            grid = np.array(sample.grids, np.int64)
             columns.grid[first:end] = grid
             columns.patches[first:end] = grid.prod(axis=1)
             columns.cost[first:end] = grid[:, 0] * (grid[:, 1] * grid[:, 2]) ** 2
@@ -246,5 +246,4 @@ def _media_columns(measured: Sequence[Measured], offsets: Int64s) -> MediaColumn
 
 def _sums(values: Int64s, offsets: Int64s) -> Int64s:
     total = np.concatenate([[0], np.cumsum(values)])
-    found: Int64s = total[offsets[1:]] - total[offsets[:-1]]
-    return found
+    return np.diff(total[offsets])
