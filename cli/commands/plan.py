@@ -12,6 +12,7 @@ import click
 
 from ..options.plan import with_option, with_options
 from ..options.together import json_option, quiet_option
+from ..options.workers import worker_options
 from ..show.console import say
 
 if TYPE_CHECKING:
@@ -43,14 +44,7 @@ if TYPE_CHECKING:
     "snapshot has not consumed yet; its options hold unless others are given.",
 )
 @click.option("--state", metavar="FILE", help="With --continue: the sampler's state, as JSON.")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Who plans the windows: this process, or tasks of Ray, on the cluster that RAY_ADDRESS "
-    "names or else here.",
-)
+@worker_options("plan windows", default="one, or a CPU each of Ray's")
 @click.option("--dry-run", is_flag=True, help="Only say what plans of these capacities would be.")
 @json_option()
 @quiet_option
@@ -62,6 +56,7 @@ def plan(
     append: bool,
     resume: str | None,
     state: str | None,
+    workers: int | None,
     engine: str,
     dry_run: bool,
     as_json: bool,
@@ -102,7 +97,9 @@ def plan(
             raise click.UsageError("Missing option '--capacity'.")
         given = {"options": PlanOptions(**given)}
     with status(quiet) as doing:
-        summary = plan_packs(lengths, output, **earlier, **given, engine=engine, progress=doing)
+        summary = plan_packs(
+            lengths, output, **earlier, **given, workers=workers, engine=engine, progress=doing
+        )
     warnings = untrained(summary.snapshot)
     if as_json:
         facts = {"existed": summary.existed, "seconds": summary.seconds, "warnings": warnings}

@@ -171,8 +171,8 @@ def _quotas(totals: Sequence[int], wanted: int) -> list[int]:
 
 def _draw(total: int, count: int, key: int) -> Int64s:
     """`count` different numbers below `total`, at random; needs memory for these alone."""
-    shuffled = KeyedPermutation(max(1, (total - 1).bit_length()), key)
-    size = 1 << shuffled.bits
+    bits = max(1, (total - 1).bit_length())
+    shuffled, size = KeyedPermutation.keyed(bits, key), 1 << bits
     for tried in (min(size, 4 * count + 64), size):
         drawn = shuffled.inverse(np.arange(tried, dtype=np.uint64)).astype(np.int64)
         drawn = drawn[drawn < total][:count]

@@ -56,6 +56,7 @@ def plan_packs(
     *,
     append: Index | None = None,
     resume: tuple[Index, dict[str, Any]] | None = None,
+    workers: int | None = None,
     engine: str = "local",
     progress: Progress = lambda doing: None,
     **changes: Any,
@@ -71,9 +72,10 @@ def plan_packs(
         resume: a snapshot, and the state (`PackSampler.state_at`) up to which training has had
             it: plans what is left of the epoch, under the new options. What its plan left out by
             choice (`exclude`, `max_packs`) stays out. `output` is its index.
-        engine: ``'local'``, this process, or ``'ray'``: windows as tasks of the session of Ray that
-            there is, of the cluster that RAY_ADDRESS names, or of this machine. The bytes are the
-            same.
+        workers: windows at a time, each of which is whole in memory: of this machine one by
+            default, in this process; of Ray as many as there are CPUs. The bytes are the same.
+        engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
+            is, the cluster that RAY_ADDRESS names, or a new one here.
         progress: told what is being done, a few words at a time.
         changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
             change some of them. Without `options`, those of the snapshot that `append` or
@@ -100,12 +102,15 @@ def plan_packs(
     _check_earlier(asked, output, append, resume)
     if urls.is_url(output):  # before the work is done
         check_index(output)
-    with open_workers(engine, None) as workers:
+    at_a_time = 1 if engine == "local" and workers is None else workers
+    with open_workers(engine, at_a_time) as planners:
         progress("reading lengths")
         table = read_lengths(str(lengths))
         job = prepare(table, output, asked, append, resume, progress)
-        # In this process a window is planned when the one before it is written: one at a time.
-        made = make_plan(job, progress) if engine == "local" else make_with(workers, job, progress)
+        if planners.takes(len(job.todo)):
+            made = make_with(planners, job, progress)
+        else:
+            made = make_plan(job, progress)
     return PlanSummary(
         snapshot_id=made.snapshot.snapshot_id,
         path=output,

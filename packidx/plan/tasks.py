@@ -120,7 +120,7 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
     fingerprint = None if manifest is None else manifest.fingerprint
     given = _Given(job.table.uri, fingerprint, job.table.num_samples, job.options, job.rules)
     setup = functools.partial(_planner, given)
-    progress("starting Ray")
+    progress("starting workers")
     workers.start(setup)
 
     def each(what: str, call: Callable[..., Result], items: Sequence[Any]) -> Iterator[Result]:

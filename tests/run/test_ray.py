@@ -260,9 +260,10 @@ def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     ids=lambda rules: "-".join(rules) or "whole",
 )
 def test_plan_gives_the_same_bytes(lengths: Path, tmp_path: Path, rules: dict[str, Any]) -> None:
-    for engine in ("local", "ray"):
+    for engine in ENGINES:
         plan_packs(lengths, tmp_path / engine, capacity=4096, engine=engine, **rules)
-    assert plans(tmp_path / "local") == plans(tmp_path / "ray")
+    plan_packs(lengths, tmp_path / "two", capacity=4096, workers=2, **rules)
+    assert plans(tmp_path / "local") == plans(tmp_path / "ray") == plans(tmp_path / "two")
     assert [c for c in verify_snapshot(open_index(tmp_path / "ray")) if not c.ok] == []
 
 
