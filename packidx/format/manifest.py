@@ -12,7 +12,7 @@ from packidx.errors import FormatError
 from packidx.format.decode import Form, Range, Unfit, decoded
 from packidx.format.json_object import JsonObject, written
 from packidx.io import storage, urls
-from packidx.io.copies import Part
+from packidx.io.copies import StoredFile
 
 Container = Literal[
     "jsonl",
@@ -56,9 +56,9 @@ class File(JsonObject):
     bytes: Count
     sha256: Sha256
 
-    def within(self, folder: str) -> Part:
+    def within(self, folder: str) -> StoredFile:
         """The file in the manifest's folder."""
-        return Part(urls.join(folder, self.path), self.bytes, self.sha256)
+        return StoredFile(urls.join(folder, self.path), self.bytes, self.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

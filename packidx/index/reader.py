@@ -18,7 +18,7 @@ from packidx.format.rows import Pack, Sample
 from packidx.format.schema import PACKS
 from packidx.index.row_groups import RowGroups, readable
 from packidx.io import urls
-from packidx.io.copies import Part, local_copies, local_copy
+from packidx.io.copies import StoredFile, local_copies, local_copy
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
 # neighbouring packs: a step's lie in a row group or two, 0.4 MB of packs, 1 to 2.5 MB of samples.
@@ -42,11 +42,11 @@ class Index:
         self.path = path
         self.id = ident
         self.roots = dict(roots or {})
-        self.snapshot = read_manifest(self.place)
+        self.snapshot = read_manifest(self.location)
         named = self.snapshot.snapshot_id
         if named != ident:
             raise FormatError(
-                f"{self.place} holds snapshot {named}: its folder was renamed; name it {named}"
+                f"{self.location} holds snapshot {named}: its folder was renamed; name it {named}"
             )
 
     def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
@@ -56,7 +56,7 @@ class Index:
         return f"Index({self.path}@{self.id[:12]}, {self.num_packs} packs)"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The snapshot's own folder, or its URL."""
         if urls.is_url(self.path):
             return urls.join(self.path, f"snapshots/{self.id}")
@@ -67,14 +67,14 @@ class Index:
         """The snapshot's own folder, of an index on this machine.
 
         Raises:
-            OptionError: the index is in an object store; see `place` and `local_files`.
+            OptionError: the index is in an object store; see `location` and `local_files`.
         """
         if urls.is_url(self.path):
             raise OptionError(
                 f"{self.path} is in an object store: `with index.local_files(table) as paths` has "
                 "copies of a table's files"
             )
-        return Path(self.place)
+        return Path(self.location)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class Index:
 
     def _damaged(self, pack_id: int, what: str) -> FormatError:
         return FormatError(
-            f"{self.place} is damaged at pack {pack_id} ({what}): `packidx verify` tells more;"
+            f"{self.location} is damaged at pack {pack_id} ({what}): `packidx verify` tells more;"
             " plan again"
         )
 
@@ -218,10 +218,10 @@ class Index:
     def _files(self, table: str) -> list[TableFile]:
         return [file for file in self.snapshot.files if file.path.startswith(f"{table}-")]
 
-    def _stored(self, table: str, window: int | None = None) -> list[Part]:
+    def _stored(self, table: str, window: int | None = None) -> list[StoredFile]:
         """The files of a table, or of one window of it."""
         return [
-            file.within(self.place)
+            file.within(self.location)
             for file in self._files(table)
             if window is None or file.window == window
         ]

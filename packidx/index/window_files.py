@@ -60,14 +60,14 @@ class WindowFiles:
 
     def __init__(self, folder: Path, window: int, numbers: Mapping[str, int] | None = None) -> None:
         self._folder, self._window, self._numbers = folder, window, numbers or {}
-        self._open: dict[str, _Part] = {}
+        self._open: dict[str, _TableFiles] = {}
         self._digest = WindowDigest()
 
     def write(self, table: str, rows: pa.Table) -> None:
         """Add rows to one of the tables, in the schema's types."""
         if table not in self._open:
             number = self._numbers.get(table, 0)
-            self._open[table] = _Part(self._folder, table, number, self._window)
+            self._open[table] = _TableFiles(self._folder, table, number, self._window)
         self._open[table].write(rows)
         self._digest.update(table, rows)
 
@@ -98,7 +98,7 @@ class WrittenWindow:
     digest: str
 
 
-class _Part:
+class _TableFiles:
     """The files of one table in one window: full row groups, whatever runs the rows come in."""
 
     def __init__(self, folder: Path, table: str, first: int, window: int) -> None:

@@ -12,7 +12,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.index import Index, open_index
 from packidx.io import urls
-from packidx.io.copies import Part, local_copies
+from packidx.io.copies import StoredFile, local_copies
 from packidx.lengths.open import find_table
 
 TABLES = ("packs", "samples", "dropped")
@@ -69,7 +69,7 @@ def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]
         yield views
 
 
-def _bare_lengths(path: str) -> list[Part] | None:
+def _bare_lengths(path: str) -> list[StoredFile] | None:
     """The files of a lengths table; None where `path` is none."""
     path = urls.local_path(path)
     try:
@@ -81,7 +81,7 @@ def _bare_lengths(path: str) -> list[Part] | None:
     return _parts(path, load(table.manifest, LengthsManifest, "estimate again"))
 
 
-def _planned_lengths(index: Index) -> list[Part]:
+def _planned_lengths(index: Index) -> list[StoredFile]:
     """The files of the lengths table that was planned.
 
     Raises:
@@ -99,5 +99,5 @@ def _planned_lengths(index: Index) -> list[Part]:
     return _parts(uri, manifest)
 
 
-def _parts(folder: str, manifest: LengthsManifest) -> list[Part]:
+def _parts(folder: str, manifest: LengthsManifest) -> list[StoredFile]:
     return [file.within(folder) for file in manifest.files]

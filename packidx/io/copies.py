@@ -27,7 +27,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Part(NamedTuple):
+class StoredFile(NamedTuple):
     """A file, and what its manifest says of it."""
 
     path: str
@@ -36,8 +36,8 @@ class Part(NamedTuple):
 
 
 @contextlib.contextmanager
-def local_copy(part: Part) -> Iterator[str]:
-    """A file of this machine with the content of `part`, there for as long as the block.
+def local_copy(file: StoredFile) -> Iterator[str]:
+    """A file of this machine with the content of `file`, there for as long as the block.
 
     What was opened in the block stays readable after it.
 
@@ -45,41 +45,41 @@ def local_copy(part: Part) -> Iterator[str]:
         FormatError: the file is not there, or another one is in its place.
         OSError: it cannot be read, or the cache cannot be written.
     """
-    if not urls.is_url(part.path):
-        if wrong := _damage(part):
+    if not urls.is_url(file.path):
+        if wrong := _damage(file):
             raise FormatError(
-                f"{part.path} {wrong}: it is damaged or being replaced; write it again"
+                f"{file.path} {wrong}: it is damaged or being replaced; write it again"
             )
-        yield os.path.abspath(part.path)  # of which Arrow takes no part for a home folder or a URL
+        yield os.path.abspath(file.path)  # of which Arrow takes no part for a home folder or a URL
         return
     from packidx.io import cache
 
     with contextlib.ExitStack() as stack:
         try:
-            copy = stack.enter_context(cache.local(part.path, part.sha256))
-            if _wrong(part, copy):  # damaged here, or by the store: a new copy tells
+            copy = stack.enter_context(cache.local(file.path, file.sha256))
+            if _wrong(file, copy):  # damaged here, or by the store: a new copy tells
                 os.unlink(copy)
-                copy = stack.enter_context(cache.local(part.path, part.sha256))
+                copy = stack.enter_context(cache.local(file.path, file.sha256))
         except FileNotFoundError:
             raise FormatError(
-                f"{part.path} is missing: it was removed, or is being replaced; write it again"
+                f"{file.path} is missing: it was removed, or is being replaced; write it again"
             ) from None
-        if wrong := _wrong(part, copy):
+        if wrong := _wrong(file, copy):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(copy)  # the next reader asks the store again
             raise FormatError(
-                f"{part.path} {wrong}: it is damaged or being replaced; write it again"
+                f"{file.path} {wrong}: it is damaged or being replaced; write it again"
             )
         yield copy
 
 
 @contextlib.contextmanager
-def local_copies(parts: Sequence[Part]) -> Iterator[list[str]]:
+def local_copies(files: Sequence[StoredFile]) -> Iterator[list[str]]:
     """`local_copy` of several files."""
-    if any(urls.is_url(part.path) for part in parts):
-        _allow_open_files(len(parts) + _SPARE)  # each copy is held by a handle
+    if any(urls.is_url(file.path) for file in files):
+        _allow_open_files(len(files) + _SPARE)  # each copy is held by a handle
     with contextlib.ExitStack() as stack:
-        yield overlapped(lambda part: stack.enter_context(local_copy(part)), parts)
+        yield overlapped(lambda file: stack.enter_context(local_copy(file)), files)
 
 
 def overlapped(call: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
@@ -136,22 +136,22 @@ def _size(path: str) -> int | None:
         return None
 
 
-def _damage(part: Part) -> str | None:
+def _damage(file: StoredFile) -> str | None:
     """What is wrong with a file of this machine."""
     try:
-        return _wrong(part, part.path)
+        return _wrong(file, file.path)
     except FileNotFoundError:
         return "is missing"
 
 
-def _wrong(part: Part, copy: str) -> str | None:
+def _wrong(file: StoredFile, copy: str) -> str | None:
     """What is wrong with a copy; its content is looked at once per process."""
-    if part.nbytes is None and part.sha256 is None:
+    if file.nbytes is None and file.sha256 is None:
         return None
     found = os.stat(copy)
-    if part.nbytes is not None and found.st_size != part.nbytes:
-        return f"has {found.st_size} bytes, its manifest says {part.nbytes}"
-    if part.sha256 is not None and _known_digest(copy, found) != part.sha256:
+    if file.nbytes is not None and found.st_size != file.nbytes:
+        return f"has {found.st_size} bytes, its manifest says {file.nbytes}"
+    if file.sha256 is not None and _known_digest(copy, found) != file.sha256:
         return "has other content than its manifest's sha256"
     return None
 
@@ -177,14 +177,14 @@ def _allow_open_files(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
-def unsound_file(parts: Sequence[Part]) -> str | None:
+def unsound_file(files: Sequence[StoredFile]) -> str | None:
     """What is wrong with the first file that is not there in the size its manifest says.
 
     Raises:
         OSError: a store cannot be asked.
     """
-    for part, actual in zip(parts, sizes([part.path for part in parts]), strict=True):
-        if actual != part.nbytes:
+    for file, actual in zip(files, sizes([file.path for file in files]), strict=True):
+        if actual != file.nbytes:
             state = "is missing" if actual is None else f"has {actual} bytes"
-            return f"{part.path} {state}, its manifest says {part.nbytes}"
+            return f"{file.path} {state}, its manifest says {file.nbytes}"
     return None

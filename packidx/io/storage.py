@@ -242,10 +242,10 @@ def upload(source: str, path: str) -> None:
     Raises:
         OSError: it cannot be read or written.
     """
-    system, place = opened(path)
+    system, name = opened(path)
     part = upload_part(path, os.path.getsize(source))
     options = {} if part is None else {"chunksize": part}
-    retried(path, lambda: system.put_file(source, place, **options))
+    retried(path, lambda: system.put_file(source, name, **options))
 
 
 def upload_part(path: str, nbytes: int) -> int | None:

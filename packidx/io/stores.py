@@ -46,8 +46,8 @@ def call_store(path: str, method: str, *args: Any, **options: Any) -> Any:
     Raises:
         OSError: the store refuses, or does not answer.
     """
-    system, place = opened(path)
-    return retried(path, functools.partial(getattr(system, method), place, *args, **options))
+    system, name = opened(path)
+    return retried(path, functools.partial(getattr(system, method), name, *args, **options))
 
 
 def opened(url: str) -> tuple[Any, str]:
@@ -140,13 +140,13 @@ def await_answer(url: str, seconds: float) -> None:
     Raises:
         TimeoutError: it did not answer within `seconds`.
     """
-    system, place = opened(url)
+    system, name = opened(url)
     if not getattr(system, "async_impl", False):  # nobody can stop waiting for others
         return
     from fsspec.exceptions import FSTimeoutError
 
     try:
-        system.exists(place, timeout=seconds)
+        system.exists(name, timeout=seconds)
     except FSTimeoutError:
         text = f"the store did not answer within {seconds:g} seconds: check its endpoint"
         raise TimeoutError(errno.ETIMEDOUT, text, url) from None

@@ -53,5 +53,5 @@ def absolute(path: str) -> str:
     found = _URL.match(path)
     if found is None:
         return os.path.abspath(path)
-    place = os.path.normpath("/" + found[2]).lstrip("/")  # ".." stops at the bucket
-    return f"{found[1].lower()}://{place}"
+    name = os.path.normpath("/" + found[2]).lstrip("/")  # ".." stops at the bucket
+    return f"{found[1].lower()}://{name}"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from packidx.errors import FormatError, SourceError
 from packidx.format.schema import LENGTHS
 from packidx.io import urls
-from packidx.io.copies import Part, local_copy
+from packidx.io.copies import StoredFile, local_copy
 from packidx.io.ranges import open_range
 from packidx.lengths.open import HELP
 
@@ -68,7 +68,7 @@ def known_names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
     return set(names)
 
 
-def read_footer(file: Part) -> pq.FileMetaData:
+def read_footer(file: StoredFile) -> pq.FileMetaData:
     """The footer of a file, which has the content that its manifest states.
 
     Raises:

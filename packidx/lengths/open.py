@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from packidx.errors import SourceError
 from packidx.io import storage, urls
-from packidx.io.copies import Part
+from packidx.io.copies import StoredFile
 from packidx.io.own_files import LIST
 
 HELP = (
@@ -19,7 +19,7 @@ class TableFiles(NamedTuple):
 
     manifest: str | None
     """Path of its manifest, which names its files; None for bare Parquet."""
-    files: list[Part]
+    files: list[StoredFile]
     """Of bare Parquet."""
     is_pattern: bool
 
@@ -41,9 +41,9 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
         matches = storage.glob(uri)
         if not matches:
             raise SourceError(f"{uri} matches no file; {HELP}")
-        return TableFiles(None, [Part(path) for path in matches], True)
+        return TableFiles(None, [StoredFile(path) for path in matches], True)
     if storage.is_file(uri):
-        return TableFiles(None, [Part(uri)], False)
+        return TableFiles(None, [StoredFile(uri)], False)
     manifest = urls.join(uri, "manifest.json")
     if storage.is_file(manifest):
         return TableFiles(manifest, [], False)
@@ -60,4 +60,4 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
         raise SourceError(
             f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {HELP}"
         )
-    return TableFiles(None, [Part(urls.join(uri, name)) for name in tables], False)
+    return TableFiles(None, [StoredFile(urls.join(uri, name)) for name in tables], False)

@@ -20,7 +20,7 @@ from packidx.format.lengths import Calibration, LengthsManifest
 from packidx.format.manifest import Encoder, Shard, load
 from packidx.format.schema import LENGTHS, METHODS
 from packidx.io import urls
-from packidx.io.copies import Part, local_copies, overlapped, unsound_file
+from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
 from packidx.lengths.footers import RowGroup, groups_in_order, known_names, read_footer, readable
 from packidx.lengths.open import HELP, find_table
 from packidx.lengths.rows import LengthsRows, typed
@@ -40,7 +40,7 @@ class Lengths:
     def __init__(
         self,
         uri: str,
-        files: list[Part],
+        files: list[StoredFile],
         manifest: LengthsManifest | None,
         is_pattern: bool = False,
     ) -> None:

@@ -59,7 +59,7 @@ def publish(
 
     with writing(job.output, uploaded) as writer:
         if job.append is not None:
-            writer.take_over(job.append.place, job.append.snapshot)
+            writer.take_over(job.append.location, job.append.snapshot)
         write(writer)
         progress("publishing")
         planned = IndexManifest(

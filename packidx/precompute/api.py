@@ -20,9 +20,9 @@ from packidx.estimate.processes import CounterSetup, count_by
 from packidx.estimate.rejected import check_rejected, read_limit
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder, replacing
-from packidx.precompute import output as place
+from packidx.precompute.output import KIND, check_output, manifest_of, output_names
 from packidx.precompute.parquet import count_columns, write_parquet
-from packidx.precompute.slices import Piece, Tally, make_pieces
+from packidx.precompute.slices import ShardSlice, SliceTotals, make_slices
 from packidx.precompute.text import rewrite_text
 from packidx.precompute.values import LISTS, check_form
 from packidx.records.layout import Layout
@@ -115,8 +115,8 @@ def precompute(
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
     shards = find_shards(given, Layout(columns or {}, tags or {}, delimiter=delimiter))
     left_out = not_read(shards)
-    names = place.output_names(shards)
-    place.check_output(output, shards, given)
+    names = output_names(shards)
+    check_output(output, shards, given)
     settings = CounterSettings(os.fspath(processor))
     forget_media()
     with open_workers(engine, workers) as counting:
@@ -125,30 +125,28 @@ def precompute(
         counter = _build(settings)
         scans = scan_shards(shards, num_processes, progress)
         job = decided(EstimateJob(shards, scans, settings, counter, root, remote))
-        with replacing(output, place.KIND, secrets.token_hex(32)) as built:
-            tallies = _write(job, names, form, built, counting, progress)
+        with replacing(output, KIND, secrets.token_hex(32)) as built:
+            totals_by_shard = _write(job, names, form, built, counting, progress)
             check_shards(job)
-            _refuse_nothing(tallies)
-            manifest = place.manifest_of(job, form, names, tallies).to_json()
-            files.write_json(os.path.join(built.table, place.KIND.manifest), manifest)
+            _refuse_nothing(totals_by_shard)
+            manifest = manifest_of(job, form, names, totals_by_shard).to_json()
+            files.write_json(os.path.join(built.table, KIND.manifest), manifest)
             for inner, _, _ in os.walk(built.table):
                 files.fsync_path(inner)
-    summary = _summary(output, job, tallies, time.monotonic() - begun)
+    summary = _summary(output, job, totals_by_shard, time.monotonic() - begun)
     summary = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
 
 
-def _refuse_nothing(tallies: Sequence[Tally]) -> None:
+def _refuse_nothing(totals_by_shard: Sequence[SliceTotals]) -> None:
     """A data set of which nothing could be counted replaces none that was.
 
     Raises:
         SourceError: all records are rejected.
     """
-    total = Tally()
-    for tally in tallies:
-        total.merge(tally)
+    total = SliceTotals.sum(totals_by_shard)
     if total.num_samples and total.num_rejected == total.num_samples:
         reasons = ", ".join(f"{number} {reason}" for reason, number in total.rejected.items())
         raise SourceError(
@@ -174,105 +172,94 @@ def _write(
     output: OutputFolder,
     workers: Workers,
     progress: Progress,
-) -> list[Tally]:
-    """All shards, in order; pieces are put together as they come and removed."""
+) -> list[SliceTotals]:
+    """All shards, in order; slices are put together as they come and removed."""
     infos = shard_contexts(job)
-    pieces = make_pieces(infos, job.scans, form)
-    scratch = output.scratch("pieces")
-    total, done = sum(piece.part.num_records for piece in pieces), 0
-    tallies = [Tally() for _ in infos]
+    slices = make_slices(infos, job.scans, form)
+    scratch = output.scratch("slices")
+    total, done = sum(each.record_range.num_records for each in slices), 0
+    totals_by_shard = [SliceTotals() for _ in infos]
     waiting: list[str] = []
-    count = functools.partial(write_piece, scratch=scratch)
+    count = functools.partial(write_slice, scratch=scratch)
     try:
-        for number, tally in count_by(
+        for number, totals in count_by(
             workers,
             count,
-            pieces,
+            slices,
             job.settings,
             job.counter,
             here=lambda: job.counter,
             in_turn=True,
         ):
-            piece = pieces[number]
-            tallies[piece.shard.number].merge(tally)
-            waiting.append(_piece_path(piece, scratch))
-            if piece.end is None:
-                path = os.path.join(output.table, names[piece.shard.number])
-                _put_together(piece.shard, waiting, path)
+            shard_slice = slices[number]
+            totals_by_shard[shard_slice.shard.number].merge(totals)
+            waiting.append(_slice_path(shard_slice, scratch))
+            if shard_slice.end is None:
+                path = os.path.join(output.table, names[shard_slice.shard.number])
+                _put_together(shard_slice.shard, waiting, path)
                 waiting = []
-            done += tally.num_samples
+            done += totals.num_samples
             progress("count", done, total)
     except WorkerDied as died:
-        paths = sorted({pieces[number].shard.path for number in died.waiting})
+        paths = sorted({slices[number].shard.path for number in died.waiting})
         raise died.error(f"counted {' or '.join(paths[:3])}") from None
-    return tallies
+    return totals_by_shard
 
 
-def write_piece(piece: Piece, counter: RecordCounter, scratch: str) -> Tally:
-    """One piece, written to the scratch folder."""
-    path = _piece_path(piece, scratch)
+def write_slice(shard_slice: ShardSlice, counter: RecordCounter, scratch: str) -> SliceTotals:
+    """One slice, written to the scratch folder."""
+    path = _slice_path(shard_slice, scratch)
     temporary = f"{path}.{secrets.token_hex(8)}"  # of this process alone: another may do the same
-    write = count_columns if piece.shard.container == "parquet" else rewrite_text
+    write = count_columns if shard_slice.shard.container == "parquet" else rewrite_text
     try:
-        tally = write(piece, counter, temporary)
+        totals = write(shard_slice, counter, temporary)
     except LimitError as error:
-        raise LimitError(f"{piece.shard.path}, {error}") from None
+        raise LimitError(f"{shard_slice.shard.path}, {error}") from None
     os.replace(temporary, path)
-    return tally
+    return totals
 
 
-def _piece_path(piece: Piece, scratch: str) -> str:
-    return os.path.join(scratch, f"{piece.number:08d}")
+def _slice_path(shard_slice: ShardSlice, scratch: str) -> str:
+    return os.path.join(scratch, f"{shard_slice.number:08d}")
 
 
 def _put_together(shard: ShardContext, paths: Sequence[str], output: str) -> None:
-    """A shard of its pieces, which are gone then, on disk."""
+    """A shard of its slices, which are gone then, on disk."""
     os.makedirs(os.path.dirname(output), exist_ok=True)
     if shard.container == "parquet":
         write_parquet(shard, paths, output)
+        for path in paths:
+            os.unlink(path)
     else:
         os.replace(paths[0], output)
         with open(output, "ab") as file:
             for path in paths[1:]:
-                with open(path, "rb") as piece:
-                    shutil.copyfileobj(piece, file, _COPIED)
+                with open(path, "rb") as source:
+                    shutil.copyfileobj(source, file, _COPIED)
                 os.unlink(path)
     files.fsync_path(output)
-    if shard.container == "parquet":
-        for path in paths:
-            os.unlink(path)
 
 
-def _sources(job: EstimateJob, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
-    sums: dict[str, Tally] = {}
-    for shard, tally in zip(job.shards, tallies, strict=True):
-        sums.setdefault(shard.source, Tally()).merge(tally)
-    return [
-        {
-            "name": name,
-            "num_samples": one.num_samples,
-            "num_rejected": one.num_rejected,
-            "rejected": dict(sorted(one.rejected.items())),
-        }
-        for name, one in sums.items()
-    ]
+def _sources(job: EstimateJob, totals_by_shard: Sequence[SliceTotals]) -> list[dict[str, Any]]:
+    sums: dict[str, SliceTotals] = {}
+    for shard, totals in zip(job.shards, totals_by_shard, strict=True):
+        sums.setdefault(shard.source, SliceTotals()).merge(totals)
+    return [{"name": name, **totals.to_json()} for name, totals in sums.items()]
 
 
 def _summary(
-    output: str, job: EstimateJob, tallies: Sequence[Tally], seconds: float
+    output: str, job: EstimateJob, totals_by_shard: Sequence[SliceTotals], seconds: float
 ) -> PrecomputeSummary:
-    total = Tally()
-    for tally in tallies:
-        total.merge(tally)
+    total = SliceTotals.sum(totals_by_shard)
     return PrecomputeSummary(
         path=output,
-        num_shards=len(tallies),
+        num_shards=len(totals_by_shard),
         num_samples=total.num_samples,
         num_rejected=total.num_rejected,
         num_tokens=total.num_tokens,
         methods=dict(sorted(total.methods.items())),
         rejected=dict(sorted(total.rejected.items())),
-        sources=_sources(job, tallies),
+        sources=_sources(job, totals_by_shard),
         encoder={} if job.encoder is None else job.encoder.to_json(),
         seconds=seconds,
     )

@@ -13,7 +13,7 @@ from packidx.format.manifest import Layout
 from packidx.format.outputs import PrecomputedManifest, PrecomputedShard
 from packidx.io import urls
 from packidx.io.own_files import Kind, check_free, is_within
-from packidx.precompute.slices import Tally
+from packidx.precompute.slices import SliceTotals
 from packidx.records.shards import Shard, short_names
 from packidx.software import software
 
@@ -98,7 +98,7 @@ def _clash(one: str, other: str, name: str) -> SourceError:
 
 
 def manifest_of(
-    job: EstimateJob, form: str, names: Sequence[str], tallies: Sequence[Tally]
+    job: EstimateJob, form: str, names: Sequence[str], totals_by_shard: Sequence[SliceTotals]
 ) -> PrecomputedManifest:
     """The manifest (FORMAT.md) of a finished data set.
 
@@ -106,8 +106,9 @@ def manifest_of(
         job: what was counted.
         form: of what is written about media.
         names: of the shards in the output.
-        tallies: the sums over each shard.
+        totals_by_shard: the sums over each shard.
     """
+    total = SliceTotals.sum(totals_by_shard)
     layouts = [shard.layout.to_json() for shard in job.shards]
     return PrecomputedManifest(
         encoder=job.encoder,
@@ -118,8 +119,8 @@ def manifest_of(
             "remote_media": list(job.remote_media),
         },
         software=software(),
-        num_samples=sum(tally.num_samples for tally in tallies),
-        num_rejected=sum(tally.num_rejected for tally in tallies),
+        num_samples=total.num_samples,
+        num_rejected=total.num_rejected,
         shards=tuple(
             PrecomputedShard(
                 name=name,
@@ -129,12 +130,10 @@ def manifest_of(
                 bytes=shard.bytes,
                 fingerprint=shard.fingerprint,
                 layout=decoded(Layout, layout) if layout else None,
-                num_samples=tally.num_samples,
-                num_rejected=tally.num_rejected,
-                rejected=dict(sorted(tally.rejected.items())),
+                **totals.to_json(),
             )
-            for name, shard, layout, tally in zip(
-                names, job.stated_shards, layouts, tallies, strict=True
+            for name, shard, layout, totals in zip(
+                names, job.stated_shards, layouts, totals_by_shard, strict=True
             )
         ),
     )

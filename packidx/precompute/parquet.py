@@ -1,4 +1,4 @@
-"""Parquet with two more columns: each piece's values are counted, then the file is written."""
+"""Parquet with two more columns: each slice's values are counted, then the file is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_records
-from packidx.precompute.slices import Piece, Tally, changed
+from packidx.precompute.slices import ShardSlice, SliceTotals, changed
 from packidx.precompute.values import LISTS, Values, count_values, names_of
 from packidx.records.containers.base import broken
 from packidx.records.containers.blocks import local_shard
@@ -44,26 +44,30 @@ def columns_of(form: str) -> tuple[pa.DataType, pa.DataType]:
     return pa.int64(), pa.struct(lists)
 
 
-def count_columns(piece: Piece, counter: RecordCounter, path: str) -> Tally:
-    """Write the two columns of a piece's rows to `path`, an Arrow stream; null where rejected.
+def count_columns(shard_slice: ShardSlice, counter: RecordCounter, path: str) -> SliceTotals:
+    """Write the two columns of a slice's rows to `path`, an Arrow stream; null where rejected.
 
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    tally = Tally()
-    types = columns_of(piece.form)
+    totals = SliceTotals()
+    types = columns_of(shard_slice.form)
     schema = pa.schema(list(zip(("tokens", "meta"), types, strict=True)))
-    raws = raw_records(piece.shard, piece.part) if piece.part.num_records else iter(())
+    raws = (
+        raw_records(shard_slice.shard, shard_slice.record_range)
+        if shard_slice.record_range.num_records
+        else iter(())
+    )
     with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as out:
         while batch := list(itertools.islice(raws, BATCH)):
-            rows = examine_batch(batch, piece.shard, 0, counter)
-            values = count_values(rows, counter, piece.form)
+            rows = examine_batch(batch, shard_slice.shard, 0, counter)
+            values = count_values(rows, counter, shard_slice.form)
             for value in values:
-                tally.add(value)
+                totals.add(value)
             out.write_batch(_batch(values, schema))
-    if tally.num_samples != piece.part.num_records:
-        raise changed(piece)
-    return tally
+    if totals.num_samples != shard_slice.record_range.num_records:
+        raise changed(shard_slice)
+    return totals
 
 
 def _batch(values: Sequence[Values | BadRecord], schema: pa.Schema) -> pa.RecordBatch:
@@ -80,7 +84,7 @@ def write_parquet(shard: ShardContext, paths: Sequence[str], output: str) -> Non
 
     Args:
         shard: as it is.
-        paths: what `count_columns` wrote of its pieces, in order.
+        paths: what `count_columns` wrote of its slices, in order.
         output: where to.
 
     Raises:
@@ -88,8 +92,8 @@ def write_parquet(shard: ShardContext, paths: Sequence[str], output: str) -> Non
     """
     names = names_of(shard)
     with ExitStack() as stack:
-        place = stack.enter_context(local_shard(shard.path))
-        source = stack.enter_context(_opened(place))
+        copy = stack.enter_context(local_shard(shard.path))
+        source = stack.enter_context(_opened(copy))
         columns = _Columns([stack.enter_context(pa.OSFile(path)) for path in paths])
         schema = _with(source.schema_arrow.empty_table(), names, columns.take(0)).schema
         codec = _codec(source.metadata)
@@ -97,7 +101,7 @@ def write_parquet(shard: ShardContext, paths: Sequence[str], output: str) -> Non
             pq.ParquetWriter(os.path.abspath(output), schema, compression=codec)
         )
         for number in range(source.num_row_groups):
-            table = _row_group(source, number, place)
+            table = _row_group(source, number, copy)
             table = _with(table, names, columns.take(table.num_rows))
             out.write_table(table, row_group_size=max(1, table.num_rows))
 
@@ -135,7 +139,7 @@ def _codec(metadata: pq.FileMetaData) -> str:
 
 
 class _Columns:
-    """The two columns of all pieces, handed out in order."""
+    """The two columns of all slices, handed out in order."""
 
     def __init__(self, files: Sequence[Any]) -> None:
         readers = [pa.ipc.open_stream(file) for file in files]

@@ -1,10 +1,11 @@
-"""Pieces of shards: what one process rewrites at a time, and the sums over it."""
+"""Slices of shards: what one process rewrites at a time, and the sums over it."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.examine import ShardContext
@@ -13,12 +14,12 @@ from packidx.records.containers.base import RecordRange, ShardScan
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of a shard's bytes, or of its row groups; a shard's pieces are the whole shard."""
+class ShardSlice:
+    """A run of a shard's bytes, or of its row groups; a shard's slices are the whole shard."""
 
     number: int
     shard: ShardContext
-    part: RecordRange
+    record_range: RecordRange
     """The records in it; none where `num_records` is 0."""
     start: int
     end: int | None
@@ -28,7 +29,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Tally:
+class SliceTotals:
     """Sums over some records."""
 
     num_samples: int = 0
@@ -45,35 +46,52 @@ class Tally:
             self.num_tokens += value.length
             self.methods[value.method] += 1
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: SliceTotals) -> None:
         """The records of `other`, too."""
         self.num_samples += other.num_samples
         self.num_tokens += other.num_tokens
         self.methods.update(other.methods)
         self.rejected.update(other.rejected)
 
+    @classmethod
+    def sum(cls, parts: Iterable[SliceTotals]) -> SliceTotals:
+        """The records of all of these."""
+        total = cls()
+        for part in parts:
+            total.merge(part)
+        return total
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums as a manifest has them."""
+        return {
+            "num_samples": self.num_samples,
+            "num_rejected": self.num_rejected,
+            "rejected": dict(sorted(self.rejected.items())),
+        }
+
     @property
     def num_rejected(self) -> int:
         return sum(self.rejected.values())
 
 
-def make_pieces(
+def make_slices(
     shards: Sequence[ShardContext], scans: Sequence[ShardScan], form: str
-) -> list[Piece]:
-    """At least one piece per shard, in order; they depend on nothing but the shards."""
-    pieces: list[Piece] = []
+) -> list[ShardSlice]:
+    """At least one slice per shard, in order; they depend on nothing but the shards."""
+    slices: list[ShardSlice] = []
     for shard, scan in zip(shards, scans, strict=True):
         ranges = scan.ranges or (RecordRange(0, 0, 0, 0),)
-        starts = [0, *(part.start for part in ranges[1:])]
+        starts = [0, *(later.start for later in ranges[1:])]
         ends = [*starts[1:], None]
-        for part, start, end in zip(ranges, starts, ends, strict=True):
-            pieces.append(Piece(len(pieces), shard, part, start, end, form))
-    return pieces
+        for record_range, start, end in zip(ranges, starts, ends, strict=True):
+            slices.append(ShardSlice(len(slices), shard, record_range, start, end, form))
+    return slices
 
 
-def changed(piece: Piece) -> SourceError:
+def changed(shard_slice: ShardSlice) -> SourceError:
     """The error of a shard that is not what was scanned."""
+    record_range = shard_slice.record_range
     return SourceError(
-        f"{piece.shard.path} changed while it was read: from row {piece.part.first_row} on there "
-        f"are no {piece.part.num_records} records where they were; start again"
+        f"{shard_slice.shard.path} changed while it was read: from row {record_range.first_row} on "
+        f"there are no {record_range.num_records} records where they were; start again"
     )

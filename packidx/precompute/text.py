@@ -17,7 +17,7 @@ from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_records
 from packidx.precompute.csv_cells import Cells
 from packidx.precompute.json_keys import set_keys
-from packidx.precompute.slices import Piece, Tally, changed
+from packidx.precompute.slices import ShardSlice, SliceTotals, changed
 from packidx.precompute.values import Values, count_values, names_of
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, BrokenFile
@@ -74,80 +74,88 @@ class Tape:
         return found
 
 
-def rewrite_text(piece: Piece, counter: RecordCounter, path: str) -> Tally:
-    """Write a piece of a shard of text to `path`, with what its records are given.
+def rewrite_text(shard_slice: ShardSlice, counter: RecordCounter, path: str) -> SliceTotals:
+    """Write a slice of a shard of text to `path`, with what its records are given.
 
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
-    with local_shard(piece.shard.path) as copy:
-        here = replace(piece, shard=replace(piece.shard, path=copy))
-        return _rewrite_piece(here, counter, path)
+    with local_shard(shard_slice.shard.path) as copy:
+        here = replace(shard_slice, shard=replace(shard_slice.shard, path=copy))
+        return _rewrite_slice(here, counter, path)
 
 
-def _rewrite_piece(piece: Piece, counter: RecordCounter, path: str) -> Tally:
-    shard = piece.shard
+def _rewrite_slice(shard_slice: ShardSlice, counter: RecordCounter, path: str) -> SliceTotals:
+    shard = shard_slice.shard
     kind, _, codec = shard.container.partition(".")
     blocks = (
-        text_blocks(shard.path, codec) if codec else file_blocks(shard.path, piece.start, piece.end)
+        text_blocks(shard.path, codec)
+        if codec
+        else file_blocks(shard.path, shard_slice.start, shard_slice.end)
     )
-    tape = Tape(blocks, piece.start)
-    tally = Tally()
+    tape = Tape(blocks, shard_slice.start)
+    totals = SliceTotals()
     with _opened(path, codec) as out:
         try:
             if kind in ("csv", "tsv"):
-                rewrite, items = _table(shard, tape, piece, kind, out.write)
+                rewrite, items = _table(shard, tape, shard_slice, kind, out.write)
             else:
                 rewrite = _object_rewriter(shard)
                 text = JsonLines() if kind == "jsonl" else JsonArray()
-                items = text.items(iter(tape), piece.start, piece.start > 0)
-            _rewrite(piece, counter, tape, items, rewrite, out.write, tally)
+                items = text.items(iter(tape), shard_slice.start, shard_slice.start > 0)
+            _rewrite(shard_slice, counter, tape, items, rewrite, out.write, totals)
             for block in tape.rest():
                 out.write(block)
         except BrokenFile as error:
             raise SourceError(f"{shard.path}: {error}") from None
-    return tally
+    return totals
 
 
 def _rewrite(
-    piece: Piece,
+    shard_slice: ShardSlice,
     counter: RecordCounter,
     tape: Tape,
     items: Iterator[tuple[int, bytes]],
     rewrite: Rewrite,
     write: Callable[[bytes], Any],
-    tally: Tally,
+    totals: SliceTotals,
 ) -> None:
-    raws = raw_records(piece.shard, piece.part) if piece.part.num_records else iter(())
-    places = itertools.islice(items, piece.part.num_records)
+    raws = (
+        raw_records(shard_slice.shard, shard_slice.record_range)
+        if shard_slice.record_range.num_records
+        else iter(())
+    )
+    starts = itertools.islice(items, shard_slice.record_range.num_records)
     while batch := list(itertools.islice(raws, BATCH)):
-        here = list(itertools.islice(places, len(batch)))
+        here = list(itertools.islice(starts, len(batch)))
         offsets = [raw.offset for raw in batch]
         if len(here) < len(batch) or any(
-            offset not in (None, place) for offset, (place, _) in zip(offsets, here, strict=True)
+            offset not in (None, start) for offset, (start, _) in zip(offsets, here, strict=True)
         ):
-            raise changed(piece)
-        rows = examine_batch(batch, piece.shard, 0, counter)
-        values = count_values(rows, counter, piece.form)
+            raise changed(shard_slice)
+        rows = examine_batch(batch, shard_slice.shard, 0, counter)
+        values = count_values(rows, counter, shard_slice.form)
         for (offset, raw), value in zip(here, values, strict=True):
             write(tape.take(offset))
             old = tape.take(offset + size_of(raw))
             if isinstance(raw, TooLarge):
                 write(old)
-                tally.add(value)
+                totals.add(value)
             else:
-                write(_rewritten(raw, value, rewrite, tally))
-    if tally.num_samples != piece.part.num_records:
-        raise changed(piece)
+                write(_rewritten(raw, value, rewrite, totals))
+    if totals.num_samples != shard_slice.record_range.num_records:
+        raise changed(shard_slice)
 
 
-def _rewritten(raw: bytes, value: Values | BadRecord, rewrite: Rewrite, tally: Tally) -> bytes:
+def _rewritten(
+    raw: bytes, value: Values | BadRecord, rewrite: Rewrite, totals: SliceTotals
+) -> bytes:
     try:
         new = rewrite(raw, value)
     except RecursionError as error:
         value = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
         new = rewrite(raw, value)
-    tally.add(value)
+    totals.add(value)
     return new
 
 
@@ -166,18 +174,22 @@ def _object_rewriter(shard: ShardContext) -> Rewrite:
 
 
 def _table(
-    shard: ShardContext, tape: Tape, piece: Piece, kind: str, write: Callable[[bytes], Any]
+    shard: ShardContext,
+    tape: Tape,
+    shard_slice: ShardSlice,
+    kind: str,
+    write: Callable[[bytes], Any],
 ) -> tuple[Rewrite, Iterator[tuple[int, bytes]]]:
-    """A table's rewriter and the rows of this piece; its header is written first, if it is here."""
+    """A table's rewriter and the rows of this slice; its header is written first, if it is here."""
     delimiter = shard.layout.delimiter or ("," if kind == "csv" else "\t")
     text = Delimited(delimiter)
     codec = shard.container.partition(".")[2]
     header = text.header(text_blocks(shard.path, codec))
     cells = Cells(header, names_of(shard), delimiter)
-    if piece.start == 0:
+    if shard_slice.start == 0:
         write(tape.lead(BOM))
     items = text.items(iter(tape), tape.at, True)
-    if piece.start == 0:
+    if shard_slice.start == 0:
         offset, raw = next(items)
         write(tape.take(offset))
         tape.take(offset + len(raw))

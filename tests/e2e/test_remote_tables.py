@@ -119,7 +119,7 @@ def bare(path: Path, count: int = 400, seed: int = 0) -> str:
 def tables(index: Index) -> dict[str, bytes]:
     """Parquet files by name."""
     names = [part["path"] for part in index.manifest["files"]]
-    return {name: storage.read(urls.join(index.place, name)) for name in names}
+    return {name: storage.read(urls.join(index.location, name)) for name in names}
 
 
 def packs(index: Index) -> list[Any]:
@@ -158,7 +158,7 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
     assert [one.ok for one in verify(stored)] == [one.ok for one in verify(local)]
     assert all(one.ok for one in verify(stored))
     assert stored.manifest["lengths"]["uri"] == f"{url}/lengths"
-    assert b"loopback" not in storage.read(f"{stored.place}/manifest.json")  # no credentials
+    assert b"loopback" not in storage.read(f"{stored.location}/manifest.json")  # no credentials
     with pytest.raises(OptionError, match="object store"):
         stored.files("packs")
     with stored.local_files("packs") as paths:
@@ -260,7 +260,7 @@ def test_what_is_damaged_is_found_and_made_whole(
 ) -> None:
     lengths = bare(tmp_path / "l.parquet")
     index = open_index(plan_packs(lengths, url, **OPTIONS).path)
-    place = f"{index.place}/samples-00000.parquet"
+    place = f"{index.location}/samples-00000.parquet"
     sound = storage.read(place)
     storage.write(place, sound[:-1] + bytes([sound[-1] ^ 1]))
     with pytest.raises(FormatError, match=r"samples-00000\.parquet has other content"):
@@ -270,12 +270,12 @@ def test_what_is_damaged_is_found_and_made_whole(
     assert storage.read(place) == sound
     assert index.pack(0).samples  # the damaged copy is not kept
     assert plan_packs(lengths, url, **OPTIONS).existed
-    storage.remove(f"{index.place}/packs-00000.parquet")
+    storage.remove(f"{index.location}/packs-00000.parquet")
     monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FormatError, match=r"packs-00000\.parquet is missing"):
         open_index(url).packs()
     assert "is missing" in next(verify_snapshot(index)).detail
-    storage.remove(f"{index.place}/manifest.json")
+    storage.remove(f"{index.location}/manifest.json")
     with pytest.raises(NotFoundInIndex, match="has no manifest.json"):
         open_index(url)
 

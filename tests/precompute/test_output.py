@@ -17,7 +17,7 @@ from packidx_cli.main import main
 from packidx.errors import OptionError, SourceError
 from packidx.precompute import api, precompute
 from packidx.precompute.output import output_names
-from packidx.precompute.slices import Piece, make_pieces
+from packidx.precompute.slices import ShardSlice, make_slices
 from packidx.records import shards as sources
 from packidx.records.containers import lines
 from packidx.records.shards import Shard
@@ -122,13 +122,13 @@ def test_workers_do_not_change_a_byte(
 ) -> None:
     monkeypatch.setattr(sources, "TASK_BYTES", 4000)
     monkeypatch.setattr(lines, "SCAN_BLOCK", 1000)
-    pieces: list[list[Piece]] = []
+    pieces: list[list[ShardSlice]] = []
 
-    def noted(*args: Any) -> list[Piece]:
-        pieces.append(make_pieces(*args))
+    def noted(*args: Any) -> list[ShardSlice]:
+        pieces.append(make_slices(*args))
         return pieces[-1]
 
-    monkeypatch.setattr(api, "make_pieces", noted)
+    monkeypatch.setattr(api, "make_slices", noted)
     text = "".join(GOOD.replace("hello", f"hello {number} " * 9) for number in range(200))
     write(tmp_path / "data" / "a.jsonl", text + '{"cut\n')
     write(tmp_path / "data" / "b.json", "[" + text.strip().replace("\n", " ,\n") + "]")
@@ -154,7 +154,7 @@ def test_killed_in_the_middle(processor: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "packidx_cli", "precompute", many, "-o", str(out)]
     command += ["--processor", processor, "--workers", "1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while not any(path.stat().st_size for path in tmp_path.glob(".out.new-*/pieces/*")):
+    while not any(path.stat().st_size for path in tmp_path.glob(".out.new-*/slices/*")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

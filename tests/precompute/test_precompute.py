@@ -29,7 +29,7 @@ from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import ShardContext
 from packidx.precompute import precompute
 from packidx.precompute.csv_cells import cell_spans
-from packidx.precompute.slices import make_pieces
+from packidx.precompute.slices import make_slices
 from packidx.precompute.text import rewrite_text
 from packidx.records import shards
 from packidx.records.containers import lines
@@ -208,7 +208,7 @@ def rewritten(shard: Path, kind: str, counter: RecordCounter, task_bytes: int) -
     with mock.patch.object(lines, "SCAN_BLOCK", 64):
         scan = shards.container(kind).scan(str(shard), task_bytes)
     found = b""
-    for piece in make_pieces([info], [scan], "lists"):
+    for piece in make_slices([info], [scan], "lists"):
         path = shard.with_name("piece")
         rewrite_text(piece, counter, str(path))
         data = path.read_bytes()

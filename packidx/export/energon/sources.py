@@ -68,7 +68,7 @@ class Sources:
         database = self._database(folder)
         if not media or database is None:
             return
-        found = database.places(sample.key)
+        found = database.ranges(sample.key)
         for member in dict.fromkeys(media):
             if found.get(member) != (name, *sample.ranges[member]):
                 where = urls.join(urls.join(folder, FOLDER), _DATABASE)
@@ -136,10 +136,10 @@ class _Database:
 
     def __init__(self, path: str, shards: list[str]) -> None:
         self._path, self._shards = path, shards
-        place = urllib.parse.quote(path)
+        path = urllib.parse.quote(path)
         # Samples are looked up by several threads where some wait for a store.
         self._handle = sqlite3.connect(
-            f"file:{place}?mode=ro&immutable=1", uri=True, check_same_thread=False
+            f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False
         )
         self._lock = threading.Lock()
 
@@ -152,7 +152,7 @@ class _Database:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sample_parts'"
         return bool(self._rows(query))
 
-    def places(self, key: str) -> dict[str, tuple[str | None, int, int]]:
+    def ranges(self, key: str) -> dict[str, tuple[str | None, int, int]]:
         """Members of a sample → shard, first byte and size of the content.
 
         Raises:

@@ -122,7 +122,7 @@ class _Collector(MediaOpener):
         data = read_image(located)  # of whatever kind: its bytes are not looked into
         if not data:
             raise BadRecord("broken_media", "a medium in the record is empty")
-        place = f"#{len(self.files)}"
+        stand_in = f"#{len(self.files)}"
         path = located.path if isinstance(located, InRoot) else located
-        self.files[place] = os.path.basename(path) if isinstance(path, str) else "", data
-        return place
+        self.files[stand_in] = os.path.basename(path) if isinstance(path, str) else "", data
+        return stand_in

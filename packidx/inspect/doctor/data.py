@@ -27,7 +27,7 @@ def check_files(index: Index) -> Finding:
     Raises:
         OSError: a store cannot be asked.
     """
-    if wrong := unsound_file([file.within(index.place) for file in index.snapshot.files]):
+    if wrong := unsound_file([file.within(index.location) for file in index.snapshot.files]):
         do = "restore it, or plan again (`packidx verify` compares every byte)"
         return Finding("files", "problem", wrong, do)
     number = len(index.snapshot.files)

@@ -167,7 +167,7 @@ def test_a_root_that_leads_nothing_elsewhere_is_told(
 def test_files_that_are_gone_are_said_to_be_missing(
     bare: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = Path(open_index("index").place)
+    place = Path(open_index("index").location)
     next(place.glob("dropped-*.parquet")).unlink()
     _, err = said(capsys, "index")
     assert "is missing" in err and "cannot be read" not in err
