@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,38 +30,6 @@ def file_digest(path: str | Path) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def array_digest(array: pa.Array | pa.ChunkedArray) -> str:
-    """SHA-256 of an Arrow column's logical content, whatever its chunks, offsets or null fill."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # zero chunks
-            array = pa.concat_arrays(array.chunks) if array.chunks else pa.array([], array.type)
-    kind = str(array.type).encode()
-    valid = np.packbits(np.asarray(array.is_valid())).tobytes()
-    return digest(kind, len(array).to_bytes(8, "little"), valid, *_content(array))
-
-
-def _content(array: pa.Array) -> Iterator[bytes]:
-    if pa.types.is_struct(array.type):
-        yield from (array_digest(child).encode() for child in array.flatten())
-    elif pa.types.is_list(array.type):
-        lengths = array.value_lengths().fill_null(0)
-        yield np.ascontiguousarray(lengths).tobytes()
-        yield array_digest(array.flatten()).encode()
-    elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        filled = array.cast(pa.large_string()).fill_null("")
-        offsets = np.frombuffer(filled.buffers()[1], np.int64)
-        offsets = offsets[filled.offset : filled.offset + len(filled) + 1]
-        if len(filled):
-            yield (offsets - offsets[0]).tobytes()
-            data = filled.buffers()[2]
-            yield bytes(memoryview(data)[offsets[0] : offsets[-1]]) if data else b""
-    elif pa.types.is_null(array.type):
-        return
-    else:
-        yield np.ascontiguousarray(array.fill_null(0)).tobytes()
 
 
 class ColumnDigest:
@@ -95,7 +62,7 @@ class ColumnDigest:
                 np.asarray(array.value_lengths().fill_null(0)).astype("<i8").tobytes()
             )
             self._descend([array.flatten()])
-        elif pa.types.is_string(array.type):
+        elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
             text = array.cast(pa.large_string()).fill_null("")
             offsets = np.frombuffer(text.buffers()[1], np.int64)
             offsets = offsets[text.offset : text.offset + len(text) + 1]
@@ -129,3 +96,11 @@ class ColumnDigest:
         children = [child.hexdigest().encode() for child in self._children.values()]
         numbers = (one.to_bytes(8, "little") for one in (self._rows, self._zeros))
         return digest(self._kind.encode(), *numbers, *own, *children)
+
+
+def column_digest(column: pa.ChunkedArray) -> str:
+    """`ColumnDigest` of all of a column."""
+    taken = ColumnDigest(str(column.type))
+    for chunk in column.chunks:
+        taken.update(chunk)
+    return taken.hexdigest()

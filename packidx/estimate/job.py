@@ -149,6 +149,7 @@ def identity_of(job: EstimateJob) -> str:
         "engine": job.backend,
         "compared": None if job.compared is None else job.compared.to_json(),
         "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],
+        "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
         "software": software(),
         "nonce": None if job.counter.is_known else secrets.token_hex(16),
     }

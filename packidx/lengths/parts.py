@@ -77,7 +77,7 @@ class Part:
     nbytes: int
     sha256: str
     digests: tuple[str, ...]
-    """`digests.array_digest` of each column, in the schema's order."""
+    """`digests.column_digest` of each column, in the schema's order."""
     methods: dict[str, int]
     rejected: dict[str, int]
     num_media: int
@@ -114,7 +114,7 @@ def write_part(output: OutputFolder, number: int, table: pa.Table, temporary: st
         rows=table.num_rows,
         nbytes=os.path.getsize(temporary),
         sha256=digests_module.file_digest(temporary),
-        digests=tuple(digests_module.array_digest(column) for column in table.columns),
+        digests=tuple(digests_module.column_digest(column) for column in table.columns),
         methods=_frequencies(table, "method"),
         rejected=_frequencies(table, "reason"),
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,

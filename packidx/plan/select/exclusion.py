@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from packidx.digests import array_digest, canonical_json, digest
+from packidx.digests import canonical_json, column_digest, digest
 from packidx.errors import FormatError, SourceError
 from packidx.io.urls import absolute
 from packidx.lengths.rows import LengthsRows
@@ -79,8 +79,6 @@ def read_exclusion(path: str) -> Exclusion:
                 raise FormatError(f"exclude {path}: {name} is {kind}, not text: cast it first")
         frame = frame.with_columns(pl.col(name).cast(pl.String) for name in names)
     named = frame.select(names).drop_nulls().unique().sort(names)
-    parts = [
-        [name, array_digest(named.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest()))]
-        for name in names
-    ]
+    table = named.to_arrow(compat_level=pl.CompatLevel.oldest())
+    parts = [[name, column_digest(table[name])] for name in names]
     return Exclusion(named, digest(canonical_json(parts)))
