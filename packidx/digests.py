@@ -94,7 +94,7 @@ class ColumnDigest:
         hashers = (self._values, self._nulls, self._sizes)
         own = [hasher.digest() for hasher in hashers]
         children = [child.hexdigest().encode() for child in self._children.values()]
-        numbers = (one.to_bytes(8, "little") for one in (self._rows, self._zeros))
+        numbers = (number.to_bytes(8, "little") for number in (self._rows, self._zeros))
         return digest(self._kind.encode(), *numbers, *own, *children)
 
 

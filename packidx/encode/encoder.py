@@ -104,8 +104,8 @@ class ProcessorEncoder:
         """What fills padding and holes; None where the tokenizer has no pad token."""
         if self.files.pad_token is None or self.files.tokenizer is None:
             return None
-        found: int | None = self.files.tokenizer.token_to_id(self.files.pad_token)
-        return found
+        ident: int | None = self.files.tokenizer.token_to_id(self.files.pad_token)
+        return ident
 
     def fingerprint(self) -> str:
         """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
@@ -125,9 +125,9 @@ class ProcessorEncoder:
         folder = load_processor(self.files.name, self.files.policy)
         if folder.fingerprint() != fingerprint:
             return []
-        found = setting_differences(_settings(self.files), _settings(folder))
-        templates = [one.template and one.template.source for one in (self.files, folder)]
-        return found if templates[0] == templates[1] else [*found, "the chat template differs"]
+        settings = setting_differences(_settings(self.files), _settings(folder))
+        templates = [files.template and files.template.source for files in (self.files, folder)]
+        return settings + ["the chat template differs"] * (templates[0] != templates[1])
 
     def count(self, record: Mapping[str, Any]) -> int:
         """The length of the sample that `record` becomes, without decoding pixels.

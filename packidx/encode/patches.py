@@ -26,7 +26,7 @@ def check_settings(processor: Any, files: ProcessorFiles, kind: str) -> Any:
     Raises:
         MismatchError: they are others.
     """
-    family = next((one for one in FAMILIES.values() if one.name == files.family), None)
+    family = next((known for known in FAMILIES.values() if known.name == files.family), None)
     counted = files.image_settings if kind == "image" else files.video_settings
     if family is None or counted is None:
         return processor

@@ -69,7 +69,7 @@ def encode_videos(
     if "second_per_grid_ts" in vision.model_inputs:
         # As `Qwen2_5_VLProcessor._process_videos`.
         step = video_processor.temporal_patch_size
-        seconds = [step / _sampled_fps(one) for one in metadata]
+        seconds = [step / _sampled_fps(video) for video in metadata]
         features["second_per_grid_ts"] = torch.tensor(seconds)
     if vision.pixels_in_order:  # frames as images, one after the other
         return {"pixel_values": features["pixel_values_videos"].flatten(0, 1)}

@@ -119,10 +119,10 @@ class RowGroups:
                 self._sound.add((number, at))
             table = file.parquet.read_row_group(at, columns=self._names, use_threads=False)
             absent = set(self._optional) - set(table.column_names)
-            found = [
+            decoded = [
                 _nulls if name in absent else _column(table.column(name)) for name in self._names
             ]
-            return found, table.nbytes
+            return decoded, table.nbytes
 
         group: list[Column]
         group, size = readable(self._paths[number], "", columns)

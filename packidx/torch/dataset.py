@@ -19,8 +19,8 @@ from packidx.index import Index, Pack, open_index
 from packidx.index.untrained import untrained
 from packidx.torch.sample.encoded import SEQUENCE_FILL, Encoded
 from packidx.torch.sample.events import Events
+from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import check_reserve, encode_dummy
-from packidx.torch.sample.media import join_media
 from packidx.torch.sample.padding import extend, pad_tokens, up_to
 from packidx.torch.sample.policy import Policy
 from packidx.torch.sample.reader import Encode, Happened, SampleReader
@@ -147,16 +147,16 @@ class PackedDataset(Dataset[dict[str, Any]]):
         epoch = pack.stats["epoch"] or 0
         happened: Happened = []
         with self._reader.together(pack.samples):
-            parts = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
-        result = self._join(pack, parts)
+            samples = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
+        result = self._join(pack, samples)
         if happened:
-            for one in happened:
-                self.events.add(one)
+            for event in happened:
+                self.events.add(event)
             result["events"] = happened
         return result
 
-    def _join(self, pack: Pack, parts: list[Encoded]) -> dict[str, Any]:
-        segments, lengths = self._segments(pack, parts)
+    def _join(self, pack: Pack, samples: list[Encoded]) -> dict[str, Any]:
+        segments, lengths = self._segments(pack, samples)
         sizes = [segment.length for segment in segments]
         joined: dict[str, Any] = {
             "input_ids": torch.cat([segment.input_ids for segment in segments]),
@@ -170,23 +170,23 @@ class PackedDataset(Dataset[dict[str, Any]]):
             if any(key in segment.sequence for segment in segments):
                 joined[key] = torch.cat([segment.per_token(key, fill) for segment in segments])
         joined |= join_media([segment.media for segment in segments])
-        samples = pack.samples
+        sources = [self._sources.get(sample.source, -1) for sample in pack.samples]
         joined["pack_id"] = pack.pack_id
-        joined["sample_ids"] = torch.tensor([sample.sample_id for sample in samples])
-        joined["source_ids"] = torch.tensor([self._sources.get(one.source, -1) for one in samples])
+        joined["sample_ids"] = torch.tensor([sample.sample_id for sample in pack.samples])
+        joined["source_ids"] = torch.tensor(sources)
         if self._options.shift:
             joined["shifted"] = True
         return joined
 
-    def _segments(self, pack: Pack, parts: list[Encoded]) -> tuple[list[Encoded], list[int]]:
+    def _segments(self, pack: Pack, samples: list[Encoded]) -> tuple[list[Encoded], list[int]]:
         """All that the pack holds, padded as planned, and the tokens of each without padding."""
         pad = self._pad_token_id
-        lengths = [part.length for part in parts]
+        lengths = [sample.length for sample in samples]
         segments = [
-            extend(part, sample.padded_length or sample.length, pad)
-            for part, sample in zip(parts, pack.samples, strict=True)
+            extend(sample, planned.padded_length or planned.length, pad)
+            for sample, planned in zip(samples, pack.samples, strict=True)
         ]
-        if self._dummy_image and not any(part.media for part in parts):
+        if self._dummy_image and not any(sample.media for sample in samples):
             dummy = self._encoded_dummy()
             aligned = up_to(dummy.length, self._options.align)
             lengths.append(dummy.length)
@@ -215,13 +215,10 @@ class PackedDataset(Dataset[dict[str, Any]]):
 
 def _positions(segments: list[Encoded]) -> Tensor:
     text = torch.cat([torch.arange(segment.length) for segment in segments])
-    if all(segment.rows is None for segment in segments):
+    if all(segment.mrope_positions is None for segment in segments):
         return text
-    rows = [
-        torch.arange(segment.length).expand(3, -1) if segment.rows is None else segment.rows
-        for segment in segments
-    ]
-    return torch.cat([text[None], torch.cat(rows, dim=1)])
+    three = torch.cat([segment.three_positions for segment in segments], dim=1)
+    return torch.cat([text[None], three])
 
 
 def _check_fingerprint(index: Index, encode: Encode) -> None:

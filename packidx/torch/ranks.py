@@ -41,14 +41,12 @@ def check_ranks(
     Raises:
         MismatchError: something differs; on every rank, with the same words.
     """
-    mine = _facts(dataset, sampler)
+    gathered: list[Any] = [_facts(dataset, sampler)]
     together = dist.is_available() and dist.is_initialized()
-    found: list[Facts] = [mine]
     if together:
-        gathered: list[Any] = [None] * dist.get_world_size(group)
+        mine, gathered = gathered[0], [None] * dist.get_world_size(group)
         dist.all_gather_object(gathered, mine, group=group)
-        found = gathered
-    faults = [*_within(found), *_between(found), *(_shares(found) if together else ())]
+    faults = [*_within(gathered), *_between(gathered), *(_shares(gathered) if together else ())]
     if faults:
         raise MismatchError(
             f"the ranks do not agree: {'; '.join(faults)}: give all of them the same INDEX@ID,"
@@ -68,9 +66,9 @@ def _facts(dataset: PackedDataset, sampler: PackSampler) -> Facts:
     }
 
 
-def _within(found: Sequence[Facts]) -> Iterable[str]:
+def _within(gathered: Sequence[Facts]) -> Iterable[str]:
     """Processes whose sampler orders another snapshot's packs than their dataset reads."""
-    for number, facts in enumerate(found):
+    for number, facts in enumerate(gathered):
         if facts["order_of"] != facts["snapshot_id"]:
             yield (
                 f"the sampler's snapshot {facts['order_of']} on process {number}, whose dataset has"
@@ -78,23 +76,23 @@ def _within(found: Sequence[Facts]) -> Iterable[str]:
             )
 
 
-def _between(found: Sequence[Facts]) -> Iterable[str]:
+def _between(gathered: Sequence[Facts]) -> Iterable[str]:
     for key, name in _SAME.items():
         where: dict[Any, list[int]] = {}
-        for number, facts in enumerate(found):
+        for number, facts in enumerate(gathered):
             where.setdefault(facts[key], []).append(number)
         if len(where) > 1:
             held = [f"{value} on {_processes(numbers)}" for value, numbers in where.items()]
             yield f"{name} {_few(held)}"
 
 
-def _shares(found: Sequence[Facts]) -> Iterable[str]:
+def _shares(gathered: Sequence[Facts]) -> Iterable[str]:
     """Data-parallel ranks that are missing, or there more often than others."""
-    world_size = found[0]["world_size"]
-    if any(facts["world_size"] != world_size for facts in found):
+    world_size = gathered[0]["world_size"]
+    if any(facts["world_size"] != world_size for facts in gathered):
         return  # which `_between` says
     held: dict[int, list[int]] = {}
-    for number, facts in enumerate(found):
+    for number, facts in enumerate(gathered):
         held.setdefault(facts["rank"], []).append(number)
     if len(held) == world_size and len({len(numbers) for numbers in held.values()}) == 1:
         return

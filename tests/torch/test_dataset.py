@@ -307,6 +307,7 @@ def test_cutting_images_and_videos_apart() -> None:
             "pixel_values_videos": torch.arange(12)[:, None],
             "second_per_grid_ts": torch.tensor([0.5, 0.25]),
             "video_names": torch.tensor([[1], [2]]),
+            "video_frames": torch.tensor([0.0, 1.0, 2.0]),
         }
     )
     ids = {"image": 92, "video": 93}
@@ -316,6 +317,7 @@ def test_cutting_images_and_videos_apart() -> None:
     assert first["video_grid_thw"].tolist() == [[2, 2, 2]]
     assert rest["pixel_values_videos"].flatten().tolist() == list(range(8, 12))
     assert rest["video_names"].tolist() == [[2]] and rest["second_per_grid_ts"].tolist() == [0.25]
+    assert first["video_frames"].tolist() == [0, 1] and rest["video_frames"].tolist() == [2]
     assert cut(sample, 0, 2, ids).media == {} == cut(sample, 8, 9, ids).media
     with pytest.raises(MismatchError, match="token 4, inside one of its videos"):
         cut(sample, 0, 4, ids)

@@ -73,8 +73,8 @@ def _compare(
     return Compared(
         by,
         records,
-        equal=tuple(kind for kind, found in same.items() if found and all(found)),
-        unequal=tuple(kind for kind, found in same.items() if not all(found)),
+        equal=tuple(kind for kind, results in same.items() if results and all(results)),
+        unequal=tuple(kind for kind, results in same.items() if not all(results)),
         detail=detail,
     )
 

@@ -58,16 +58,16 @@ class EpochOrder:
         """Pack numbers, int64, at the order `positions` (each in [0, num_packs))."""
         where = np.asarray(positions).astype(np.uint64)
         body = np.uint64(self.full * self.block)
-        place = np.empty(len(where), np.int64)
+        planned = np.empty(len(where), np.int64)
         inside = where < body
-        place[inside] = self._in_blocks(where[inside])
-        place[~inside] = body + permute(where[~inside] - body, self.tail, self._key(4))
-        self._exchange(place)
-        part = np.searchsorted(self._starts, place, side="right") - 1
-        return self._first[part] + place - self._starts[part]
+        planned[inside] = self._in_blocks(where[inside])
+        planned[~inside] = body + permute(where[~inside] - body, self.tail, self._key(4))
+        self._exchange(planned)
+        part = np.searchsorted(self._starts, planned, side="right") - 1
+        return self._first[part] + planned - self._starts[part]
 
     def _in_blocks(self, where: Uint64s) -> Uint64s:
-        """The places of positions that full blocks hold, blocks, chunks and packs permuted."""
+        """Where in the plan positions of full blocks are, blocks, chunks and packs permuted."""
         block, chunk = np.uint64(self.block), np.uint64(self.chunk)
         number = permute(where // block, self.full, self._key(1))
         per_block = self.block // self.chunk
@@ -78,7 +78,7 @@ class EpochOrder:
         return slot * chunk + pack
 
     def _draw_exchanged(self) -> Int64s:
-        """The places that exchange their packs with the tail's, int64 [tail], or none.
+        """What exchanges its packs with the tail, as places in the plan, int64 [tail], or none.
 
         A block is drawn with the share of the packs that it has, and so is the tail itself, which
         then stays; from a block the tail's whole chunks take chunks, its rest packs of one more.
@@ -86,22 +86,22 @@ class EpochOrder:
         drawn = self._key(5) % max(1, self.num_packs)
         if not self.tail or drawn >= self.full * self.block:
             return np.zeros(0, np.int64)
-        places = np.arange(self.tail, dtype=np.uint64)
-        slot = permute(places // np.uint64(self.chunk), self.block // self.chunk, self._key(6))
-        inside = permute(places % np.uint64(self.chunk), self.chunk, self._key(7))
+        tail = np.arange(self.tail, dtype=np.uint64)
+        slot = permute(tail // np.uint64(self.chunk), self.block // self.chunk, self._key(6))
+        inside = permute(tail % np.uint64(self.chunk), self.chunk, self._key(7))
         first = drawn // self.block * self.block
         return first + (slot * np.uint64(self.chunk) + inside).astype(np.int64)
 
-    def _exchange(self, place: Int64s) -> None:
-        """Exchange, in `place`, the places of the tail with those drawn for them."""
+    def _exchange(self, planned: Int64s) -> None:
+        """Exchange, in `planned`, the tail with what was drawn for it."""
         if not len(self._exchanged):
             return
         body = self.full * self.block
-        found = np.searchsorted(self._exchanged, place, sorter=self._sorted)
-        tail = self._sorted[np.minimum(found, self.tail - 1)]
-        there, here = place >= body, self._exchanged[tail] == place
-        place[there] = self._exchanged[place[there] - body]
-        place[here] = body + tail[here]
+        nearest = np.searchsorted(self._exchanged, planned, sorter=self._sorted)
+        tail = self._sorted[np.minimum(nearest, self.tail - 1)]
+        there, here = planned >= body, self._exchanged[tail] == planned
+        planned[there] = self._exchanged[planned[there] - body]
+        planned[here] = body + tail[here]
 
     def _key(self, purpose: int) -> int:
         return splitmix64(self.key ^ purpose)
@@ -111,8 +111,8 @@ def blocks_first(ranges: Sequence[Sequence[int]], block: int, chunk: int) -> lis
     """`ranges` cut into their blocks, then their chunks that fill none, then the rest."""
     blocks, chunks, packs = [], [], []
     for first, count in ranges:
-        whole, even = count // block * block, count // chunk * chunk
-        blocks.append((first, whole))
-        chunks.append((first + whole, even - whole))
-        packs.append((first + even, count - even))
+        in_blocks, in_chunks = count // block * block, count // chunk * chunk
+        blocks.append((first, in_blocks))
+        chunks.append((first + in_blocks, in_chunks - in_blocks))
+        packs.append((first + in_chunks, count - in_chunks))
     return [part for part in (*blocks, *chunks, *packs) if part[1]]

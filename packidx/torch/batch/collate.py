@@ -9,19 +9,14 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL
-from packidx.torch.sample.media import join_media
+from packidx.torch.sample.encoded import IGNORE, OF_A_PACK, SEQUENCE_FILL, Pack
+from packidx.torch.sample.joining import join_media
 
-ATTENTIONS = ("flash", "sdpa", "flex", "indexed", "thd")
-# Vision towers of transformers take cu_seqlens and max_seqlen for their own; the rest is no input.
-_NOT_INPUTS = {"cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids"}
-_NOT_INPUTS |= {"shifted", "events"}
 # Where one of these is missing, a trainer has taken away keys that its model does not name, and
 # with them, perhaps, the one that says that the labels are shifted.
 _OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens")
-_PER_TOKEN = {"input_ids", "labels", "position_ids", *SEQUENCE_FILL}
-
-Pack = Mapping[str, Any]
+# Vision towers of transformers would take cu_seqlens and max_seqlen for their own.
+_NO_MEDIA = {"input_ids", "labels", "position_ids", *SEQUENCE_FILL, *OF_A_PACK}
 
 
 def collate(
@@ -62,7 +57,7 @@ def collate(
     """
     if attention not in _LAYOUTS:
         raise OptionError(
-            f"attention {attention!r} is none of {', '.join(ATTENTIONS)}: give the one that the"
+            f"attention {attention!r} is none of {', '.join(_LAYOUTS)}: give the one that the"
             " model was loaded with ('sdpa' serves eager too)"
         )
     packs = [packs] if isinstance(packs, Mapping) else list(packs)
@@ -77,11 +72,7 @@ def collate(
 
 def media_of(pack: Pack) -> dict[str, Tensor]:
     """The media tensors of a pack: whatever counts neither tokens nor samples."""
-    return {
-        key: value
-        for key, value in pack.items()
-        if key not in _PER_TOKEN and key not in _NOT_INPUTS
-    }
+    return {key: value for key, value in pack.items() if key not in _NO_MEDIA}
 
 
 def _check(packs: Sequence[Pack]) -> None:
@@ -113,10 +104,11 @@ def _all_positions(packs: Sequence[Pack]) -> list[Tensor]:
     return [each.expand(4, -1) if each.ndim == 1 else each for each in positions]
 
 
-def _extra(packs: Sequence[Pack]) -> list[tuple[str, int]]:
-    """Per-token inputs beside ids and labels that some pack has, and what stands for the absent."""
+def _extra(packs: Sequence[Pack]) -> list[tuple[str, int, list[Tensor]]]:
+    """Per-token inputs beside ids and labels that some pack has: what stands for the absent, and
+    those of each pack."""
     return [
-        (key, fill)
+        (key, fill, [pack.get(key, torch.full_like(pack["input_ids"], fill)) for pack in packs])
         for key, fill in SEQUENCE_FILL.items()
         if key != "attention_mask" and any(key in pack for pack in packs)
     ]
@@ -129,9 +121,8 @@ def _one_row(packs: Sequence[Pack]) -> dict[str, Any]:
         "labels": torch.cat([pack["labels"] for pack in packs])[None],
         "position_ids": positions.unsqueeze(-2),
     }
-    for key, fill in _extra(packs):
-        parts = [pack.get(key, torch.full_like(pack["input_ids"], fill)) for pack in packs]
-        batch[key] = torch.cat(parts)[None]
+    for key, _, values in _extra(packs):
+        batch[key] = torch.cat(values)[None]
     return batch
 
 
@@ -146,9 +137,8 @@ def _rows(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
         "labels": _padded([pack["labels"] for pack in packs], IGNORE),
         "position_ids": torch.stack(positions, dim=-2),
     }
-    for key, fill in _extra(packs):
-        parts = [pack.get(key, torch.full_like(pack["input_ids"], fill)) for pack in packs]
-        batch[key] = _padded(parts, fill)
+    for key, fill, values in _extra(packs):
+        batch[key] = _padded(values, fill)
     return batch
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-BLOCK = 128  # tokens per tile of a BlockMask, flex_attention's own default
+from packidx.torch.sample.encoded import Pack
 
-Pack = Mapping[str, Any]
+BLOCK = 128  # tokens per tile of a BlockMask, flex_attention's own default
 
 
 def spans(pack: Pack) -> tuple[Tensor, Tensor]:
@@ -44,8 +44,8 @@ class Between:
     """The mask_mod "key in [first[query], last[query]]", an object so that workers can send it.
 
     Args:
-        first, last: int64 [B, T], places in the row, the token's own among them; neither ever falls
-            along a row.
+        first, last: int64 [B, T], columns of the row, the token's own among them; neither ever
+            falls along a row.
     """
 
     def __init__(self, first: Tensor, last: Tensor) -> None:
@@ -64,9 +64,9 @@ def causal_within(numbers: Tensor) -> Between:
     Args:
         numbers: int64 [B, T], another one wherever another segment begins.
     """
-    place = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
+    column = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
     begins = numbers.diff(dim=-1, prepend=numbers[:, :1]) != 0
-    return Between(torch.where(begins, place, 0).cummax(-1).values, place)
+    return Between(torch.where(begins, column, 0).cummax(-1).values, column)
 
 
 class PackBlockMask(BlockMask):

@@ -49,18 +49,18 @@ def loss_by(
         losses = torch.zeros(targets.shape, dtype=torch.float64, device=targets.device)
         rows = chosen_rows(logits.detach(), chosen, kept).float()
         losses[chosen] = functional.cross_entropy(rows, targets[chosen], reduction="none").double()
-    found: dict[int, tuple[float, int]] = {}
-    for pack, row, start in _places(batch, packs):
+    sums: dict[int, tuple[float, int]] = {}
+    for pack, row, start in _where_packs_are(batch, packs):
         ids, bounds = pack[f"{kind}_ids"].tolist(), pack["cu_seqlens"].tolist()
         for ident, begin, end in zip(ids, bounds, bounds[1:], strict=False):
             span = slice(start + begin, start + end)
-            old = found.get(ident, (0.0, 0))
+            old = sums.get(ident, (0.0, 0))
             count = int(chosen[row, span].sum())
-            found[ident] = (old[0] + float(losses[row, span].sum()), old[1] + count)
-    return found
+            sums[ident] = (old[0] + float(losses[row, span].sum()), old[1] + count)
+    return sums
 
 
-def _places(batch: Batch, packs: Sequence[Batch]) -> list[tuple[Batch, int, int]]:
+def _where_packs_are(batch: Batch, packs: Sequence[Batch]) -> list[tuple[Batch, int, int]]:
     """Each pack with its row of the batch and the position in the row where it begins."""
     height, width = batch["labels"].shape
     sizes = [int(pack["cu_seqlens"][-1]) for pack in packs]

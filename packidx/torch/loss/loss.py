@@ -108,12 +108,12 @@ def packed_loss(
     if head is None:
         summed = _weighted_sum(None, rows, labels, factors)
     else:
-        pieces = (torch.split(each, chunk) for each in (rows, labels, factors))
-        parts = [
-            checkpoint(_weighted_sum, head, *one, use_reentrant=False)
-            for one in zip(*pieces, strict=True)
+        split = (torch.split(values, chunk) for values in (rows, labels, factors))
+        sums = [
+            checkpoint(_weighted_sum, head, *chunks, use_reentrant=False)
+            for chunks in zip(*split, strict=True)
         ]
-        summed = torch.stack(parts).sum()
+        summed = torch.stack(sums).sum()
     return summed * (scale / (denominator or 1.0))
 
 

@@ -32,7 +32,7 @@ def bidirectional_images(
     """Gemma 3: masks per layer type, images seen in both directions within their own sample.
 
     transformers (5.23) looks image blocks up at a token's position in its sample as if that were
-    its place in the row: in sliding layers, every sample but the first gets the first one's images.
+    its column: in sliding layers, every sample but the first gets the first one's images.
     """
     mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
     ours = mask is None or _is_block_mask(mask)
@@ -52,8 +52,8 @@ def bidirectional_images(
         return None  # such kernels know no image blocks, packed or not
     segments = _segments(positions.expand(types.shape[0], -1))
     everywhere = Between(causal_within(segments).first, _ends(types == 1, segments))
-    place = torch.arange(types.shape[1], device=types.device)
-    oldest = place - config.sliding_window + 1  # that a sliding layer sees
+    column = torch.arange(types.shape[1], device=types.device)
+    oldest = column - config.sliding_window + 1  # that a sliding layer sees
     nearby = Between(everywhere.first.maximum(oldest), everywhere.last)
     build = {"eager": _additive, "flex_attention": _tiled}.get(implementation, _boolean)
     masks = {
@@ -70,15 +70,15 @@ def _segments(positions: Tensor) -> Tensor:
 
 
 def _ends(image: Tensor, segments: Tensor) -> Tensor:
-    """Place of the last token that each one sees, int64 [B, T]: its image's, or its own.
+    """Column of the last token that each one sees, int64 [B, T]: its image's, or its own.
 
     Args:
         image: bool [B, T]; an image ends with its sample at the latest.
     """
     length = image.shape[1]
-    place = torch.arange(length, device=image.device).expand_as(segments)
+    column = torch.arange(length, device=image.device).expand_as(segments)
     goes_on = nn.functional.pad(image[:, :-1] & image[:, 1:] & (segments.diff(dim=-1) == 0), (0, 1))
-    ends = torch.where(goes_on, length, place)
+    ends = torch.where(goes_on, length, column)
     return ends.flip(-1).cummin(-1).values.flip(-1)
 
 

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 from packidx.errors import MismatchError
 from packidx.torch.batch.collate import collate as collate_packs
 from packidx.torch.model.prepare import unprepared, unwrap
-from packidx.torch.model.separate import Pack, media_types, separate
+from packidx.torch.model.separate import media_types, separate
+from packidx.torch.sample.encoded import Pack
 
 # Largest difference that rounding makes, as a share of the largest logit: measured 2e-6 in float32
 # with tiny models; half types carry 8 or 11 bits.
@@ -36,7 +37,7 @@ def check_isolation(
     attention: str = "sdpa",
     tolerance: float | None = None,
     collate: Callable[[Pack], Mapping[str, Any]] | None = None,
-    parts: Sequence[Mapping[str, Any]] | None = None,
+    encoded: Sequence[Mapping[str, Any]] | None = None,
 ) -> float:
     """Run `pack` once packed and once sample by sample; raise if their logits differ.
 
@@ -52,7 +53,7 @@ def check_isolation(
         tolerance: largest difference allowed, as a share of the sample's largest logit (at least
             1); None takes one for the logits' dtype (1e-3 for float32, 5e-2 for bfloat16).
         collate: the run's own collate of one pack, where it is not ours.
-        parts: what `encode` returns for each sample of the pack; needed only where the media of a
+        encoded: what `encode` returns for each sample of the pack; needed only where the media of a
             pack cannot be told apart, and an error says so.
 
     Returns:
@@ -74,16 +75,16 @@ def check_isolation(
         )
     device = next(model.parameters()).device
     batch = dict(collate(pack) if collate is not None else collate_packs([pack], attention))
-    alone = separate(pack, inner.config, parts)
+    alone = separate(pack, inner.config, encoded)
     worst = 0.0
     with torch.no_grad(), _evaluating(model):
-        compared = [_compared(one["max_seqlen"]) for one in alone]
+        compared = [_compared(sample["max_seqlen"]) for sample in alone]
         starts = pack["cu_seqlens"][: len(alone)].tolist()
-        places = [start + tokens for start, tokens in zip(starts, compared, strict=True)]
-        rows = _logits(model, batch, device, torch.cat(places))
-        packed = torch.split(rows, [len(each) for each in places])
-        for at, one in enumerate(alone):
-            own = _logits(model, _plain(one, inner, attention), device, compared[at])
+        tokens = [start + within for start, within in zip(starts, compared, strict=True)]
+        logits = _logits(model, batch, device, torch.cat(tokens))
+        packed = torch.split(logits, [len(within) for within in compared])
+        for at, sample in enumerate(alone):
+            own = _logits(model, _plain(sample, inner, attention), device, compared[at])
             largest = max(1.0, float(own.abs().max()))
             allowed = _TOLERANCE.get(own.dtype, 1e-3) if tolerance is None else tolerance
             differences = (packed[at].double() - own.double()).abs().amax(-1)
@@ -93,7 +94,7 @@ def check_isolation(
                 token = int(compared[at][first])
                 where = f"from its token {token} on by up to {difference:.3g} (allowed:"
                 raise IsolationError(
-                    f"pack {pack.get('pack_id')}, sample {int(one['sample_ids'])} at position"
+                    f"pack {pack.get('pack_id')}, sample {int(sample['sample_ids'])} at position"
                     f" {at}: its logits in the pack differ from those of the sample alone, {where}"
                     f" {allowed * largest:.3g}); likely because {_reason(inner, batch)}"
                 )
@@ -130,27 +131,27 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _check_names(model: Any, attention: str) -> None:
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else None
-    found = getattr(config, "_attn_implementation", None)
+    loaded = getattr(config, "_attn_implementation", None)
     expected = _IMPLEMENTATIONS.get(attention)
-    if found is None or expected is None or any(name in found for name in expected):
+    if loaded is None or expected is None or any(name in loaded for name in expected):
         return
     raise MismatchError(
         f"attention {attention!r} was asked for and the model was loaded with"
-        f" attn_implementation {found!r}: make them agree"
+        f" attn_implementation {loaded!r}: make them agree"
     )
 
 
-def _plain(one: Pack, model: Any, attention: str) -> dict[str, Any]:
+def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
     """One sample's arguments, as little of the pack in them as the model allows."""
     if attention in ("indexed", "thd"):
-        return collate_packs([one], attention)  # such models take nothing else
-    batch = collate_packs([one], "flash" if attention == "flash" else "sdpa")
+        return collate_packs([sample], attention)  # such models take nothing else
+    batch = collate_packs([sample], "flash" if attention == "flash" else "sdpa")
     if attention != "flash" and _takes(model, "attention_mask"):
         # As processors return it. Without it Qwen3-VL of transformers 4.57 and 5.0 looks for
         # samples in the positions that it makes of images, and cuts this one there.
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    if "mm_token_type_ids" not in batch and any("grid_thw" in key for key in one):
-        types = media_types(one, model.config)
+    if "mm_token_type_ids" not in batch and any("grid_thw" in key for key in sample):
+        types = media_types(sample, model.config)
         if not bool(types.any()):
             return batch  # the model could not make positions without them
         batch["mm_token_type_ids"] = types[None]
@@ -170,9 +171,9 @@ def _compared(length: int) -> Tensor:
 
 
 def _logits(
-    model: nn.Module, batch: Mapping[str, Any], device: torch.device, places: Tensor
+    model: nn.Module, batch: Mapping[str, Any], device: torch.device, tokens: Tensor
 ) -> Tensor:
-    """[n, vocabulary] of a batch of one row at `places`, int64 [n].
+    """[n, vocabulary] of a batch of one row at `tokens`, int64 [n].
 
     The logits of a whole pack would be gigabytes; models that can are asked for these alone.
     """
@@ -181,12 +182,12 @@ def _logits(
         for key, value in batch.items()
         if key not in ("labels", "shift_labels")
     }
-    places = places.to(device)
+    tokens = tokens.to(device)
     few = _takes(unwrap(model), "logits_to_keep")
-    output = model(**inputs, logits_to_keep=places) if few else model(**inputs)
+    output = model(**inputs, logits_to_keep=tokens) if few else model(**inputs)
     logits: Tensor = getattr(output, "logits", output)
     logits = logits.reshape(-1, logits.shape[-1])
-    return logits if few else logits[places]
+    return logits if few else logits[tokens]
 
 
 def _reason(model: Any, batch: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from packidx.torch.model.hooks import (
     own_bounds,
 )
 
-ATTENTIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
+IMPLEMENTATIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 _STATELESS = {"full_attention", "sliding_attention", "chunked_attention"}
 _WINDOWED = {"sliding_attention", "chunked_attention"}
 # Models whose image or prefix tokens see one another across samples, whatever the batch says.
@@ -87,10 +87,10 @@ def _check_attention(name: str, config: Any) -> None:
     text = config.get_text_config()
     implementation = getattr(text, "_attn_implementation", None)
     known = isinstance(implementation, str) and "|" not in implementation
-    if not known or not (implementation in ATTENTIONS or "flash" in str(implementation)):
+    if not known or not (implementation in IMPLEMENTATIONS or "flash" in str(implementation)):
         raise MismatchError(
             f"{name} uses attention implementation {implementation!r}, which is not known to keep"
-            f" packed samples apart: load it with attn_implementation {', '.join(ATTENTIONS)}"
+            f" packed samples apart: load it with attn_implementation {', '.join(IMPLEMENTATIONS)}"
         )
     both_ways = getattr(text, "use_bidirectional_attention", None)
     if config.model_type in _PREFIX or both_ways == "vision":

@@ -11,29 +11,30 @@ from torch import Tensor
 from packidx.errors import MismatchError
 from packidx.torch.batch.collate import media_of
 from packidx.torch.batch.masks import spans
-from packidx.torch.sample.encoded import SEQUENCE_FILL, TYPES, normalise
+from packidx.torch.sample.encoded import SEQUENCE_FILL, Pack, normalise
+from packidx.torch.sample.media_rows import TYPES, Unsplit, by_kind, split_by_sample
 
 _TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
 
-Pack = Mapping[str, Any]
 
-
-def separate(pack: Pack, config: Any, parts: Sequence[Mapping[str, Any]] | None) -> list[Pack]:
+def separate(pack: Pack, config: Any, encoded: Sequence[Mapping[str, Any]] | None) -> list[Pack]:
     """Each sample of `pack` as a pack of one segment, without alignment padding.
 
     Args:
         config: the model's, which names the tokens that stand for media.
-        parts: what `encode` returned for each sample: their media are taken instead of cut out.
+        encoded: what `encode` returned for each sample: their media are taken instead of cut out.
 
     Raises:
-        MismatchError: `parts` do not fit, or which media belong to which sample cannot be told.
+        MismatchError: `encoded` does not fit, or which media belong to which sample cannot be told.
     """
     slots, lengths = spans(pack)
-    starts = (slots.cumsum(0) - slots).tolist()
-    ends = [start + length for start, length in zip(starts, lengths.tolist(), strict=True)]
-    bounds = list(zip(starts, ends, strict=True))
+    starts = slots.cumsum(0) - slots
+    bounds = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
     count = len(pack["sample_ids"])
-    media = _media(pack, config, bounds) if parts is None else _given(pack, parts, bounds[:count])
+    if encoded is None:
+        media = _split_media(pack, config, bounds)
+    else:
+        media = _given_media(pack, encoded, bounds[:count])
     return [
         {**_tokens(pack, *bounds[at]), **media[at], "sample_ids": pack["sample_ids"][at : at + 1]}
         for at in range(count)
@@ -42,27 +43,27 @@ def separate(pack: Pack, config: Any, parts: Sequence[Mapping[str, Any]] | None)
 
 def _tokens(pack: Pack, start: int, stop: int) -> dict[str, Any]:
     keys = ("input_ids", "labels", "position_ids", *SEQUENCE_FILL)
-    one = {key: pack[key][..., start:stop] for key in keys if key in pack}
-    one["cu_seqlens"] = torch.tensor([0, stop - start], dtype=torch.int32)
-    one["max_seqlen"] = stop - start
+    segment = {key: pack[key][..., start:stop] for key in keys if key in pack}
+    segment["cu_seqlens"] = torch.tensor([0, stop - start], dtype=torch.int32)
+    segment["max_seqlen"] = stop - start
     if pack.get("shifted"):
-        one["shifted"] = True
-    return one
+        segment["shifted"] = True
+    return segment
 
 
-def _given(
-    pack: Pack, parts: Sequence[Mapping[str, Any]], bounds: list[tuple[int, int]]
+def _given_media(
+    pack: Pack, encoded: Sequence[Mapping[str, Any]], bounds: list[tuple[int, int]]
 ) -> list[dict[str, Tensor]]:
-    encoded = [normalise(part) for part in parts]
+    samples = [normalise(sample) for sample in encoded]
     shift = 1 if pack.get("shifted") else 0
-    found = [one.length - shift for one in encoded]
+    given = [sample.length - shift for sample in samples]
     wanted = [stop - start for start, stop in bounds]
-    if found != wanted:
+    if given != wanted:
         raise MismatchError(
-            f"pack {pack.get('pack_id')} holds samples of {wanted} tokens but parts have {found}:"
-            " give what encode returns for each of its samples, in order"
+            f"pack {pack.get('pack_id')} holds samples of {wanted} tokens but those of encoded="
+            f" have {given}: give what encode returns for each of its samples, in order"
         )
-    return [one.media for one in encoded]
+    return [sample.media for sample in samples]
 
 
 def media_types(pack: Pack, config: Any) -> Tensor:
@@ -80,105 +81,18 @@ def media_types(pack: Pack, config: Any) -> Tensor:
     return types
 
 
-def _media(pack: Pack, config: Any, bounds: list[tuple[int, int]]) -> list[dict[str, Tensor]]:
+def _split_media(pack: Pack, config: Any, bounds: list[tuple[int, int]]) -> list[dict[str, Tensor]]:
     types = media_types(pack, config)
-    found: list[dict[str, Tensor]] = [{} for _ in bounds]
-    for kind, value in TYPES.items():
-        tensors = {
-            key: tensor
-            for key, tensor in media_of(pack).items()
-            if (kind == "video") == _of_video(key)
-        }
-        if not tensors:
-            continue
-        tokens = [types[start:stop] == value for start, stop in bounds]
-        for one, cut in zip(found, _Cut(pack, kind, tensors, tokens).each(), strict=True):
-            one.update(cut)
-    return found
-
-
-def _of_video(key: str) -> bool:
-    return "video" in key or key == "second_per_grid_ts"
-
-
-class _Cut:
-    """The tensors of one kind of media, cut at the segments.
-
-    Args:
-        tokens: of each segment, bool [length], True where a token stands for this kind.
-    """
-
-    def __init__(
-        self, pack: Pack, kind: str, tensors: dict[str, Tensor], tokens: list[Tensor]
-    ) -> None:
-        self.pack, self.kind, self.tensors, self.tokens = pack, kind, tensors, tokens
-        self.counts = [int(each.sum()) for each in tokens]
-
-    def each(self) -> list[dict[str, Tensor]]:
-        rows = self._rows()  # media of each segment
-        with_media = [int(count > 0) for count in rows]
-        sizes = {sum(with_media): with_media, sum(rows): rows}
-        grid = self.tensors.get(f"{self.kind}_grid_thw")
-        if grid is not None:
-            patches = torch.split(grid.prod(dim=-1), rows)
-            each = [int(one.sum()) for one in patches]
-            sizes = {**sizes, sum(each): each, sum(rows): rows}
-        cuts: list[dict[str, Tensor]] = [{} for _ in rows]
-        for key, value in self.tensors.items():
-            if value.shape[0] not in sizes:
-                raise self._unknown(f"{key} has {value.shape[0]} rows for {sum(rows)} media")
-            parts = torch.split(value, sizes[value.shape[0]])
-            for cut, part in zip(cuts, parts, strict=True):
-                if len(part):
-                    cut[key] = part
-        return cuts
-
-    def _rows(self) -> list[int]:
-        """How many media each segment has, by whichever way of telling applies."""
-        grid = self.tensors.get(f"{self.kind}_grid_thw")
-        if grid is not None:
-            return self._by_patches(grid.prod(dim=-1))
-        named = self.tensors.get("batch_num_images")
-        if named is not None and len(named) == sum(count > 0 for count in self.counts):
-            numbers = iter(named.tolist())
-            return [next(numbers) if count else 0 for count in self.counts]
-        value = next((v for k, v in self.tensors.items() if "pixel" in k), None)
-        if value is None:
-            raise self._unknown("there are no pixel_values")
-        runs = [_runs(each) for each in self.tokens]
-        if sum(runs) == len(value):
-            return runs
-        with_media = [int(count > 0) for count in self.counts]
-        if sum(with_media) == len(value):
-            return with_media
-        tokens, rest = divmod(sum(self.counts), len(value))
-        if value.ndim == 4 and not rest and tokens and not any(n % tokens for n in self.counts):
-            return [count // tokens for count in self.counts]
-        raise self._unknown(
-            f"there are {len(value)} of them and {sum(self.counts)} tokens for them"
-        )
-
-    def _by_patches(self, patches: Tensor) -> list[int]:
-        """A medium has as many tokens as patches, divided by the same square for all."""
-        ends = [0, *(patches.cumsum(0) * sum(self.counts) // patches.sum().clamp(min=1)).tolist()]
-        rows, at, seen = [], 0, 0
-        for count in self.counts:
-            seen += count
-            if seen not in ends:
-                raise self._unknown("a segment ends inside one")
-            stop = ends.index(seen)
-            rows.append(stop - at)
-            at = stop
-        return rows
-
-    def _unknown(self, what: str) -> MismatchError:
-        return MismatchError(
-            f"pack {self.pack.get('pack_id')}: which {self.kind}s belong to which sample cannot be"
-            f" told ({what}): give parts=, what encode returns for each sample of the pack"
-        )
-
-
-def _runs(marked: Tensor) -> int:
-    """Number of runs of True in bool [length]."""
-    before = torch.nn.functional.pad(marked[:-1], (1, 0)) if len(marked) else marked
-    return int((marked & ~before).sum())
+    media: list[dict[str, Tensor]] = [{} for _ in bounds]
+    for kind, tensors in by_kind(media_of(pack)).items():
+        is_medium = [types[start:stop] == TYPES[kind] for start, stop in bounds]
+        try:
+            parts = split_by_sample(kind, tensors, is_medium)
+        except Unsplit as error:
+            raise MismatchError(
+                f"pack {pack.get('pack_id')}: which {kind}s belong to which sample cannot be told"
+                f" ({error}): give encoded=, what encode returns for each sample of the pack"
+            ) from None
+        for segment, part in zip(media, parts, strict=True):
+            segment.update(part)
+    return media

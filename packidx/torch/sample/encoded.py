@@ -1,4 +1,4 @@
-"""One encoded sample as tensors of known shapes, and the media of a part of it."""
+"""One encoded sample as tensors of known shapes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ IGNORE = -100  # label of positions that do not contribute to the loss, as in tr
 # A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
 SEQUENCE_FILL = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 0}
 
-# What `PackedDataset` puts beside the tensors of its samples.
-_OF_A_PACK = frozenset(
+Pack = Mapping[str, Any]
+"""What `PackedDataset` returns: the tensors of its samples joined, and those of `OF_A_PACK`."""
+OF_A_PACK = frozenset(
     ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
     + ("shifted", "events")
 )
-
-TYPES = {"image": 1, "video": 2}  # values of transformers' mm_token_type_ids
-
 
 ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"
 
@@ -41,20 +39,26 @@ class Encoded:
 
     Attributes:
         input_ids, labels: int64 [T]; the first label is never trained.
-        rows: mRoPE positions int64 [3, T], or None for plain positions.
+        mrope_positions: int64 [3, T], or None for plain positions.
         sequence: other per-token tensors [T].
         media: tensors whose first dimension counts media or patches.
     """
 
     input_ids: Tensor
     labels: Tensor
-    rows: Tensor | None
+    mrope_positions: Tensor | None
     sequence: dict[str, Tensor] = field(default_factory=dict)
     media: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
         return self.input_ids.shape[0]
+
+    @property
+    def three_positions(self) -> Tensor:
+        """The mRoPE positions, or plain ones in their place, int64 [3, T]."""
+        plain = torch.arange(self.length).expand(3, -1)
+        return plain if self.mrope_positions is None else self.mrope_positions
 
     def per_token(self, key: str, fill: int) -> Tensor:
         """One of the per-token tensors, or `fill` throughout."""
@@ -86,18 +90,18 @@ def normalise(encoded: Any) -> Encoded:
     ids = ids.long()
     labels = labels.to(torch.int64, copy=True)  # a smaller type would not hold -100
     labels[:1] = IGNORE  # nothing in the sample predicts its first token
-    rows = _mrope_rows(values.pop("position_ids", None), length)
+    mrope = _mrope_positions(values.pop("position_ids", None), length)
     sequence = {
         key: _per_token(key, values.pop(key), length) for key in SEQUENCE_FILL if key in values
     }
     for key, value in values.items():
-        if key in _OF_A_PACK:
+        if key in OF_A_PACK:
             raise MismatchError(
                 f"encode returned {key}, which is a pack's own: leave it out or name it otherwise"
             )
         if value.ndim == 0:
             raise MismatchError(f"encode returned a scalar for {key}: media tensors have rows")
-    return Encoded(ids, labels, rows, sequence, values)
+    return Encoded(ids, labels, mrope, sequence, values)
 
 
 def _tensor(key: str, value: Any) -> Tensor:
@@ -119,7 +123,7 @@ def _per_token(key: str, value: Tensor, length: int | None) -> Tensor:
     return value
 
 
-def _mrope_rows(positions: Tensor | None, length: int) -> Tensor | None:
+def _mrope_positions(positions: Tensor | None, length: int) -> Tensor | None:
     """The three mRoPE rows out of [3, t], [4, t] (row 0 is rebuilt), or None out of [t]."""
     if positions is None:
         return None
@@ -135,69 +139,3 @@ def _mrope_rows(positions: Tensor | None, length: int) -> Tensor | None:
             " return [3, T] mRoPE positions, or none"
         )
     return None
-
-
-def cut_media(
-    sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None
-) -> dict[str, Tensor]:
-    kept: dict[str, Tensor] = {}
-    for kind in TYPES:
-        tensors = {key: value for key, value in sample.media.items() if kind_of(key) == kind}
-        if not tensors:
-            continue
-        is_medium = _media_tokens(sample, kind, media_ids)
-        before, inside = int(is_medium[:start].sum()), int(is_medium[start:stop].sum())
-        total = int(is_medium.sum())
-        grid = tensors.get(f"{kind}_grid_thw")
-        if grid is None:
-            raise MismatchError(
-                f"the plan cuts this sample and encode returned no {kind}_grid_thw, so where its"
-                " media end is unknown: plan with --on-long drop"
-            )
-        patches = grid.prod(dim=-1)
-        # tokens = patches / merge², whatever the model's merge size
-        ends = torch.cumsum(torch.cat([patches.new_zeros(1), patches]), 0)
-        tokens = ends * total // max(int(ends[-1]), 1)
-        first = _boundary(tokens, before, kind, start)
-        last = _boundary(tokens, before + inside, kind, stop)
-        if last > first:
-            for key, value in tensors.items():
-                kept[key] = _slice(key, value, first, last, ends)
-    return kept
-
-
-def kind_of(key: str) -> str:
-    """``'image'`` or ``'video'``: which media one of an encoder's tensors is of."""
-    return "video" if "video" in key or key == "second_per_grid_ts" else "image"
-
-
-def _media_tokens(sample: Encoded, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
-    types = sample.sequence.get("mm_token_type_ids")
-    if types is not None:
-        return types == TYPES[kind]
-    if media_ids is not None and kind in media_ids:
-        return sample.input_ids == media_ids[kind]
-    raise MismatchError(
-        "the plan cuts this sample and encode does not say which tokens are media: let it return"
-        " mm_token_type_ids or have an attribute media_token_ids, or plan with --on-long drop"
-    )
-
-
-def _boundary(tokens: Tensor, count: int, kind: str, at: int) -> int:
-    found = (tokens == count).nonzero()
-    if not len(found):
-        raise PlanMismatch(
-            f"the plan cuts this sample at token {at}, inside one of its {kind}s; {ADVICE}"
-        )
-    return int(found[-1] if count else found[0])
-
-
-def _slice(key: str, value: Tensor, first: int, last: int, ends: Tensor) -> Tensor:
-    if value.shape[0] == len(ends) - 1:
-        return value[first:last]
-    if value.shape[0] == int(ends[-1]):
-        return value[int(ends[first]) : int(ends[last])]
-    raise MismatchError(
-        f"the plan cuts this sample and {key} has {value.shape[0]} rows, neither one per medium"
-        f" ({len(ends) - 1}) nor one per patch ({int(ends[-1])}); plan with --on-long drop"
-    )

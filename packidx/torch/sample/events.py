@@ -23,7 +23,7 @@ _log = logging.getLogger("packidx.torch")
 
 
 def event(
-    kind: str, done: str, sample: Sample, error: BaseException, found: int | None = None
+    kind: str, done: str, sample: Sample, error: BaseException, length: int | None = None
 ) -> dict[str, Any]:
     """One event as a plain dict, which goes into JSON and through a queue.
 
@@ -33,7 +33,7 @@ def event(
         done: ``'hole'``, ``'truncated'``, ``'padded'`` or ``'read'``.
         sample: as planned.
         error: what happened.
-        found: tokens that the sample was encoded to, None where it was not.
+        length: tokens that the sample was encoded to, None where it was not.
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return {
@@ -45,7 +45,7 @@ def event(
         "key": sample.key,
         "source": sample.source,
         "planned": sample.length,
-        "found": found,
+        "found": length,
         "label_tokens": sample.label_tokens,
         "error": text[:_TEXT],
     }
@@ -56,15 +56,16 @@ class Events:
 
     A worker is another process, and what it meets must be seen in the one that trains: all append
     lines to one temporary file, which begins with the first event and goes with its owner.
+
+    Args:
+        path: of another one's file; None: a new one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: str | None = None) -> None:
         name = f"packidx-events-{uuid.uuid4().hex}.jsonl"
-        self._path = os.path.join(tempfile.gettempdir(), name)
-        self._reset()
-        weakref.finalize(self, _remove, self._path, os.getpid())
-
-    def _reset(self) -> None:
+        self._path = os.path.join(tempfile.gettempdir(), name) if path is None else path
+        if path is None:
+            weakref.finalize(self, _remove, self._path, os.getpid())
         self._taken = 0  # bytes of the file that are counted
         self._written = 0
         self._counts: Counter[str] = Counter()
@@ -92,14 +93,14 @@ class Events:
     def __repr__(self) -> str:
         return f"Events({self.counts})"
 
-    def add(self, one: dict[str, Any]) -> None:
+    def add(self, event: dict[str, Any]) -> None:
         """Record an event, and say so in the log ``packidx.torch``."""
         self._written += 1
         kept = self._written <= LIMIT
         if kept:
             last = " (further ones are only counted)" if self._written == LIMIT else ""
-            _log.warning("%s%s", describe(one), last)
-        line = one if kept else {"kind": one["kind"]}
+            _log.warning("%s%s", describe(event), last)
+        line = event if kept else {"kind": event["kind"]}
         try:
             # One write at the end of the file: lines of several processes do not mix.
             handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -113,31 +114,22 @@ class Events:
     def _take_in(self) -> None:
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._taken)
-            whole, newline, _ = file.read().rpartition(b"\n")
-            self._taken += len(whole) + len(newline)
-            for line in whole.splitlines():
+            lines, newline, _ = file.read().rpartition(b"\n")
+            self._taken += len(lines) + len(newline)
+            for line in lines.splitlines():
                 self._count(json.loads(line))
 
-    def _count(self, one: dict[str, Any]) -> None:
-        self._counts[one["kind"]] += 1
-        if len(one) > 1 and len(self._records) < LIMIT:
-            self._records.append(one)
+    def _count(self, event: dict[str, Any]) -> None:
+        self._counts[event["kind"]] += 1
+        if len(event) > 1 and len(self._records) < LIMIT:
+            self._records.append(event)
 
     def __getstate__(self) -> str | None:
         """The file, for a worker that is being spawned; any other copy has events of its own."""
         return None if get_spawning_popen() is None else self._path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.__getstate__(),)
-
-
-def _restored(path: str | None) -> Events:
-    if path is None:
-        return Events()
-    events = Events.__new__(Events)
-    events._path = path
-    events._reset()
-    return events
+        return Events, (self.__getstate__(),)
 
 
 def _remove(path: str, owner: int) -> None:
@@ -146,10 +138,10 @@ def _remove(path: str, owner: int) -> None:
             os.unlink(path)
 
 
-def describe(one: dict[str, Any]) -> str:
+def describe(event: dict[str, Any]) -> str:
     """An event in one line."""
-    found = "" if one["found"] is None else f", encoded to {one['found']}"
+    encoded = "" if event["found"] is None else f", encoded to {event['found']}"
     return (
-        f"pack {one['pack']}, sample {one['sample_id']} (key {one['key']!r}), planned as"
-        f" {one['planned']} tokens{found}: {one['kind']}, {one['done']}: {one['error']}"
+        f"pack {event['pack']}, sample {event['sample_id']} (key {event['key']!r}), planned as"
+        f" {event['planned']} tokens{encoded}: {event['kind']}, {event['done']}: {event['error']}"
     )

@@ -16,10 +16,10 @@ import torch
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Sample
-from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, TYPES, Encoded, normalise
+from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, Encoded, normalise
+from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import made_up
-from packidx.torch.sample.media import join_media
-from packidx.torch.sample.media_rows import Planned, grid_of
+from packidx.torch.sample.media_rows import TYPES, Planned, grid_of
 from packidx.torch.sample.shapes import Shape, learn_shape
 
 _SEARCHED = 64  # packs that are looked through for samples of the same kind
@@ -47,13 +47,13 @@ class Holes:
         self._pad_token_id = pad_token_id
         self._shapes: dict[str, Shape] = {}  # by kind of media, '' without any
 
-    def learn(self, part: Encoded, sample: Sample) -> None:
+    def learn(self, encoded: Encoded, sample: Sample) -> None:
         """Remember the shape of a healthy sample, if it is the first of its kind."""
         media = sample.media
         kind = _only_kind(media or ())
-        if kind is None or self._knows(kind) or (media is None and part.media):
+        if kind is None or self._knows(kind) or (media is None and encoded.media):
             return
-        self._shapes[kind] = learn_shape(part, media or (), self._media_ids.get(kind))
+        self._shapes[kind] = learn_shape(encoded, media or (), self._media_ids.get(kind))
 
     def expects_media(self, sample: Sample) -> bool:
         """Whether healthy samples with such media bring tensors of them.
@@ -97,12 +97,13 @@ class Holes:
         }
         if "mm_token_type_ids" in sequence:
             sequence["mm_token_type_ids"] += types
-        has_rows = any(shape.has_rows for shape in shapes.values())
-        rows = torch.arange(sample.length).expand(3, -1) if has_rows else None
-        return Encoded(ids, torch.full_like(ids, IGNORE), rows, sequence, _blank(shapes, media))
+        has_mrope = any(shape.has_mrope for shape in shapes.values())
+        positions = torch.arange(sample.length).expand(3, -1) if has_mrope else None
+        labels = torch.full_like(ids, IGNORE)
+        return Encoded(ids, labels, positions, sequence, _blank(shapes, media))
 
     def _asked(self, sample: Sample, media: Planned) -> Encoded:
-        encoded = normalise(self._encode.hole(sample.length, [dict(one) for one in media]))
+        encoded = normalise(self._encode.hole(sample.length, [dict(medium) for medium in media]))
         if encoded.length != sample.length:
             raise NoHole(
                 f"encode.hole returned {encoded.length} tokens, asked for were {sample.length}"
@@ -140,18 +141,18 @@ class Holes:
 
     def _shape_of_made_up(self, kind: str) -> Shape:
         """The shape of a record of our own, which `encode` may or may not understand."""
-        part = normalise(self._encode(made_up(kind)))
+        encoded = normalise(self._encode(made_up(kind)))
         if not kind:
-            return learn_shape(part, (), None)
+            return learn_shape(encoded, (), None)
         token = self._media_ids[kind]
-        ((t, h, w),) = part.media[f"{kind}_grid_thw"].tolist()
-        at = int((part.input_ids == token).nonzero()[0])
-        return learn_shape(part, [{"kind": kind, "t": t, "h": h, "w": w, "at": at}], token)
+        ((t, h, w),) = encoded.media[f"{kind}_grid_thw"].tolist()
+        at = int((encoded.input_ids == token).nonzero()[0])
+        return learn_shape(encoded, [{"kind": kind, "t": t, "h": h, "w": w, "at": at}], token)
 
     @property
     def _media_ids(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = getattr(self._encode, "media_token_ids", None) or {}
-        return found
+        ids: Mapping[str, int] = getattr(self._encode, "media_token_ids", None) or {}
+        return ids
 
     def _others(self, sample: Sample, kind: str) -> Iterator[Sample]:
         """Other samples of the kind, of this pack and of those after it."""

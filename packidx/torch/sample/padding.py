@@ -16,14 +16,14 @@ def extend(sample: Encoded, length: int, pad_token_id: int) -> Encoded:
     missing = length - sample.length
     if not missing:
         return sample
-    rows = sample.rows
-    if rows is not None:
-        begin = int(rows.max()) + 1 if sample.length else 0
-        rows = torch.cat([rows, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
+    positions = sample.mrope_positions
+    if positions is not None:
+        begin = int(positions.max()) + 1 if sample.length else 0
+        positions = torch.cat([positions, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
     return Encoded(
         _filled(sample.input_ids, missing, pad_token_id),
         _filled(sample.labels, missing, IGNORE),
-        rows,
+        positions,
         {
             key: _filled(value, missing, SEQUENCE_FILL[key])
             for key, value in sample.sequence.items()

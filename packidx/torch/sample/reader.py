@@ -14,7 +14,7 @@ from packidx.torch.sample.cut import cut, shift
 from packidx.torch.sample.encoded import ADVICE, IGNORE, Encoded, PlanMismatch, normalise
 from packidx.torch.sample.events import event
 from packidx.torch.sample.holes import Holes, NoHole
-from packidx.torch.sample.media import check_media
+from packidx.torch.sample.media_rows import check_media
 from packidx.torch.sample.padding import extend
 from packidx.torch.sample.policy import Policy, is_of_the_sample, retried
 
@@ -61,14 +61,14 @@ class SampleReader:
     @contextmanager
     def together(self, samples: Sequence[Sample]) -> Iterator[None]:
         """While it lasts, `read` has the records of `samples` that a store must be asked for."""
-        found = self._fetcher.read_together(samples)
-        ready = {(samples[at].pack_id, samples[at].position): one for at, one in found.items()}
+        records = self._fetcher.read_together(samples)
+        ready = {(samples[n].pack_id, samples[n].position): read for n, read in records.items()}
         self._ready |= ready
         try:
             yield
         finally:
-            for place in ready:
-                self._ready.pop(place, None)
+            for slot in ready:
+                self._ready.pop(slot, None)
 
     def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded:
         """The piece of `sample` that its pack holds, of exactly the planned length.
@@ -93,7 +93,7 @@ class SampleReader:
         if failed is not None:
             events.append(event("retried", "read", sample, failed, encoded.length))
         try:
-            part = self._fit(encoded, sample)
+            piece = self._fit(encoded, sample)
         except PlanMismatch as error:
             if self._policy.on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
@@ -101,8 +101,8 @@ class SampleReader:
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
         if self._policy.makes_holes:
-            self._holes.learn(part, sample)
-        return part
+            self._holes.learn(piece, sample)
+        return piece
 
     def _note_changes(self, sample: Sample, events: Happened) -> None:
         """Warn of shards that seem to have changed, of which `sample` is the first to be read."""
@@ -129,52 +129,52 @@ class SampleReader:
 
     def _fit(self, encoded: Encoded, sample: Sample) -> Encoded:
         """`encoded` cut as planned, with exactly the planned length and media."""
-        found, start = encoded.length, sample.token_start or 0
-        part = encoded
-        if found != sample.length or start:
-            may_cut = self._cuts and found > self._budget
+        length, start = encoded.length, sample.token_start or 0
+        piece = encoded
+        if length != sample.length or start:
+            may_cut = self._cuts and length > self._budget
             stop = start + sample.length
             is_last = self._ends_shown and sample.length < self._longest
-            if not may_cut or stop > found or (is_last and stop < found):
+            if not may_cut or stop > length or (is_last and stop < length):
                 if not start:  # another grid says more than another length
-                    check_media(encoded, sample.media)
+                    check_media(encoded.media, sample.media)
                 after = " after the shift" if self._shift else ""
-                piece = f" from token {start}" if start else ""
+                begin = f" from token {start}" if start else ""
                 raise PlanMismatch(
-                    f"encoded to {found} tokens{after} but planned as {sample.length}{piece};"
+                    f"encoded to {length} tokens{after} but planned as {sample.length}{begin};"
                     f" {ADVICE}"
                 )
-            part = self._cut(encoded, start, start + sample.length)
-        check_media(part, sample.media)
-        return part
+            piece = self._cut(encoded, start, start + sample.length)
+        check_media(piece.media, sample.media)
+        return piece
 
     def _cut(self, encoded: Encoded, start: int, stop: int) -> Encoded:
         media_ids: Mapping[str, int] | None = getattr(self._encode, "media_token_ids", None)
-        part = cut(encoded, start, stop, media_ids)
+        piece = cut(encoded, start, stop, media_ids)
         if not self._shift:
-            part.labels[:1] = IGNORE  # its predictor is in another piece
-        return part
+            piece.labels[:1] = IGNORE  # its predictor is in another piece
+        return piece
 
     def _mended(
         self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
     ) -> Encoded:
         """What stands for a sample that is not what was planned."""
-        found, start = encoded.length, sample.token_start or 0
+        length, start = encoded.length, sample.token_start or 0
         if not encoded.media and self._holes.expects_media(sample):
-            return self._hole("mismatch", sample, error, events, found)
-        if self._policy.on_mismatch == "truncate" and found > start:
-            stop = min(found, start + sample.length)
+            return self._hole("mismatch", sample, error, events, length)
+        if self._policy.on_mismatch == "truncate" and length > start:
+            stop = min(length, start + sample.length)
             try:
-                part = self._cut(encoded, start, stop) if (start, stop) != (0, found) else encoded
-                check_media(part, sample.media)
+                piece = self._cut(encoded, start, stop) if (start, stop) != (0, length) else encoded
+                check_media(piece.media, sample.media)
             except MismatchError:  # the cut falls into media, or these are others than planned
                 pass
             else:
-                keep_labels(part, sample.label_tokens)
-                done = "truncated" if part.length == sample.length else "padded"
-                events.append(event("mismatch", done, sample, error, found))
-                return extend(part, sample.length, self._pad_token_id)
-        return self._hole("mismatch", sample, error, events, found)
+                keep_labels(piece, sample.label_tokens)
+                done = "truncated" if piece.length == sample.length else "padded"
+                events.append(event("mismatch", done, sample, error, length))
+                return extend(piece, sample.length, self._pad_token_id)
+        return self._hole("mismatch", sample, error, events, length)
 
     def _hole(
         self,
@@ -182,21 +182,21 @@ class SampleReader:
         sample: Sample,
         error: Exception,
         events: Happened,
-        found: int | None = None,
+        length: int | None = None,
     ) -> Encoded:
         try:
             hole = self._holes.build(sample)
         except (NoHole, PlanMismatch) as reason:
             text = f"{reason}; no hole can stand for it: {error}"
             raise _located(NoHole(text), sample, self._index) from error
-        events.append(event(kind, "hole", sample, error, found))
+        events.append(event(kind, "hole", sample, error, length))
         return hole
 
 
-def keep_labels(part: Encoded, planned: int | None) -> None:
+def keep_labels(piece: Encoded, planned: int | None) -> None:
     """Mask labels beyond the planned number: the step's denominator does not know them."""
     if planned is not None:
-        part.labels[(part.labels != IGNORE).nonzero()[planned:, 0]] = IGNORE
+        piece.labels[(piece.labels != IGNORE).nonzero()[planned:, 0]] = IGNORE
 
 
 def _located(error: Exception, sample: Sample, index: Index) -> Exception:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from packidx.torch.sample.encoded import TYPES, Encoded, PlanMismatch
-from packidx.torch.sample.media_rows import MediaTensor, Planned, grid_of, media_tensor
+from packidx.torch.sample.encoded import Encoded, PlanMismatch
+from packidx.torch.sample.media_rows import TYPES, MediaTensor, Planned, grid_of, media_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Shape:
     """What `encode` returns for samples with media of one kind, or without any.
 
     Attributes:
-        has_rows: whether with mRoPE positions.
+        has_mrope: whether with mRoPE positions.
         sequence: dtypes of the per-token tensors.
         media: the media tensors.
         token: id of the token that media features replace; None without media.
@@ -26,7 +26,7 @@ class Shape:
         problem: why the shape of other media cannot be told; None where it can.
     """
 
-    has_rows: bool
+    has_mrope: bool
     sequence: Mapping[str, torch.dtype]
     media: Mapping[str, MediaTensor]
     token: int | None = None
@@ -51,34 +51,34 @@ class Shape:
         return slice(at, at + count)
 
 
-def learn_shape(part: Encoded, planned: Planned, token: int | None) -> Shape:
-    """The shape of samples like `part`, all of whose media, if any, are of one kind.
+def learn_shape(encoded: Encoded, planned: Planned, token: int | None) -> Shape:
+    """The shape of samples like `encoded`, all of whose media, if any, are of one kind.
 
     Args:
-        part: a healthy sample.
+        encoded: a healthy sample.
         planned: its media.
         token: id of its media's feature tokens, None: the one that stands where the first begins.
     """
-    sequence = {key: value.dtype for key, value in part.sequence.items()}
+    sequence = {key: value.dtype for key, value in encoded.sequence.items()}
     if not planned:
-        return Shape(part.rows is not None, sequence, {})
+        return Shape(encoded.mrope_positions is not None, sequence, {})
     grids = [grid_of(medium) for medium in planned]
     known = [grid for grid in grids if grid is not None]
     kind, at = planned[0]["kind"], planned[0]["at"]
     problem, media = None, {}
-    if len(known) < len(grids) or at is None or not 0 <= at < part.length:
+    if len(known) < len(grids) or at is None or not 0 <= at < encoded.length:
         problem = f"the plan does not say how large and where each {kind} is"
     else:
-        for key, value in part.media.items():
+        for key, value in encoded.media.items():
             tensor = media_tensor(key, value, known)
             if tensor is None:
                 problem = f"what {key} of shape {list(value.shape)} is for other {kind}s is unknown"
             else:
                 media[key] = tensor
-        token = int(part.input_ids[at]) if token is None else token
-    found = 0 if token is None else int((part.input_ids == token).sum())
+        token = int(encoded.input_ids[at]) if token is None else token
+    tokens = 0 if token is None else int((encoded.input_ids == token).sum())
     patches = sum(map(math.prod, known))
-    if problem is None and (kind not in TYPES or not found):
+    if problem is None and (kind not in TYPES or not tokens):
         problem = f"which tokens are those of a {kind} is unknown"
-    share = found, max(patches, 1)
-    return Shape(part.rows is not None, sequence, media, token, share, problem)
+    share = tokens, max(patches, 1)
+    return Shape(encoded.mrope_positions is not None, sequence, media, token, share, problem)

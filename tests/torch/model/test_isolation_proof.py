@@ -180,8 +180,8 @@ def test_whole_packs_pass_the_check(tmp_path: Path, family: str) -> None:
         assert several
         for pack in several:
             assert check_isolation(model_of(family), pack) < TOLERANCE
-            parts = encoded_samples(family, pack)
-            assert check_isolation(model_of(family), pack, parts=parts) < TOLERANCE
+            encoded = encoded_samples(family, pack)
+            assert check_isolation(model_of(family), pack, encoded=encoded) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl", "gemma3"])

@@ -337,7 +337,7 @@ def test_attention_and_implementation_must_agree(tmp_path: Path) -> None:
         check_isolation(tiny("qwen3"), pack, attention="indexed")
 
 
-def test_media_that_cannot_be_told_apart_need_the_parts(tmp_path: Path) -> None:
+def test_media_that_cannot_be_told_apart_need_what_encode_returned(tmp_path: Path) -> None:
     (pack,) = packs_of(tmp_path, "llava_onevision")
     named = {key: value for key, value in pack.items() if key != "batch_num_images"}
     joined = torch.cat([named["pixel_values"], named["pixel_values"][:1]])
@@ -346,7 +346,7 @@ def test_media_that_cannot_be_told_apart_need_the_parts(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match="which images belong to which sample cannot be told"):
         check_isolation(model, {**named, "pixel_values": joined, "image_sizes": sizes})
     encode = TinyEncode("llava_onevision", model)
-    parts = [encode(RECORDS["llava_onevision"][n]) for n in pack["sample_ids"].tolist()]
-    assert check_isolation(model, pack, parts=parts) < 1e-5
-    with pytest.raises(MismatchError, match="but parts have"):
-        check_isolation(model, pack, parts=parts[::-1])
+    encoded = [encode(RECORDS["llava_onevision"][n]) for n in pack["sample_ids"].tolist()]
+    assert check_isolation(model, pack, encoded=encoded) < 1e-5
+    with pytest.raises(MismatchError, match="but those of encoded= have"):
+        check_isolation(model, pack, encoded=encoded[::-1])

@@ -1,4 +1,4 @@
-"""Media tensors: put together, and compared with what was planned."""
+"""Media tensors of several samples, or of several packs, joined."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.sample.encoded import ADVICE, TYPES, Encoded, PlanMismatch
-from packidx.torch.sample.media_rows import Planned, grid_of
 
 _MAPPED_ANEW = 32 << 20  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 
@@ -75,30 +73,3 @@ def _empty(shape: tuple[int, ...], tensors: Sequence[Tensor]) -> Tensor:
     if dtype == torch.float32 and math.prod(shape) * 4 > _MAPPED_ANEW:
         return torch.from_numpy(np.empty(shape, np.float32))
     return torch.empty(shape, dtype=dtype)
-
-
-def check_media(sample: Encoded, planned: Planned | None) -> None:
-    """Compare the grids that `sample` has with the planned ones, as far as both are known.
-
-    Raises:
-        PlanMismatch: they differ.
-    """
-    if planned is None:
-        return
-    for kind in TYPES:
-        grid = sample.media.get(f"{kind}_grid_thw")
-        wanted = [grid_of(medium) for medium in planned if medium["kind"] == kind]
-        if grid is None or None in wanted:
-            continue
-        found = [tuple(sides) for sides in grid.tolist()]
-        # Some models want a video's grid as one row per frame.
-        frames = [(1, h, w) for t, h, w in filter(None, wanted) for _ in range(t)]
-        if found != wanted and (kind != "video" or found != frames):
-            raise PlanMismatch(
-                f"encoded to {kind}s of {_words(found)} patches (t x h x w) but planned as"
-                f" {_words(wanted)}; {ADVICE}"
-            )
-
-
-def _words(grids: Sequence[tuple[int, ...] | None]) -> str:
-    return ", ".join("x".join(map(str, grid or ())) for grid in grids) or "none"
