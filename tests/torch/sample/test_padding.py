@@ -96,9 +96,9 @@ def test_extending_keeps_what_there_is() -> None:
     longer = extend(whole, whole.length + 3, PAD)
     assert torch.equal(longer.input_ids[:-3], whole.input_ids)
     assert longer.media is whole.media and extend(whole, whole.length, PAD) is whole
-    assert longer.rows is not None and whole.rows is not None
-    last = int(whole.rows.max())
-    assert longer.rows[:, -3:].tolist() == [[last + 1, last + 2, last + 3]] * 3
+    assert longer.mrope_positions is not None and whole.mrope_positions is not None
+    last = int(whole.mrope_positions.max())
+    assert longer.mrope_positions[:, -3:].tolist() == [[last + 1, last + 2, last + 3]] * 3
 
 
 # -- the dummy image -------------------------------------------------------------------------------
