@@ -19,6 +19,7 @@ from packidx.digests import digest
 from packidx.encode.imports import transformers_class
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
+from packidx.processor.families.base import no_pixels, refused
 from packidx.records.conversation import MediaInfo
 
 METHOD = "_get_num_multimodal_tokens"
@@ -95,7 +96,7 @@ class GenericVision(VisionFamily):
     def _ask(self, height: int, width: int) -> int | BadRecord:
         """Tokens of an image of this size, in pixels, or why it has none."""
         if height <= 0 or width <= 0:
-            return BadRecord("broken_media", f"an image of {width}x{height} pixels")
+            return no_pixels(height, width)
         answer = self._remembered.get((height, width))
         if answer is None:
             if len(self._remembered) >= _MAX_REMEMBERED:
@@ -106,8 +107,8 @@ class GenericVision(VisionFamily):
     def _compute(self, height: int, width: int) -> int | BadRecord:
         detail = f"{self.counted_by} gives no tokens for an image of {width}x{height} pixels"
         try:
-            found = getattr(self.processor, METHOD)(image_sizes=[(height, width)])
-            [tokens] = found["num_image_tokens"]
+            answer = getattr(self.processor, METHOD)(image_sizes=[(height, width)])
+            [tokens] = answer["num_image_tokens"]
             return int(tokens) if tokens > 0 else BadRecord("media_not_counted", detail)
         except Exception as error:  # a foreign class: whatever it raises is its verdict
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -118,9 +119,7 @@ class GenericVision(VisionFamily):
     ) -> MediaCounts:
         """Refuses them all: what is asked leaves timestamps and markers of videos out."""
         error = BadRecord("unsupported_media", f"{self.counted_by} does not count a video's tokens")
-        num = len(videos)
-        errors = dict.fromkeys(range(num), error)
-        return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
+        return refused(len(videos), error)
 
 
 def _image_tokens(processor: Any, name: str) -> tuple[str, str]:
@@ -133,7 +132,7 @@ def _image_tokens(processor: Any, name: str) -> tuple[str, str]:
     if not isinstance(token, str) or not token:
         raise SourceError(f"{name} does not say which token stands for an image (image_token)")
     backend = processor.tokenizer.backend_tokenizer
-    added = {str(one.content) for one in backend.get_added_tokens_decoder().values()}
+    added = {str(token.content) for token in backend.get_added_tokens_decoder().values()}
     ident = getattr(processor, "image_token_id", None)
     named = None if ident is None else backend.id_to_token(int(ident))
     for feature in (named, token):

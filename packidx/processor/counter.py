@@ -28,6 +28,7 @@ from packidx.processor.counts import (
     fill,
     stated,
 )
+from packidx.processor.families.base import no_pixels
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.expand import Expanded, expand
 from packidx.processor.text.sequence import locate_runs, place_media, trained_tokens
@@ -248,7 +249,7 @@ def _refuse_sizes(columns: MediaColumns, chosen: Sequence[int], sizes: Int64s) -
 def refuse_size(height: int, width: int) -> BadRecord:
     """Why an image of this size, in pixels, becomes no token."""
     if height <= 0 or width <= 0:
-        return BadRecord("broken_media", f"an image of {width}x{height} pixels")
+        return no_pixels(height, width)
     return BadRecord(
         "aspect_ratio", f"an image of {width}x{height} pixels: one side is over 200 times the other"
     )

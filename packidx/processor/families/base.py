@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,6 +72,12 @@ class VisionFamily(ABC):
 
     __slots__ = ()
 
+    pixels_in_order: ClassVar[bool] = False
+    """Whether the model takes the pixels of images and videos as one ``pixel_values``, in order of
+    appearance."""
+    one_kind_per_sample: ClassVar[bool] = False
+    """Whether the pixels of a sample's videos take the place of those of its images."""
+
     @property
     @abstractmethod
     def placeholders(self) -> Mapping[str, str]:
@@ -103,17 +109,6 @@ class VisionFamily(ABC):
     def model_inputs(self) -> tuple[str, ...]:
         """Names of the image and video processors' outputs that the model takes."""
         return ("pixel_values",)
-
-    @property
-    def pixels_in_order(self) -> bool:
-        """Whether the model takes the pixels of images and videos as one ``pixel_values``, in order
-        of appearance."""
-        return False
-
-    @property
-    def one_kind_per_sample(self) -> bool:
-        """Whether the pixels of a sample's videos take the place of those of its images."""
-        return False
 
     @property
     def image_options(self) -> Mapping[str, Any]:
@@ -183,9 +178,28 @@ CLIP_DEFAULTS: dict[str, Any] = {
 SIGLIP_DEFAULTS = {**CLIP_DEFAULTS, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 
 
+GRID_INPUTS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
+"""`VisionFamily.model_inputs` where images and videos keep their shape."""
+
+
 def no_videos(name: str, videos: Sequence[MediaInfo]) -> MediaCounts:
     """`count_videos` of a family that takes images only."""
-    num = len(videos)
-    error = BadRecord("unsupported_media", f"{name} takes no video")
+    return refused(len(videos), BadRecord("unsupported_media", f"{name} takes no video"))
+
+
+def refused(num: int, error: BadRecord) -> MediaCounts:
+    """Counts of `num` media none of which can be used."""
     errors = dict.fromkeys(range(num), error)
     return MediaCounts(np.zeros((num, 3), np.int64), np.zeros(num, np.int64), errors=errors)
+
+
+def no_pixels(height: int, width: int) -> BadRecord:
+    """Why an image without any pixel cannot be used."""
+    return BadRecord("broken_media", f"an image of {width}x{height} pixels")
+
+
+def image_grids(rows: Int64s, columns: Int64s, merge_size: int) -> MediaCounts:
+    """Counts of images that keep their shape: patches per column and per row ``[n]``, 0 where a
+    size is impossible, of which merge_size² make a token."""
+    grids = np.stack([(rows > 0).astype(np.int64), rows, columns])
+    return MediaCounts(grids.T, rows * columns // merge_size**2)

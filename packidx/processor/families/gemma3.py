@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,7 @@ from packidx.processor.families.base import (
     MediaCounts,
     VisionFamily,
 )
+from packidx.processor.families.shared.resize import must_resize
 from packidx.processor.families.shared.tiles import (
     needed,
     patches_per_side,
@@ -62,25 +63,15 @@ class PanAndScan:
 class Gemma3Vision(VisionFamily):
     """A Gemma 3 processor."""
 
+    placeholders: ClassVar[Mapping[str, str]] = {"image": BEGIN}
+    feature_tokens: ClassVar[Mapping[str, str]] = {"image": FEATURE}
+
     patches: int
     """Patches per side of an image or a crop."""
     tokens: int
     """Of an image or a crop."""
     pan_and_scan: PanAndScan | None
-    passed_on: Mapping[str, Any]
-    """To the image processor."""
-
-    @property
-    def image_options(self) -> Mapping[str, Any]:
-        return self.passed_on
-
-    @property
-    def placeholders(self) -> Mapping[str, str]:
-        return {"image": BEGIN}
-
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return {"image": FEATURE}
+    image_options: Mapping[str, Any]
 
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
@@ -121,8 +112,7 @@ _PAN_AND_SCAN = tuple(name for name in _PASSED_ON if "pan_and_scan" in name)
 def _build(
     image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
 ) -> Gemma3Vision:
-    if not image.get("do_resize"):
-        raise SourceError("its image settings have do_resize false: set it to true")
+    must_resize(image)
     side = square_side(image.get("size"), "size")
     tokens = needed(own, "image_seq_length")
     passed_on = own.get("images_kwargs") or _PASSED_ON

@@ -10,19 +10,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
+    GRID_INPUTS,
     Expansion,
     Family,
     MediaCounts,
     VisionFamily,
+    image_grids,
 )
 from packidx.processor.families.shared.frames import (
     Frames,
@@ -32,8 +33,9 @@ from packidx.processor.families.shared.frames import (
     known_fps,
     timestamps,
     too_few_frames,
+    too_narrow,
 )
-from packidx.processor.families.shared.resize import MAX_ASPECT_RATIO
+from packidx.processor.families.shared.resize import size_limits, smart_resize_video
 from packidx.records.conversation import MediaInfo
 
 IMAGE = "<|image|>"
@@ -55,40 +57,29 @@ class Limits:
     def grid(self, frames: int, heights: ArrayLike, widths: ArrayLike) -> tuple[Int64s, Int64s]:
         """Patches per column and per row; 0 where a size is not positive or too narrow.
 
-        transformers 5.23, `models/glm4v/image_processing_glm4v.py`, `smart_resize`, vectorised: the
-        same float64 operations in the same order; Python's `round`, half to even, is `np.rint`.
-
         Args:
             frames: how many there are; an image counts as `temporal_patch_size`.
             heights, widths: pixels ``[n]``.
         """
-        factor = self.patch_size * self.merge_size
-        height = np.atleast_1d(np.asarray(heights, np.int64))
-        width = np.atleast_1d(np.asarray(widths, np.int64))
-        valid = (height > 0) & (width > 0)
-        h, w = np.where(valid, height, factor), np.where(valid, width, factor)
-        small = (h < factor) | (w < factor)
-        scale = np.maximum(factor / h, factor / w)
-        h, w = (np.where(small, (side * scale).astype(np.int64), side) for side in (h, w))
-        valid &= np.maximum(h, w) / np.minimum(h, w) <= MAX_ASPECT_RATIO
-
-        whole = round(frames / self.temporal_patch_size) * self.temporal_patch_size
-        sides = [np.rint(side / factor).astype(np.int64) * factor for side in (h, w)]
-        pixels = whole * sides[0] * sides[1]
-        down = np.sqrt((frames * h * w) / self.max_pixels)
-        up = np.sqrt(self.min_pixels / (frames * h * w))
-        for i, side in enumerate((h, w)):
-            smaller = np.maximum(factor, np.floor(side / down / factor).astype(np.int64) * factor)
-            larger = np.ceil(side * up / factor).astype(np.int64) * factor
-            sides[i] = np.where(pixels < self.min_pixels, larger, sides[i])
-            sides[i] = np.where(pixels > self.max_pixels, smaller, sides[i])
-        rows, columns = (np.where(valid, side // self.patch_size, 0) for side in sides)
-        return rows, columns
+        height, width = smart_resize_video(
+            frames,
+            heights,
+            widths,
+            temporal_factor=self.temporal_patch_size,
+            factor=self.patch_size * self.merge_size,
+            min_pixels=self.min_pixels,
+            max_pixels=self.max_pixels,
+        )
+        return height // self.patch_size, width // self.patch_size
 
 
 @dataclass(frozen=True, slots=True)
 class GlmVision(VisionFamily):
     """A GLM-V processor."""
+
+    placeholders: ClassVar[Mapping[str, str]] = {"image": IMAGE, "video": VIDEO}
+    feature_tokens: ClassVar[Mapping[str, str]] = {"image": IMAGE, "video": IMAGE}
+    model_inputs: ClassVar[tuple[str, ...]] = GRID_INPUTS
 
     images: Limits
     videos: Limits
@@ -98,26 +89,13 @@ class GlmVision(VisionFamily):
     """A frame's second → what is written after it."""
 
     @property
-    def placeholders(self) -> Mapping[str, str]:
-        return {"image": IMAGE, "video": VIDEO}
-
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return {"image": IMAGE, "video": IMAGE}
-
-    @property
     def mrope_merge_size(self) -> int:
         return self.images.merge_size
-
-    @property
-    def model_inputs(self) -> tuple[str, ...]:
-        return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
 
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         rows, columns = self.images.grid(self.images.temporal_patch_size, sizes[:, 0], sizes[:, 1])
-        grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
-        return MediaCounts(grids, rows * columns // self.images.merge_size**2)
+        return image_grids(rows, columns, self.images.merge_size)
 
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
@@ -131,9 +109,7 @@ class GlmVision(VisionFamily):
         sides = limits.grid(len(frames), video.height, video.width)
         rows, columns = (int(side[0]) for side in sides)
         if not rows:
-            size = f"{video.width}x{video.height}"
-            text = f"a video of {size} pixels: one side is over 200 times the other"
-            raise BadRecord("aspect_ratio", text)
+            raise too_narrow(video)
         pairs = -(-len(frames) // limits.temporal_patch_size)
         seconds = timestamps(frames[::STAMPED], video.fps)[:pairs]
         seconds += seconds[-1:] * (pairs - len(seconds))
@@ -218,17 +194,18 @@ def _build(
     Raises:
         SourceError: resizing is switched off, or limits are missing.
     """
-    limits = _limits("video", video)
+    limits = Limits(**size_limits(video, "video"))
+    images = Limits(**size_limits(settings, "image"))
     sample: Callable[[int, float | None], Frames] | None = None
     if video["do_sample_frames"] and newer:
         sample = partial(sample_by_duration, temporal_patch_size=limits.temporal_patch_size)
     elif video["do_sample_frames"]:
         rate, longest = video["fps"], video["max_duration"]
         sample = partial(sample_by_rate, rate=rate, max_duration=longest)
-    return GlmVision(_limits("image", settings), limits, sample, _tenths if newer else _whole)
+    return GlmVision(images, limits, sample, _tenths if newer else _whole_seconds)
 
 
-def _whole(second: float) -> str:
+def _whole_seconds(second: float) -> str:
     return str(int(second))
 
 
@@ -236,30 +213,9 @@ def _tenths(second: float) -> str:
     return f"{second:.1f} seconds"
 
 
-def _limits(kind: str, settings: Mapping[str, Any]) -> Limits:
-    size = settings["size"]
-    if not settings["do_resize"] or not size.get("shortest_edge") or not size.get("longest_edge"):
-        raise SourceError(
-            f"the {kind} processor must resize to a size with shortest_edge and longest_edge "
-            f"(pixels), but has do_resize {settings['do_resize']} and size {size}"
-        )
-    return Limits(
-        patch_size=int(settings["patch_size"]),
-        temporal_patch_size=int(settings["temporal_patch_size"]),
-        merge_size=int(settings["merge_size"]),
-        min_pixels=int(size["shortest_edge"]),
-        max_pixels=int(size["longest_edge"]),
-    )
-
-
 # Class defaults of transformers 5.23: Glm4vImageProcessor and Glm4vVideoProcessor; GLM-4.6V's are
 # the same.
-_BOTH: dict[str, Any] = {
-    **CLIP_DEFAULTS,
-    "patch_size": 14,
-    "temporal_patch_size": 2,
-    "merge_size": 2,
-}
+_BOTH = {**CLIP_DEFAULTS, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
 _IMAGE = {**_BOTH, "size": {"shortest_edge": 12_544, "longest_edge": 11_760_000}}
 _VIDEO = {**_BOTH, "size": {"shortest_edge": 12_544, "longest_edge": 47_040_000}}
 _VIDEO |= {"do_sample_frames": True, "num_frames": 16, "fps": 2, "max_duration": 300}

@@ -7,15 +7,15 @@ tile with its time before it, and the text says how many frames there are and ho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import SourceError
 from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Expansion,
@@ -24,7 +24,14 @@ from packidx.processor.families.base import (
     VisionFamily,
     no_videos,
 )
-from packidx.processor.families.shared.frames import Frames, frames_used, known_fps, timestamps
+from packidx.processor.families.shared.frames import (
+    Frames,
+    frames_used,
+    known_fps,
+    sample_each,
+    timestamps,
+)
+from packidx.processor.families.shared.resize import must_resize
 from packidx.processor.families.shared.tiles import (
     longest_edge,
     needed,
@@ -46,6 +53,11 @@ SKIPPED_SECONDS = 1
 class Idefics3Vision(VisionFamily):
     """An Idefics3 or SmolVLM processor."""
 
+    # `SmolVLMProcessor` returns both as ``pixel_values``: the second replaces the first.
+    one_kind_per_sample: ClassVar[bool] = True
+    image_options: ClassVar[Mapping[str, Any]] = {"return_row_col_info": True}
+    model_inputs: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_attention_mask")
+
     family: str
     side: int
     """Pixels per side of a tile."""
@@ -61,9 +73,6 @@ class Idefics3Vision(VisionFamily):
     """The most frames that are taken of a video; None takes all."""
     fps: float | None = None
     """Frames per second that are taken of a video."""
-    image_options: Mapping[str, Any] = field(default_factory=lambda: {"return_row_col_info": True})
-    """What the processor passes on to its image processor."""
-    model_inputs: tuple[str, ...] = ("pixel_values", "pixel_attention_mask")
 
     @property
     def placeholders(self) -> Mapping[str, str]:
@@ -72,11 +81,6 @@ class Idefics3Vision(VisionFamily):
     @property
     def feature_tokens(self) -> Mapping[str, str]:
         return dict.fromkeys(self.placeholders, IMAGE)
-
-    @property
-    def one_kind_per_sample(self) -> bool:
-        # `SmolVLMProcessor` returns both as ``pixel_values``: the second replaces the first.
-        return True
 
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         heights, widths, errors = positive_sizes(sizes)
@@ -108,8 +112,8 @@ class Idefics3Vision(VisionFamily):
         shorter = np.where(wide, longer / ratio, longer * ratio).astype(np.int64)
         longer, shorter = longer // self.side, -(-shorter // self.side)
         rows, columns = np.where(wide, shorter, longer), np.where(wide, longer, shorter)
-        whole = np.maximum(rows, columns) <= 1
-        return np.where(whole, 0, rows), np.where(whole, 0, columns)
+        is_tile = np.maximum(rows, columns) <= 1
+        return np.where(is_tile, 0, rows), np.where(is_tile, 0, columns)
 
     # -- video -------------------------------------------------------------------------------------
 
@@ -125,15 +129,8 @@ class Idefics3Vision(VisionFamily):
         """
         if self.family != "smolvlm":
             return no_videos(self.family, videos)
-        frames: list[Frames] = []
-        errors: dict[int, BadRecord] = {}
-        for number, video in enumerate(videos):
-            try:
-                frames.append(self.sample_frames(video))
-            except BadRecord as error:
-                errors[number] = error
-                frames.append(np.zeros(0, np.int64))
-        num = np.array([len(one) for one in frames], np.int64)
+        frames, errors = sample_each(videos, self.sample_frames)
+        num = np.array([len(taken) for taken in frames], np.int64)
         owners = np.arange(len(num)) if samples is None else np.asarray(samples, np.int64)
         most = np.zeros(owners.max(initial=-1) + 1, np.int64)
         np.maximum.at(most, owners, num)
@@ -146,8 +143,8 @@ class Idefics3Vision(VisionFamily):
         return MediaCounts(grids, num * self.tokens, expansions, errors)
 
     def sample_frames(self, video: MediaInfo) -> Frames:
-        whole = self.num_frames is None or self.fps is None
-        return frames_used(video, None if whole else self._sample)
+        takes_all = self.num_frames is None or self.fps is None
+        return frames_used(video, None if takes_all else self._sample)
 
     def _sample(self, total: int, fps: float | None) -> Frames:
         """As `SmolVLMVideoProcessor.sample_frames` of transformers 5.23."""
@@ -243,8 +240,7 @@ def _build_smolvlm(
         raise SourceError(
             f"its video frames must be {vision.side} pixels a side as its image tiles are"
         )
-    if not video.get("do_resize"):
-        raise SourceError("its video settings have do_resize false: set it to true")
+    must_resize(video, "video")
     if (num_frames is None) != (fps is None):
         raise SourceError(
             f"its video settings have num_frames {num_frames} and fps {fps}: set both or none"

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,6 +44,11 @@ SHRINK = 2
 class InternVLVision(VisionFamily):
     """An InternVL processor."""
 
+    placeholders: ClassVar[Mapping[str, str]] = {"image": FEATURE, "video": "<video>"}
+    feature_tokens: ClassVar[Mapping[str, str]] = {"image": FEATURE, "video": FEATURE}
+    pixels_in_order: ClassVar[bool] = True
+    image_options: ClassVar[Mapping[str, Any]] = {"crop_to_patches": True}
+
     tile_height: int
     tile_width: int
     min_tiles: int
@@ -53,22 +58,6 @@ class InternVLVision(VisionFamily):
     num_frames: int | None = None
     fps: float | None = None
     initial_shift: bool | float = True
-
-    @property
-    def placeholders(self) -> Mapping[str, str]:
-        return {"image": FEATURE, "video": "<video>"}
-
-    @property
-    def feature_tokens(self) -> Mapping[str, str]:
-        return {"image": FEATURE, "video": FEATURE}
-
-    @property
-    def pixels_in_order(self) -> bool:
-        return True
-
-    @property
-    def image_options(self) -> Mapping[str, Any]:
-        return {"crop_to_patches": True}
 
     @property
     def side(self) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,20 +18,21 @@ from numpy.typing import ArrayLike
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
 from packidx.processor.families.base import (
+    GRID_INPUTS,
     SIGLIP_DEFAULTS,
     Expansion,
     Family,
     MediaCounts,
     VisionFamily,
+    image_grids,
 )
 from packidx.processor.families.shared.frames import (
     Frames,
     Grid,
     count_each,
     frames_used,
-    known_fps,
+    sample_evenly,
     timestamps,
-    too_few_frames,
 )
 from packidx.records.conversation import MediaInfo
 
@@ -92,6 +94,9 @@ class ChunkedCounts(MediaCounts):
 class KimiVision(VisionFamily):
     """A Kimi-K2.5 processor."""
 
+    placeholders: ClassVar[Mapping[str, str]] = {"image": IMAGE, "video": VIDEO}
+    model_inputs: ClassVar[tuple[str, ...]] = GRID_INPUTS
+
     images: Limits
     frames: Limits
     temporal_patch_size: int
@@ -99,19 +104,10 @@ class KimiVision(VisionFamily):
     num_frames: int | None
     fps: float | None
 
-    @property
-    def placeholders(self) -> Mapping[str, str]:
-        return {"image": IMAGE, "video": VIDEO}
-
-    @property
-    def model_inputs(self) -> tuple[str, ...]:
-        return "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw"
-
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
         rows, columns = self.images.grid(sizes[:, 0], sizes[:, 1])
-        grids = np.stack([(rows > 0).astype(np.int64), rows, columns], axis=1)
-        return MediaCounts(grids, rows * columns // self.images.merge_size**2)
+        return image_grids(rows, columns, self.images.merge_size)
 
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
@@ -133,18 +129,8 @@ class KimiVision(VisionFamily):
         return (len(frames), rows, columns), Expansion(text, (tokens,) * len(seconds))
 
     def sample_frames(self, video: MediaInfo) -> Frames:
-        return frames_used(video, self._sample if self.do_sample_frames else None)
-
-    def _sample(self, total: int, fps: float | None) -> Frames:
-        """`default_sample_indices_fn` of transformers 5.23's `video_utils.py`."""
-        num = self.num_frames
-        if num is None:
-            if self.fps is None:
-                return np.arange(total, dtype=np.int64)
-            num = max(1, int(total / known_fps(fps) * self.fps))
-        if num > total:
-            raise too_few_frames(total, num)
-        return np.arange(num, dtype=np.int64) * total // num
+        sample = partial(sample_evenly, num_frames=self.num_frames, wanted_fps=self.fps)
+        return frames_used(video, sample if self.do_sample_frames else None)
 
     @classmethod
     def from_settings(

@@ -10,15 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord
 from packidx.processor.families.base import MediaCounts, VisionFamily, no_videos
-from packidx.processor.families.shared.frames import Frames, frames_used, known_fps, too_few_frames
+from packidx.processor.families.shared.frames import (
+    Frames,
+    frames_used,
+    sample_each,
+    sample_evenly,
+)
 from packidx.processor.families.shared.tiles import best_resolution, positive_sizes, without
 from packidx.records.conversation import MediaInfo
 
@@ -118,30 +123,15 @@ class TiledLlavaVision(LlavaVision):
     ) -> MediaCounts:
         if self.video_token is None:
             return no_videos(self.family, videos)
-        num_frames = np.zeros(len(videos), np.int64)
-        errors: dict[int, BadRecord] = {}
-        for number, video in enumerate(videos):
-            try:
-                num_frames[number] = len(self.sample_frames(video))
-            except BadRecord as error:
-                errors[number] = error
+        frames, errors = sample_each(videos, self.sample_frames)
+        num_frames = np.array([len(taken) for taken in frames], np.int64)
         pooled = math.ceil(self.patches / 2)
         side = np.where(num_frames > 0, self.patches, 0)
         tokens = np.where(num_frames > 0, num_frames * pooled**2 + 1, 0)
         return MediaCounts(np.stack([num_frames, side, side], axis=1), tokens, errors=errors)
 
     def sample_frames(self, video: MediaInfo) -> Frames:
-        return frames_used(video, None if self.sampling is None else self._evenly)
-
-    def _evenly(self, total: int, fps: float | None) -> Frames:
-        """Frames at equal distances: transformers 5.23, `video_utils.default_sample_indices_fn`."""
-        settings = self.sampling or {}
-        num_frames, wanted_fps = settings.get("num_frames"), settings.get("fps")
-        if num_frames is None and wanted_fps is not None:
-            num_frames = max(1, int(total / known_fps(fps) * wanted_fps))
-        if num_frames is None:
-            return np.arange(total)
-        if num_frames > total:
-            raise too_few_frames(total, num_frames)
-        frames: Frames = np.arange(num_frames) * total // num_frames
-        return frames
+        if self.sampling is None:
+            return frames_used(video, None)
+        num_frames, fps = self.sampling.get("num_frames"), self.sampling.get("fps")
+        return frames_used(video, partial(sample_evenly, num_frames=num_frames, wanted_fps=fps))

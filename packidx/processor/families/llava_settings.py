@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from packidx.errors import SourceError
 from packidx.processor.families.base import CLIP_DEFAULTS, Family
 from packidx.processor.families.llava import LlavaVision, TiledLlavaVision
+from packidx.processor.families.shared.resize import must_resize
 from packidx.processor.families.shared.tiles import needed, square_side
 
 
-def _whole(family: str, own: Mapping[str, Any], side: int) -> LlavaVision:
+def _of_tile(own: Mapping[str, Any], side: int) -> dict[str, Any]:
     """What LLaVA's and LLaVA-NeXT's own settings say of a tile of `side` pixels."""
     patches = side // needed(own, "patch_size")
-    return LlavaVision(
-        family=family,
-        patches=patches,
-        base_tokens=patches**2 + int(own.get("num_additional_image_tokens") or 0),
-        dropped=int(own.get("vision_feature_select_strategy") == "default"),
-        image_token=str(own.get("image_token") or "<image>"),
-    )
+    tokens = patches**2 + int(own.get("num_additional_image_tokens") or 0)
+    return {"patches": patches, "base_tokens": tokens, **_of_image(own)}
+
+
+def _of_image(own: Mapping[str, Any]) -> dict[str, Any]:
+    """What the own settings of all three say of any image."""
+    return {
+        "dropped": int(own.get("vision_feature_select_strategy") == "default"),
+        "image_token": str(own.get("image_token") or "<image>"),
+    }
 
 
 def _build_llava(
     image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
 ) -> LlavaVision:
+    size, name = image.get("size") or {}, "size"
     if image.get("do_center_crop"):
-        return _whole("llava", own, square_side(image.get("crop_size"), "crop_size"))
-    size = image.get("size") or {}
-    if not image.get("do_resize") or ("shortest_edge" in size and not image.get("do_pad")):
+        size, name = image.get("crop_size") or {}, "crop_size"
+    elif not image.get("do_resize") or ("shortest_edge" in size and not image.get("do_pad")):
         raise SourceError(
             "its images do not all become squares of one size: set do_center_crop and crop_size"
         )
-    return _whole("llava", own, square_side(size, "size"))
+    return LlavaVision("llava", **_of_tile(own, square_side(size, name)))
 
 
 def _tile_side(image: Mapping[str, Any]) -> int:
@@ -46,8 +49,7 @@ def _tile_side(image: Mapping[str, Any]) -> int:
     """
     side = square_side(image.get("size"), "size")
     crop = image.get("crop_size")
-    if not image.get("do_resize"):
-        raise SourceError("its image settings have do_resize false: set it to true")
+    must_resize(image)
     if (crop or image.get("do_center_crop")) and square_side(crop, "crop_size") != side:
         raise SourceError(
             f"its image settings have size {side} but crop_size {crop}: they must be the same"
@@ -70,13 +72,9 @@ def _build_next(
     image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
 ) -> TiledLlavaVision:
     side = _tile_side(image)
-    whole = _whole("llava_next", own, side)
     return TiledLlavaVision(
-        family=whole.family,
-        patches=whole.patches,
-        base_tokens=whole.base_tokens,
-        dropped=whole.dropped,
-        image_token=whole.image_token,
+        "llava_next",
+        **_of_tile(own, side),
         model_inputs=("pixel_values", "image_sizes"),
         side=side,
         resolutions=_resolutions(image, side),
@@ -99,20 +97,18 @@ def _build_onevision(
     sampling = video if video.get("do_sample_frames") else None
     if sampling and sampling.get("fps") and sampling.get("num_frames"):
         raise SourceError("its video settings have fps and num_frames: leave one out")
-    vision = TiledLlavaVision(
-        family="llava_onevision",
+    return TiledLlavaVision(
+        "llava_onevision",
         patches=patches,
         base_tokens=tokens,
-        dropped=int(own.get("vision_feature_select_strategy") == "default"),
-        image_token=str(own.get("image_token") or "<image>"),
+        **_of_image(own),
+        model_inputs=("pixel_values", "image_sizes", "batch_num_images", "pixel_values_videos"),
         side=side,
         resolutions=_resolutions(image, side),
         max_tiles=int(ratio[len("anyres_max_") :]),
         video_token=str(own.get("video_token") or "<video>"),
         sampling=sampling,
     )
-    inputs = ("pixel_values", "image_sizes", "batch_num_images", "pixel_values_videos")
-    return replace(vision, model_inputs=inputs)
 
 
 # Class defaults of transformers 5.23: LlavaNextImageProcessor, LlavaOnevisionImageProcessor and

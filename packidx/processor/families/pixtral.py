@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,12 +19,15 @@ from packidx.processor.families.base import (
     MediaCounts,
     VisionFamily,
 )
+from packidx.processor.families.shared.resize import must_resize
 from packidx.processor.families.shared.tiles import needed, positive_sizes, without
 
 
 @dataclass(frozen=True, slots=True)
 class PixtralVision(VisionFamily):
     """A Pixtral processor, which Mistral 3 uses, too (it merges patches)."""
+
+    model_inputs: ClassVar[tuple[str, ...]] = ("pixel_values", "image_sizes")
 
     patch_size: int
     merge_size: int
@@ -38,7 +41,6 @@ class PixtralVision(VisionFamily):
     """Ends a row of tokens."""
     end_token: str
     """Ends the last row."""
-    model_inputs: tuple[str, ...] = ("pixel_values", "image_sizes")
 
     @property
     def placeholders(self) -> Mapping[str, str]:
@@ -92,8 +94,7 @@ def _build(
     image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
 ) -> PixtralVision:
     size = image.get("size") or {}
-    if not image.get("do_resize"):
-        raise SourceError("its image settings have do_resize false: set it to true")
+    must_resize(image)
     if image.get("do_center_crop"):
         raise SourceError("its image settings have do_center_crop true: set it to false")
     height = size.get("longest_edge") or size.get("height")

@@ -14,15 +14,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
-from packidx.errors import SourceError
-from packidx.processor.families.base import Family, MediaCounts, VisionFamily, no_videos
+from packidx.processor.families.base import (
+    CLIP_DEFAULTS,
+    GRID_INPUTS,
+    SIGLIP_DEFAULTS,
+    Family,
+    MediaCounts,
+    VisionFamily,
+    image_grids,
+    no_videos,
+)
 from packidx.processor.families.qwen_video import (
     Qwen2Videos,
     Qwen3Videos,
     QwenVideos,
     build_videos,
 )
-from packidx.processor.families.shared.resize import smart_resize
+from packidx.processor.families.shared.resize import size_limits, smart_resize
 from packidx.records.conversation import MediaInfo
 
 
@@ -47,8 +55,8 @@ class QwenVision(VisionFamily):
 
     @property
     def model_inputs(self) -> tuple[str, ...]:
-        names = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
-        return (*names, "second_per_grid_ts") if self.family == "qwen2_5_vl" else names
+        more = ("second_per_grid_ts",) if self.family == "qwen2_5_vl" else ()
+        return GRID_INPUTS + more
 
     @property
     def mrope_merge_size(self) -> int:
@@ -65,11 +73,7 @@ class QwenVision(VisionFamily):
         height, width = smart_resize(
             sizes[:, 0], sizes[:, 1], factor, self.min_pixels, self.max_pixels
         )
-        grids = np.empty((3, len(sizes)), np.int64)
-        grids[0] = height > 0
-        np.floor_divide(height, self.patch_size, out=grids[1])
-        np.floor_divide(width, self.patch_size, out=grids[2])
-        return MediaCounts(grids.T, grids[0] * grids[1] * grids[2] // self.merge_size**2)
+        return image_grids(height // self.patch_size, width // self.patch_size, self.merge_size)
 
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
@@ -96,21 +100,9 @@ class QwenVision(VisionFamily):
         Raises:
             SourceError: they switch resizing off or lack the limits of an image's pixels.
         """
-        size = settings["size"]
-        if not settings["do_resize"]:
-            raise SourceError("its image settings have do_resize false: set it to true")
-        if not size.get("shortest_edge") or not size.get("longest_edge"):
-            raise SourceError(
-                "the image processor's size needs shortest_edge and longest_edge (pixels), "
-                f"but it is {size}"
-            )
         kind = Qwen3Videos if family == "qwen3_vl" else Qwen2Videos
         return cls(
-            patch_size=int(settings["patch_size"]),
-            temporal_patch_size=int(settings["temporal_patch_size"]),
-            merge_size=int(settings["merge_size"]),
-            min_pixels=int(size["shortest_edge"]),
-            max_pixels=int(size["longest_edge"]),
+            **size_limits(settings, "image"),
             family=family,
             videos=build_videos(kind, video) if video else None,
         )
@@ -118,52 +110,23 @@ class QwenVision(VisionFamily):
 
 # Class defaults of transformers 5.23: Qwen2VLImageProcessor, Qwen2VLVideoProcessor and
 # Qwen3VLVideoProcessor.
-_CLIP = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-_QWEN: dict[str, Any] = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
-    "temporal_patch_size": 2,
-    "merge_size": 2,
-}
-_QWEN2_IMAGE = {**_QWEN, **_CLIP, "patch_size": 14}
+_MERGED: dict[str, Any] = {"temporal_patch_size": 2, "merge_size": 2}
+_QWEN2_IMAGE = {**CLIP_DEFAULTS, **_MERGED, "patch_size": 14}
 _QWEN2_IMAGE |= {"size": {"shortest_edge": 3136, "longest_edge": 1_003_520}}
-_VIDEO = {**_QWEN, "min_frames": 4, "max_frames": 768}
-_QWEN2_VIDEO = {**_VIDEO, **_CLIP, "patch_size": 14, "max_video_tokens": 128_000}
+_VIDEO = {**CLIP_DEFAULTS, **_MERGED, "min_frames": 4, "max_frames": 768}
+_QWEN2_VIDEO = {**_VIDEO, "patch_size": 14, "max_video_tokens": 128_000}
 _QWEN2_VIDEO |= {"do_sample_frames": False}
 _QWEN2_VIDEO |= {"size": {"shortest_edge": 100_352, "longest_edge": 602_112}}
-_QWEN3_VIDEO = {**_VIDEO, "patch_size": 16, "max_video_tokens": 768, "do_sample_frames": True}
-_QWEN3_VIDEO |= {"fps": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+_QWEN3_VIDEO = {**_VIDEO, **SIGLIP_DEFAULTS, "patch_size": 16, "max_video_tokens": 768}
+_QWEN3_VIDEO |= {"fps": 2, "do_sample_frames": True}
 _QWEN3_VIDEO |= {"size": {"shortest_edge": 131_072, "longest_edge": 786_432}}
 
 
-QWEN2_VL = Family(
-    "qwen2_vl",
-    "Qwen2VLProcessor",
-    _QWEN2_IMAGE,
-    _QWEN2_VIDEO,
-    partial(QwenVision.from_settings, "qwen2_vl"),
-    older_names=True,
-)
-QWEN2_5_VL = Family(
-    "qwen2_5_vl",
-    "Qwen2_5_VLProcessor",
-    _QWEN2_IMAGE,
-    _QWEN2_VIDEO,
-    partial(QwenVision.from_settings, "qwen2_5_vl"),
-    older_names=True,
-)
-QWEN3_VL = Family(
-    "qwen3_vl",
-    "Qwen3VLProcessor",
-    _QWEN2_IMAGE,
-    _QWEN3_VIDEO,
-    partial(QwenVision.from_settings, "qwen3_vl"),
-    older_names=True,
-)
+def _family(name: str, processor_class: str, video: dict[str, Any]) -> Family:
+    build = partial(QwenVision.from_settings, name)
+    return Family(name, processor_class, _QWEN2_IMAGE, video, build, older_names=True)
+
+
+QWEN2_VL = _family("qwen2_vl", "Qwen2VLProcessor", _QWEN2_VIDEO)
+QWEN2_5_VL = _family("qwen2_5_vl", "Qwen2_5_VLProcessor", _QWEN2_VIDEO)
+QWEN3_VL = _family("qwen3_vl", "Qwen3VLProcessor", _QWEN3_VIDEO)

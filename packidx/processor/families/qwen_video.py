@@ -23,10 +23,12 @@ from packidx.processor.families.shared.frames import (
     Frames,
     frames_used,
     known_fps,
+    sample_each,
     timestamps,
     too_few_frames,
+    too_narrow,
 )
-from packidx.processor.families.shared.resize import smart_resize, smart_resize_video
+from packidx.processor.families.shared.resize import size_limits, smart_resize, smart_resize_video
 from packidx.records.conversation import MediaInfo
 
 _EXACT = 1 << 53
@@ -68,29 +70,21 @@ class QwenVideos(ABC):
 
     def count(self, videos: Sequence[MediaInfo]) -> MediaCounts:
         """See `VisionFamily.count_videos`."""
-        errors: dict[int, BadRecord] = {}
-        frames: list[Frames] = []
-        sizes = np.zeros((len(videos), 3), np.int64)  # frames, height, width
-        for number, video in enumerate(videos):
-            try:
-                frames.append(self._frames(video))
-                sizes[number] = len(frames[-1]), video.height, video.width
-            except BadRecord as error:
-                frames.append(np.zeros(0, np.int64))
-                errors[number] = error
-        height, width = self._resized(*sizes.T)
+        frames, errors = sample_each(videos, self._frames)
+        num = np.array([len(taken) for taken in frames], np.int64)
+        sizes = np.array([(video.height, video.width) for video in videos], np.int64).reshape(-1, 2)
+        sizes[num == 0] = 0
+        height, width = self._resized(num, sizes[:, 0], sizes[:, 1])
         grids = np.stack(
             [
-                np.where(height > 0, -(-sizes[:, 0] // self.temporal_patch_size), 0),
+                np.where(height > 0, -(-num // self.temporal_patch_size), 0),
                 height // self.patch_size,
                 width // self.patch_size,
             ],
             axis=1,
         )
         for number in np.flatnonzero(height == 0).tolist():
-            size = f"{videos[number].width}x{videos[number].height}"
-            text = f"a video of {size} pixels: one side is over 200 times the other"
-            errors.setdefault(number, BadRecord("aspect_ratio", text))
+            errors.setdefault(number, too_narrow(videos[number]))
         tokens = grids.prod(axis=1) // self.merge_size**2
         return MediaCounts(grids, tokens, self._expansions(videos, frames, grids), errors)
 
@@ -209,14 +203,7 @@ def build_videos(kind: type[QwenVideos], settings: Mapping[str, Any]) -> QwenVid
         SourceError: they switch resizing off, lack the limits of pixels, or do not say how frames
             are sampled.
     """
-    size = settings["size"]
-    if not settings["do_resize"]:
-        raise SourceError("its video settings have do_resize false: set it to true")
-    if not size.get("shortest_edge") or not size.get("longest_edge"):
-        raise SourceError(
-            "the video processor's size needs shortest_edge and longest_edge (pixels), "
-            f"but it is {size}"
-        )
+    limits = size_limits(settings, "video")
     fps, num_frames = settings.get("fps"), settings.get("num_frames")
     if settings["do_sample_frames"] and (fps is None) is (num_frames is None):
         raise SourceError(
@@ -225,11 +212,7 @@ def build_videos(kind: type[QwenVideos], settings: Mapping[str, Any]) -> QwenVid
         )
     cap = settings.get("cap_pixels_per_frame")
     return kind(
-        patch_size=int(settings["patch_size"]),
-        temporal_patch_size=int(settings["temporal_patch_size"]),
-        merge_size=int(settings["merge_size"]),
-        min_pixels=int(size["shortest_edge"]),
-        max_pixels=int(size["longest_edge"]),
+        **limits,
         do_sample_frames=bool(settings["do_sample_frames"]),
         fps=fps,
         num_frames=num_frames,

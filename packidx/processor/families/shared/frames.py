@@ -81,6 +81,52 @@ def too_few_frames(num_frames: int, needed: int | None = None) -> BadRecord:
     return BadRecord("too_few_frames", text)
 
 
+def too_narrow(video: MediaInfo) -> BadRecord:
+    """Why a video of such a shape becomes no token."""
+    size = f"{video.width}x{video.height}"
+    text = f"a video of {size} pixels: one side is over 200 times the other"
+    return BadRecord("aspect_ratio", text)
+
+
+def sample_evenly(
+    total: int, fps: float | None, *, num_frames: int | None, wanted_fps: float | None
+) -> Frames:
+    """Frames at equal distances: transformers 5.23, `video_utils.default_sample_indices_fn`.
+
+    Args:
+        total: frames of the video.
+        fps: its frames per second.
+        num_frames: how many to take; None goes by `wanted_fps`, and without both all are taken.
+        wanted_fps: frames to take per second.
+
+    Raises:
+        BadRecord: ``too_few_frames``, or as `known_fps`.
+    """
+    if num_frames is None and wanted_fps is not None:
+        num_frames = max(1, int(total / known_fps(fps) * wanted_fps))
+    if num_frames is None:
+        return np.arange(total)
+    if num_frames > total:
+        raise too_few_frames(total, num_frames)
+    frames: Frames = np.arange(num_frames) * total // num_frames
+    return frames
+
+
+def sample_each(
+    videos: Sequence[MediaInfo], sample: Callable[[MediaInfo], Frames]
+) -> tuple[list[Frames], dict[int, BadRecord]]:
+    """The frames of each video, none where `sample` raises BadRecord, and those errors."""
+    frames: list[Frames] = []
+    errors: dict[int, BadRecord] = {}
+    for number, video in enumerate(videos):
+        try:
+            frames.append(sample(video))
+        except BadRecord as error:
+            frames.append(np.zeros(0, np.int64))
+            errors[number] = error
+    return frames, errors
+
+
 def count_each(
     videos: Sequence[MediaInfo], count: Callable[[MediaInfo], tuple[Grid, Expansion]]
 ) -> MediaCounts:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
+from packidx.errors import SourceError
 
 MAX_ASPECT_RATIO = 200
 """Above it transformers' smart_resize raises."""
@@ -124,3 +128,30 @@ def _multiple(
     """`quotients` times `factor` where `chosen`; elsewhere they may be infinite: 0."""
     whole: NDArray[np.int64] = np.where(chosen, quotients, 0).astype(np.int64)
     return whole * factor
+
+
+def must_resize(settings: Mapping[str, Any], kind: str = "image") -> None:
+    """
+    Raises:
+        SourceError: resizing is switched off.
+    """
+    if not settings.get("do_resize"):
+        raise SourceError(f"its {kind} settings have do_resize false: set it to true")
+
+
+def size_limits(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Sizes of patches and limits of pixels out of complete settings, by their fields' names.
+
+    Raises:
+        SourceError: resizing is switched off, or the limits are missing.
+    """
+    must_resize(settings, kind)
+    size = settings["size"]
+    if not size.get("shortest_edge") or not size.get("longest_edge"):
+        raise SourceError(
+            f"the {kind} processor's size needs shortest_edge and longest_edge (pixels), "
+            f"but it is {size}"
+        )
+    names = ("patch_size", "temporal_patch_size", "merge_size")
+    pixels = {"min_pixels": int(size["shortest_edge"]), "max_pixels": int(size["longest_edge"])}
+    return {name: int(settings[name]) for name in names} | pixels

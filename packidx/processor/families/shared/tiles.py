@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
+from packidx.processor.families.base import no_pixels
 
 PATCH_SIZES = (14, 16)
 """Pixels per side of a patch in the vision towers that `patches_per_side` knows (SigLIP's)."""
@@ -20,12 +21,7 @@ def positive_sizes(sizes: ArrayLike) -> tuple[Int64s, Int64s, dict[int, BadRecor
     """Heights and widths ``[n]`` of ``[n, 2]`` sizes, 1 where impossible, and why those are."""
     array = np.asarray(sizes, np.int64).reshape(-1, 2)
     bad = np.flatnonzero((array <= 0).any(axis=1)).tolist()
-    errors = {
-        number: BadRecord(
-            "broken_media", f"an image of {array[number, 1]}x{array[number, 0]} pixels"
-        )
-        for number in bad
-    }
+    errors = {number: no_pixels(*array[number]) for number in bad}
     array = np.where((array <= 0).any(axis=1, keepdims=True), 1, array)
     return array[:, 0], array[:, 1], errors
 
