@@ -234,9 +234,9 @@ def test_positions_are_the_models(name: str) -> None:
 @pytest.mark.parametrize(
     ("image", "video", "message"),
     [
-        ({"size": {"height": 448, "width": 448}}, {}, "image processor must resize"),
-        ({"do_resize": False}, {}, "do_resize False"),
-        ({}, {"size": {"height": 448, "width": 448}}, "video processor must resize"),
+        ({"size": {"height": 448, "width": 448}}, {}, "image processor's size needs shortest_edge"),
+        ({"do_resize": False}, {}, "image settings have do_resize false"),
+        ({}, {"size": {"height": 448, "width": 448}}, "video processor's size needs shortest_edge"),
     ],
 )
 def test_settings_that_are_not_understood_are_refused(
