@@ -17,12 +17,12 @@ from packidx.encode.video import encode_videos, load_video_processor
 from packidx.encode.video_positions import video_positions
 from packidx.errors import OptionError
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counter import Counter, media_token_in_text
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
 from packidx.processor.fingerprint import setting_differences
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.processor.text.sequence import locate_runs, trained_tokens
+from packidx.processor.text.sequence import trained_tokens
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.video import Video
@@ -78,7 +78,7 @@ class ProcessorEncoder:
                 f"processor {self.files.name} is of no family packidx knows: "
                 "pass your own encode(record) callable instead"
             )
-        self._counter = Counter(self.files)
+        self._counter = ConversationCounter(self.files)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what another process loads again: a pickle that names transformers' classes would
@@ -240,13 +240,8 @@ class ProcessorEncoder:
             return _given(conversation)
         text, files = self._counter.text, self.files
         assert text is not None  # see __init__
-        expanded = self._counter.expand(conversation, 0, media)
-        batch = text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
-        runs = locate_runs(batch, [expanded], files.feature_ids)
-        if runs.mismatched:
-            raise media_token_in_text()
-        repeats = np.ones(len(batch.ids), np.int64)
-        repeats[runs.tokens] = runs.repeats
+        expanded, batch, runs = self._counter.tokenize(conversation, media)
+        repeats = runs.repeats_of(batch)
         input_ids = np.repeat(batch.ids, repeats)
         trained = np.repeat(trained_tokens(batch, text, [expanded], runs), repeats)
         positions = np.arange(len(input_ids))
@@ -255,11 +250,13 @@ class ProcessorEncoder:
             ends = np.cumsum([len(medium) for medium in expanded.runs])[:-1]
             starts = np.split(runs.at, ends) if expanded.runs else []
             left = iter(intervals)
-            steps = [next(left, 1.0) if one.kind == "video" else 1.0 for one in conversation.media]
+            steps = [
+                next(left, 1.0) if medium.kind == "video" else 1.0 for medium in conversation.media
+            ]
             grids = media.grid.tolist()
             spans = [
-                MropeMedium(one.tolist(), tuple(grids[number]), steps[number])
-                for one, number in zip(starts, expanded.order or range(len(starts)), strict=True)
+                MropeMedium(first.tolist(), tuple(grids[number]), steps[number])
+                for first, number in zip(starts, expanded.order or range(len(starts)), strict=True)
             ]
             positions = mrope_positions(len(input_ids), spans, merge_size)
         return {

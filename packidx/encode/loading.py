@@ -54,7 +54,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         video_settings=_video_settings(processor, name),
         own_settings=vars(processor),
         policy=policy,
-        foreign=lambda: _generic(processor),
+        unknown=lambda: _generic(processor),
     )
 
 

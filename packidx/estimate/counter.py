@@ -10,7 +10,7 @@ from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import Compared
-from packidx.processor.counter import Counter
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Counts
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
@@ -100,9 +100,8 @@ class RecordCounter:
         self._measures = encoder is not None and not cheap
         self.opens_media = self._measures or transform is not None
         if cheap and files is not None:
-            self.counter = Counter(replace(files, tokenizer=None))  # media as ever, text by guess
-        else:
-            self.counter = Counter(files)
+            files = replace(files, tokenizer=None)  # media as ever, text by guess
+        self.counter = ConversationCounter(files)
 
     @property
     def backend(self) -> str:
@@ -133,7 +132,7 @@ class RecordCounter:
         """The encoder's or the processor's; None where there is none that could be compared."""
         if self.encoder is not None:
             return self.encoder.fingerprint()
-        return Counter(self.files).fingerprint()
+        return ConversationCounter(self.files).fingerprint()
 
     def fingerprints(self) -> tuple[str | None, ...]:
         """All that tells two counters apart."""

@@ -1,6 +1,6 @@
 """A processor's tokenizer, chat template and media settings, without transformers or torch.
 
-`load_processor` reads a folder (or fetches a model's small files), and `Counter` turns
+`load_processor` reads a folder (or fetches a model's small files), and `ConversationCounter` turns
 conversations and image sizes into the token counts that the real processor would build.
 """
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from packidx.processor.assemble import ProcessorFiles
-    from packidx.processor.counter import Counter
+    from packidx.processor.counter import ConversationCounter
     from packidx.processor.counts import Counts
     from packidx.processor.folder import load_processor
 
-__all__ = ["Counter", "Counts", "ProcessorFiles", "load_processor"]
+__all__ = ["ConversationCounter", "Counts", "ProcessorFiles", "load_processor"]
 
 _HOME = {
-    "Counter": "counter",
+    "ConversationCounter": "counter",
     "Counts": "counter",
     "ProcessorFiles": "folder",
     "load_processor": "folder",

@@ -98,16 +98,16 @@ def assemble(
     own_settings: Mapping[str, Any],
     policy: LabelPolicy = DEFAULT_POLICY,
     folder: str | None = None,
-    foreign: Callable[[], VisionFamily],
+    unknown: Callable[[], VisionFamily],
 ) -> ProcessorFiles:
     """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`.
 
     Args:
-        foreign: counts the media where no family does; it may raise a PackidxError.
+        unknown: counts the media where no family does; it may raise a PackidxError.
     """
     family = None if image_settings is None else find_family(processor_class, image_settings)
     further = family.settings if family else ()
-    vision, image, video, unknown = None, None, None, None
+    vision, image, video, problem = None, None, None, None
     given = {name: own_settings.get(name) for name in further}
     own = complete_settings(given, family.own_defaults if family else None, further)
     if video_settings is not None and family is not None and family.video_defaults:
@@ -119,11 +119,11 @@ def assemble(
         older_names = family.older_names if family else True
         image = complete_settings(image_settings, defaults, further, older_names)
         try:
-            vision = family.build(image, video or {}, own) if family else foreign()
+            vision = family.build(image, video or {}, own) if family else unknown()
         except PackidxError as error:
             if family is not None:
                 raise SourceError(f"processor {name}: {error}") from error
-            unknown = str(error)
+            problem = str(error)
         own |= getattr(vision, "settings", {})
     chat = None
     if template is not None:
@@ -150,7 +150,7 @@ def assemble(
         policy=policy,
         folder=folder,
         family=family.name if family else None,
-        unknown=unknown,
+        unknown=problem,
     )
 
 

@@ -29,9 +29,15 @@ from packidx.processor.counts import (
     stated,
 )
 from packidx.processor.families.base import no_pixels
+from packidx.processor.text.borders import TokenBatch
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.expand import Expanded, expand
-from packidx.processor.text.sequence import locate_runs, place_media, trained_tokens
+from packidx.processor.text.sequence import (
+    FeatureRuns,
+    locate_runs,
+    place_media,
+    trained_tokens,
+)
 from packidx.records.conversation import Conversation, MediaInfo
 
 CHARS_PER_TOKEN = 3
@@ -40,7 +46,7 @@ CHARS_PER_TOKEN = 3
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
 
 
-class Counter:
+class ConversationCounter:
     """Counts what `ProcessorEncoder` with the same processor builds.
 
     Args:
@@ -94,7 +100,7 @@ class Counter:
     ) -> MediaColumns:
         """The media side of `count`; what cannot be used is in the columns' errors."""
         listed = [medium for c in conversations for medium in c.media]
-        known = [info for one in infos for info in one]
+        known = [info for of_sample in infos for info in of_sample]
         columns = stated(conversations, [medium.tokens for medium in listed])
         columns.kind = np.array([KINDS.index(medium.kind) for medium in listed], np.int64)
         vision = self.files.vision if self.files is not None else None
@@ -201,6 +207,23 @@ class Counter:
             result, kinds, media.tokens[own].tolist(), media.expansions[own], placeholders
         )
 
+    def tokenize(
+        self, conversation: Conversation, media: MediaColumns
+    ) -> tuple[Expanded, TokenBatch, FeatureRuns]:
+        """One conversation, that `media` is of: what is tokenized, its tokens, and their runs.
+
+        Raises:
+            BadRecord: as `ChatTemplate.render`; ``media_token_in_text``.
+        """
+        files, text = self.files, self.text
+        assert files is not None and text is not None  # whoever builds samples has both
+        expanded = self.expand(conversation, 0, media)
+        batch = text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
+        runs = locate_runs(batch, [expanded], files.feature_ids)
+        if runs.mismatched:
+            raise _media_token_in_text()
+        return expanded, batch, runs
+
     def _tokenize(
         self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: Texts
     ) -> None:
@@ -210,7 +233,7 @@ class Counter:
         batch = text.encode(strings, [files.adds_special_tokens(string) for string in strings])
         runs = locate_runs(batch, expanded, files.feature_ids)
         for number in runs.mismatched:
-            texts.errors[int(rows[number])] = media_token_in_text()
+            texts.errors[int(rows[number])] = _media_token_in_text()
         texts.method[rows] = self._text_method()
         mask = trained_tokens(batch, text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
@@ -227,7 +250,7 @@ class Counter:
         return characters // CHARS_PER_TOKEN, HEURISTIC
 
 
-def media_token_in_text() -> BadRecord:
+def _media_token_in_text() -> BadRecord:
     """Why a text with feature tokens of its own is refused."""
     text = "a text holds a token that stands for media: remove or escape it"
     return BadRecord("media_token_in_text", text)

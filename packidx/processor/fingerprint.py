@@ -59,13 +59,13 @@ def setting_differences(
     Args:
         mine, theirs: ``image``, ``video`` … → settings as `complete_settings` gives them.
     """
-    found = []
+    differences = []
     for part in mine:
         ours, others = mine[part] or {}, theirs[part] or {}
         for name in sorted({*ours, *others}):
             if ours.get(name) != others.get(name):
-                found.append(f"{part} {name} {ours.get(name)} is not {others.get(name)}")
-    return found
+                differences.append(f"{part} {name} {ours.get(name)} is not {others.get(name)}")
+    return differences
 
 
 def _plain(value: Any) -> Any:

@@ -108,7 +108,7 @@ def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -
         own_settings=nested,
         policy=policy,
         folder=str(folder),
-        foreign=lambda: _load_generic(str(folder)),
+        unknown=lambda: _load_generic(str(folder)),
     )
     files.source_digest = source_digest
     return files

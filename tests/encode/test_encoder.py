@@ -22,7 +22,7 @@ from transformers import AutoProcessor, AutoTokenizer
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, OptionError
-from packidx.processor import Counter, load_processor
+from packidx.processor import ConversationCounter, load_processor
 from packidx.records.conversation import to_messages
 from packidx.records.dialects.parse import parse
 
@@ -107,7 +107,7 @@ def test_equals_the_processor(
 ) -> None:
     """Ids, pixels and grids equal transformers', and the counts what is built."""
     encoder = encoders[name]
-    counter = Counter(encoder.files)
+    counter = ConversationCounter(encoder.files)
     num_images = 0
     for seed in range(40):
         raw = record(random.Random(seed))

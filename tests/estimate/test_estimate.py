@@ -21,7 +21,7 @@ from packidx.errors import OptionError, SourceError
 from packidx.estimate import LengthsSummary, estimate_lengths, rows, tasks
 from packidx.format import schema
 from packidx.io import output_folder
-from packidx.processor.counter import Counter
+from packidx.processor.counter import ConversationCounter
 from packidx.records import shards
 from packidx.records.shards import read_row
 
@@ -283,14 +283,14 @@ def _die(record: dict[str, Any]) -> dict[str, Any]:
 def test_one_record_that_cannot_be_counted_costs_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = Counter.count
+    count = ConversationCounter.count
 
     def fail(self: Any, conversations: Any, sizes: Any) -> Any:
         if any("boom" in c.turns[0].parts for c in conversations):
             raise ValueError("boom")
         return count(self, conversations, sizes)
 
-    monkeypatch.setattr(Counter, "count", fail)
+    monkeypatch.setattr(ConversationCounter, "count", fail)
     shard = write(tmp_path / "a.jsonl", [chat("a"), chat("boom"), chat("b")])
     assert estimate_lengths(str(shard), tmp_path / "out", workers=1).rejected == {"uncountable": 1}
     assert read(tmp_path / "out").column("status").to_pylist() == ["ok", "rejected", "ok"]

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from packidx.errors import BadRecord
 from packidx.estimate.rows import count_columns
-from packidx.processor import Counter
+from packidx.processor import ConversationCounter
 from packidx.records.conversation import Conversation, MediaInfo
 
 Size = tuple[int, int] | None
 
 
 def count_rows(
-    counter: Counter, conversations: list[Conversation], sizes: list[tuple[Size, ...]]
+    counter: ConversationCounter, conversations: list[Conversation], sizes: list[tuple[Size, ...]]
 ) -> list[Any]:
     """A namespace per conversation, or its BadRecord."""
     infos = [tuple(MediaInfo(*size) if size else None for size in one) for one in sizes]
@@ -28,7 +28,7 @@ def count_rows(
     return [counts.errors.get(i) or SimpleNamespace(**row) for i, row in enumerate(rows)]
 
 
-def count_row(counter: Counter, conversation: Conversation, *sizes: Size) -> Any:
+def count_row(counter: ConversationCounter, conversation: Conversation, *sizes: Size) -> Any:
     """As `count_rows` of one; a BadRecord is returned, not raised."""
     return count_rows(counter, [conversation], [sizes])[0]
 

@@ -19,7 +19,7 @@ from random_records import image, text
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
 
-from packidx.processor.counter import Counter
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
 from packidx.records.media.paths import MediaRoot
@@ -105,9 +105,9 @@ def qwen_processor(name: str, tmp: Path) -> tuple[Any, Path]:
 
 
 @functools.cache
-def qwen_counter(name: str, tmp: Path) -> Counter:
+def qwen_counter(name: str, tmp: Path) -> ConversationCounter:
     """Packidx's side of it."""
-    return Counter(load_processor(qwen_processor(name, tmp)[1]))
+    return ConversationCounter(load_processor(qwen_processor(name, tmp)[1]))
 
 
 def conversation(

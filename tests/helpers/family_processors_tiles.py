@@ -37,7 +37,7 @@ from transformers import (
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counter import Counter
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.folder import load_processor
 from packidx.processor.text.sequence import locate_runs
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
@@ -364,13 +364,13 @@ class Counted:
     patches: np.ndarray
 
 
-_counters: list[Counter] = []
+_counters: list[ConversationCounter] = []
 
 
-def _counter(files: ProcessorFiles) -> Counter:
+def _counter(files: ProcessorFiles) -> ConversationCounter:
     """The same one for the same files: it learns the template and the vocabulary once."""
     if not _counters or _counters[0].files is not files:
-        _counters[:] = [Counter(files)]
+        _counters[:] = [ConversationCounter(files)]
     return _counters[0]
 
 

@@ -14,7 +14,7 @@ from random_records import MODES, text
 
 from packidx.encode import ProcessorEncoder
 from packidx.format.schema import METHODS
-from packidx.processor.counter import Counter
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Counts
 from packidx.processor.families import Family
 from packidx.processor.fingerprint import complete_settings
@@ -148,7 +148,7 @@ def run_processor(processor: Any, talk: Conversation, lists: bool = False, **opt
 def count(folder: Path, talks: Sequence[Conversation]) -> Counts:
     """Packidx's counts of them."""
     infos = [[info_of(medium) for medium in talk.media] for talk in talks]
-    counts = Counter(load_processor(folder)).count(talks, infos)
+    counts = ConversationCounter(load_processor(folder)).count(talks, infos)
     assert not {number: str(error) for number, error in counts.errors.items()}
     assert set(counts.method.tolist()) == {METHODS.index("exact")}
     return counts

@@ -13,7 +13,7 @@ from counting import count_rows, is_row
 from processors import qwen_folders
 
 from packidx.errors import BadRecord
-from packidx.processor import Counter, load_processor
+from packidx.processor import ConversationCounter, load_processor
 from packidx.records.conversation import Conversation, Media, Turn
 
 IMAGE, VIDEO = Media("image"), Media("video")
@@ -29,7 +29,7 @@ def chat(*parts: str | Media, answer: str = "Yes.", **more: Any) -> Conversation
 
 
 def test_an_exact_row(folders: dict[str, Path]) -> None:
-    counter = Counter(load_processor(folders["qwen2.5-vl"]))
+    counter = ConversationCounter(load_processor(folders["qwen2.5-vl"]))
     row = count(counter, chat("hi ", IMAGE, "what?", IMAGE), (300, 400), (56, 56))
     assert is_row(row)
     assert row.method == "exact"
@@ -44,7 +44,7 @@ def test_an_exact_row(folders: dict[str, Path]) -> None:
 
 
 def test_a_batch_is_its_samples(folders: dict[str, Path]) -> None:
-    counter = Counter(load_processor(folders["qwen3-vl"]))
+    counter = ConversationCounter(load_processor(folders["qwen3-vl"]))
     samples = [
         (chat("a", IMAGE), [(100, 100)]),
         (chat("b <|image_pad|>"), []),
@@ -61,7 +61,7 @@ def test_a_batch_is_its_samples(folders: dict[str, Path]) -> None:
 
 
 def test_unknown_sizes_weaken_the_method(folders: dict[str, Path]) -> None:
-    counter = Counter(load_processor(folders["qwen3-vl"]))
+    counter = ConversationCounter(load_processor(folders["qwen3-vl"]))
     exact = count(counter, chat("x", IMAGE), (320, 320))
     assert is_row(exact)
     stated = count(counter, chat("x", Media("image", tokens=77)), None)
@@ -80,7 +80,7 @@ def test_unknown_sizes_weaken_the_method(folders: dict[str, Path]) -> None:
 
 
 def test_without_a_processor() -> None:
-    counter = Counter(None)
+    counter = ConversationCounter(None)
     assert counter.fingerprint() is None
     guess = count(counter, chat("12345678", IMAGE, answer="9"), None)
     assert is_row(guess)
@@ -100,10 +100,10 @@ def test_stated_text_tokens_hold_the_template(
     folders: dict[str, Path], tmp_path: Path, name: str, system: bool
 ) -> None:
     """What `precompute` writes is all of the length but the media, and is taken as it stands."""
-    exact = Counter(load_processor(folders[name]))
+    exact = ConversationCounter(load_processor(folders[name]))
     settings = shutil.copy(folders[name] / "preprocessor_config.json", tmp_path)
     assert json.loads(Path(settings).read_text())["processor_class"]
-    sized = Counter(load_processor(tmp_path))
+    sized = ConversationCounter(load_processor(tmp_path))
     assert sized.fingerprint() is None
     turns = chat("Look at this", IMAGE, " and that", IMAGE, answer="A cat").turns
     turns = (Turn("system", ("Be brief",)), *turns) if system else turns
@@ -124,7 +124,7 @@ def test_a_tokenizer_alone_takes_no_media(
     """Also where its tokens are stated: the text around it cannot be built."""
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(folders["qwen2.5-vl"] / file, tmp_path)
-    row = count(Counter(load_processor(tmp_path)), chat("x", image), (64, 64))
+    row = count(ConversationCounter(load_processor(tmp_path)), chat("x", image), (64, 64))
     assert isinstance(row, BadRecord)
     assert row.reason == "unsupported_media" and str(tmp_path) in row.detail
 
@@ -135,7 +135,7 @@ def test_a_tokenizer_alone_takes_no_media(
 def test_impossible_sizes(
     folders: dict[str, Path], size: tuple[int, int], reason: str | None
 ) -> None:
-    row = count(Counter(load_processor(folders["qwen3-vl"])), chat("x", IMAGE), size)
+    row = count(ConversationCounter(load_processor(folders["qwen3-vl"])), chat("x", IMAGE), size)
     assert (row.reason if isinstance(row, BadRecord) else None) == reason
     if isinstance(row, BadRecord):
         assert f"{size[1]}x{size[0]}" in row.detail

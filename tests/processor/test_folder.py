@@ -213,7 +213,7 @@ def test_placeholders_must_be_plain_added_tokens(folder: Path) -> None:
 def test_importing_is_light() -> None:
     code = (
         "import sys, packidx.processor, packidx.encode\n"
-        "from packidx.processor import Counter, load_processor\n"
+        "from packidx.processor import ConversationCounter, load_processor\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

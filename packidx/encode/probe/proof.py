@@ -20,8 +20,7 @@ from packidx.encode.imports import transformers_class
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.compared import IMAGE, TEXT, Compared
-from packidx.processor.counter import Counter, media_token_in_text
-from packidx.processor.text.sequence import locate_runs
+from packidx.processor.counter import ConversationCounter
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)
@@ -48,7 +47,7 @@ def compare(files: ProcessorFiles, talks: Sequence[Conversation]) -> Compared:
 def _compare(
     files: ProcessorFiles, processor: Any, by: str, talks: Sequence[Conversation]
 ) -> Compared:
-    counter = Counter(files)
+    counter = ConversationCounter(files)
     same: dict[str, list[bool]] = {TEXT: [], IMAGE: []}
     detail = refused = None
     for talk in talks:
@@ -91,21 +90,13 @@ def _load(files: ProcessorFiles) -> tuple[Any, str]:
     return made, f"transformers {transformers.__version__}"
 
 
-def _own_ids(counter: Counter, talk: Conversation) -> list[int]:
+def _own_ids(counter: ConversationCounter, talk: Conversation) -> list[int]:
     infos = [MediaInfo(medium.ref.height, medium.ref.width) for medium in talk.media]
     media = counter.count_media([talk], [infos])
     for error in media.errors.values():
         raise error
-    files, text = counter.files, counter.text
-    assert files is not None and text is not None  # what is compared has both
-    expanded = counter.expand(talk, 0, media)
-    batch = text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
-    runs = locate_runs(batch, [expanded], files.feature_ids)
-    if runs.mismatched:
-        raise media_token_in_text()
-    repeats = np.ones(len(batch.ids), np.int64)
-    repeats[runs.tokens] = runs.repeats
-    ids: list[int] = np.repeat(batch.ids, repeats).tolist()
+    _, batch, runs = counter.tokenize(talk, media)
+    ids: list[int] = np.repeat(batch.ids, runs.repeats_of(batch)).tolist()
     return ids
 
 

@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jinja2
@@ -35,7 +35,7 @@ from packidx.processor.chat_template.messages import (
     traced_messages,
 )
 from packidx.processor.chat_template.placeholders import Placeholders, any_of
-from packidx.processor.chat_template.skeleton import DEAD, Dead, Skeleton, Tree, lay_out
+from packidx.processor.chat_template.skeleton import DEAD, Dead, Skeleton, Tree, rendering_of
 from packidx.processor.chat_template.tracing.trace import Trace
 from packidx.processor.chat_template.tracing.tracer import Tracer
 from packidx.processor.chat_template.turns.fallback import Search
@@ -115,15 +115,13 @@ class ChatTemplate:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.source, self.special_tokens, self._options())
-
-    def _options(self) -> dict[str, Any]:
-        return {
+        options: dict[str, Any] = {
             "control_tokens": self.control_tokens,
             "media_tokens": self.media_tokens,
             "empty_as_list": self.empty_as_list,
             "policy": self.policy,
         }
+        return partial(ChatTemplate, **options), (self.source, self.special_tokens)
 
     def render(self, conversation: Conversation) -> Rendered:
         """`conversation` as text, as transformers renders it without a generation prompt.
@@ -241,8 +239,8 @@ class ChatTemplate:
         tracer = self._tracer
         messages, owners = traced_messages(conversation, self._names, self._form, trace)
         try:
-            rendering = tracer.render(trace, messages, conversation.tools, self.special_tokens)
-            skeleton, layout = lay_out(trace, rendering, owners)
+            text = tracer.render(trace, messages, conversation.tools, self.special_tokens)
+            skeleton, rendering = rendering_of(trace, text, owners)
             plain = self._render(conversation)
         except MemoryError:
             raise
@@ -252,7 +250,7 @@ class ChatTemplate:
         if skeleton.fill(trace.values[:made])[0] != plain:
             return DEAD
         if all(trace.cut_only[hole] for hole in skeleton.holes):
-            skeleton.media = self._placeholders.place(conversation, layout)
+            skeleton.media = self._placeholders.positions(conversation, rendering)
         wanted = self.policy.trains(conversation.turns)
         if any(wanted):
             try:
@@ -260,10 +258,10 @@ class ChatTemplate:
                     self._words = learn_words(
                         self._render, self._control, self._placeholders.pattern
                     )
-                found = find_turns(
-                    layout, conversation.turns, self._words, self.policy, self._has_blocks
+                turns = find_turns(
+                    rendering, conversation.turns, self._words, self.policy, self._has_blocks
                 )
-                skeleton.set_turns([turn for turn in found if wanted[turn.turn]], self.policy)
+                skeleton.set_turns([turn for turn in turns if wanted[turn.turn]], self.policy)
             except Lost:
                 skeleton.lost = True
         return skeleton
@@ -271,10 +269,6 @@ class ChatTemplate:
 
 def _refusal(error: Exception) -> BadRecord:
     return BadRecord("template", f"the chat template refuses it: {error}")
-
-
-def _rebuild(source: str, tokens: dict[str, str], options: dict[str, Any]) -> ChatTemplate:
-    return ChatTemplate(source, tokens, **options)
 
 
 def _bordered(marks: tuple[str, str]) -> type[Generation]:

@@ -38,7 +38,7 @@ MAX_SECONDS = 60.0
 """CPU time of one conversation's rendering; the usual one takes some ten microseconds."""
 _MAX_BITS = 1 << 20  # of an integer that a template computes
 _MAX_INDENT = 1000
-_MAX_PIECES = 1 << 22
+_MAX_TEXTS = 1 << 22
 _OPERATORS = frozenset(("*", "**", "%", "+"))
 Result = TypeVar("Result")
 
@@ -96,14 +96,14 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def concat(texts: Iterable[str]) -> str:
     """``"".join(texts)``, which stops where it becomes too large."""
-    whole = io.StringIO()
+    joined = io.StringIO()
     size = 0
     for text in texts:
         size += len(text)
         if size > MAX_TEXT:
             raise TooLarge
-        whole.write(text)
-    return whole.getvalue()
+        joined.write(text)
+    return joined.getvalue()
 
 
 def bounded(texts: Iterable[str]) -> list[str]:
@@ -112,14 +112,14 @@ def bounded(texts: Iterable[str]) -> list[str]:
     Raises:
         TooLarge: they are.
     """
-    found: list[str] = []
+    kept: list[str] = []
     size = 0
     for text in texts:
         size += text_length(text)
-        if size > MAX_TEXT or len(found) > _MAX_PIECES:
+        if size > MAX_TEXT or len(kept) > _MAX_TEXTS:
             raise TooLarge
-        found.append(text)
-    return found
+        kept.append(text)
+    return kept
 
 
 def check_indent(indent: int | str | None) -> None:
@@ -152,7 +152,7 @@ class Buffer(list[str]):
 
     def append(self, text: str) -> None:
         self.size += text_length(text)
-        if self.size > MAX_TEXT or len(self) > _MAX_PIECES:
+        if self.size > MAX_TEXT or len(self) > _MAX_TEXTS:
             raise TooLarge
         super().append(text)
 
@@ -164,12 +164,14 @@ class Buffer(list[str]):
 class LimitedGenerator(jinja2.compiler.CodeGenerator):
     """Writes code that collects texts in a `Buffer`, and joins by the environment's `concat`."""
 
+    begin_concat = "concat(map(str, ("
+
     def buffer(self, frame: Any) -> None:
         frame.buffer = self.temporary_identifier()
         self.writeline(f"{frame.buffer} = environment.buffer()")
 
     def visit_Concat(self, node: Any, frame: Any) -> None:
-        self.write("concat(map(str, (")
+        self.write(self.begin_concat)
         for child in node.nodes:
             self.visit(child, frame)
             self.write(", ")
@@ -242,10 +244,10 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
 
 def _check(size: Callable[..., int], *args: Any, **kwargs: Any) -> None:
     try:
-        found = size(*args, **kwargs)
+        length = size(*args, **kwargs)
     except (TypeError, ValueError, AttributeError):
         return  # wrong arguments: the call itself says so
-    if found > MAX_TEXT:
+    if length > MAX_TEXT:
         raise TooLarge
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns.rendering import Layout, Place
+from packidx.processor.chat_template.turns.rendering import CharPosition, Rendering
 from packidx.records.conversation import Conversation
 
 
@@ -47,52 +47,57 @@ class Placeholders:
         """
         if self.pattern is None:
             return ()
-        found = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
+        written = [(m.start(), m.group()) for m in self.pattern.finditer(text)]
         media = self._expected(conversation)
-        if not found and not media:
+        if not written and not media:
             return ()
         for turn in conversation.turns:
             for part in turn.parts:
                 if isinstance(part, str) and (hit := self.pattern.search(part)):
                     detail = f"a {turn.role} turn's text holds {hit.group()!r}: remove or escape it"
                     raise BadRecord("media_token_in_text", detail)
-        order = _assign([token for _, token in found], media)
+        order = _assign([token for _, token in written], media)
         if order is None:
-            reason = "media_not_rendered" if len(found) < len(media) else "media_token_in_text"
-            detail = f"the rendered text has {len(found)} media placeholders for {len(media)} media"
-            raise BadRecord(reason, detail)
-        return tuple(found[number][0] for number in order)
+            reason = "media_not_rendered" if len(written) < len(media) else "media_token_in_text"
+            numbers = f"{len(written)} media placeholders for {len(media)} media"
+            raise BadRecord(reason, f"the rendered text has {numbers}")
+        return tuple(written[number][0] for number in order)
 
-    def place(self, conversation: Conversation, layout: Layout) -> tuple[Place, ...] | None:
-        """Where the media of all records of `layout` are whose texts hold no placeholder.
+    def positions(
+        self, conversation: Conversation, rendering: Rendering
+    ) -> tuple[CharPosition, ...] | None:
+        """Where the media of all records of `rendering` are whose texts hold no placeholder.
 
         None if texts could still make one together with the template's words, or if there are
         others than the conversation's: then `find` has to look.
         """
-        found = []
-        last = len(layout.literals) - 1
-        kinds = {(literal, 0 < n < last) for n, literal in enumerate(layout.literals)}
+        written = []
+        last = len(rendering.literals) - 1
+        kinds = {(literal, 0 < n < last) for n, literal in enumerate(rendering.literals)}
         if any(_completes(*kind, token) for kind in kinds for token in self._tokens):
             return None
-        for number, literal in enumerate(layout.literals):
+        for number, literal in enumerate(rendering.literals):
             for token in self.pattern.finditer(literal) if self.pattern else ():
-                found.append((token.group(), (2 * number, token.start())))
+                written.append((token.group(), (2 * number, token.start())))
         if self.pattern is None:
             return ()
-        order = _assign([token for token, _ in found], self._expected(conversation))
-        return None if order is None else tuple(found[number][1] for number in order)
+        order = _assign([token for token, _ in written], self._expected(conversation))
+        return None if order is None else tuple(written[number][1] for number in order)
 
     def _expected(self, conversation: Conversation) -> list[str | None]:
         return [self._of.get(medium.kind) for medium in conversation.media]
 
 
-def _assign(found: Sequence[str], media: Sequence[str | None]) -> list[int] | None:
-    """The number in `found` of each medium's placeholder; None where they are not the same ones."""
-    if list(found) == list(media):
-        return list(range(len(found)))
-    if sorted(found) != sorted(map(str, media)):
+def _assign(tokens: Sequence[str], media: Sequence[str | None]) -> list[int] | None:
+    """The number in `tokens` of each medium's placeholder; None where others are there."""
+    if list(tokens) == list(media):
+        return list(range(len(tokens)))
+    if sorted(tokens) != sorted(map(str, media)):
         return None
-    left = {token: iter([n for n, one in enumerate(found) if one == token]) for token in set(found)}
+    left = {
+        token: iter([n for n, other in enumerate(tokens) if other == token])
+        for token in set(tokens)
+    }
     return [next(left[str(token)]) for token in media]
 
 

@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from packidx.processor.chat_template.tracing.trace import Question, Step, Trace, Values
-from packidx.processor.chat_template.tracing.traced import Traced
-from packidx.processor.chat_template.turns.rendering import Found, Hole, Layout, Place, Stretch
+from packidx.processor.chat_template.tracing.traced import fragments_of
+from packidx.processor.chat_template.turns.rendering import (
+    CharPosition,
+    CharStretch,
+    Hole,
+    Rendering,
+)
 from packidx.processor.chat_template.turns.spans import (
     Region,
     Span,
@@ -40,17 +45,17 @@ class Skeleton:
     """The literals, with an empty text for each hole between them."""
     plain: bool
     """Whether the holes take the record's texts as they are, each once and in order."""
-    spans: tuple[Stretch, ...] | None = None
-    """What is trained on; None where that takes a look at the text (`found`)."""
-    found: tuple[Found, ...] = ()
-    media: tuple[Place, ...] | None = None
+    spans: tuple[CharStretch, ...] | None = None
+    """What is trained on; None where that takes a look at the text (`turns`)."""
+    turns: tuple[Region[CharPosition], ...] = ()
+    media: tuple[CharPosition, ...] | None = None
     """Where the media are; None where that takes a look at the text."""
     lost: bool = False
     """Whether it takes other ways (`packidx.processor.chat_template.turns.fallback`) to find the
     trained turns."""
 
     def fill(self, values: Values) -> tuple[str, list[int]]:
-        """The text, and where each border (`rendering.Place`) is in it."""
+        """The text, and where each border (`rendering.CharPosition`) is in it."""
         parts = self.parts.copy()
         if self.plain:
             parts[1::2] = values
@@ -63,17 +68,17 @@ class Skeleton:
     def label_spans(self, text: str, borders: list[int], policy: LabelPolicy) -> tuple[Span, ...]:
         """The characters that are trained on."""
         if self.spans is None:
-            regions = [_region(found, borders) for found in self.found]
+            regions = [_region(turn, borders) for turn in self.turns]
             return trained_spans(regions, text, policy)
         return tuple([(borders[i] + a, borders[j] + b) for (i, a), (j, b) in self.spans])
 
-    def set_turns(self, found: Sequence[Found], policy: LabelPolicy) -> None:
+    def set_turns(self, turns: Sequence[Region[CharPosition]], policy: LabelPolicy) -> None:
         """Say where the trained turns are."""
-        self.found, self.spans = tuple(found), None
+        self.turns, self.spans = tuple(turns), None
         if policy.thinking and policy.tool_calls:
             self.spans = tuple(
                 span
-                for turn in found
+                for turn in turns
                 for span in join_stop(
                     subtract(turn.start, turn.end, turn.cuts),
                     turn.stop if policy.end_of_turn else None,
@@ -81,47 +86,46 @@ class Skeleton:
             )
 
 
-def _region(found: Found, borders: list[int]) -> Region:
-    def at(place: Place) -> int:
-        return borders[place[0]] + place[1]
+def _region(turn: Region[CharPosition], borders: list[int]) -> Region[int]:
+    def at(position: CharPosition) -> int:
+        return borders[position[0]] + position[1]
 
-    cuts = tuple((at(low), at(high)) for low, high in found.cuts)
-    stop = None if found.stop is None else (at(found.stop[0]), at(found.stop[1]))
-    return Region(found.turn, at(found.start), at(found.end), cuts, stop)
+    cuts = tuple((at(low), at(high)) for low, high in turn.cuts)
+    stop = None if turn.stop is None else (at(turn.stop[0]), at(turn.stop[1]))
+    return Region(turn.turn, at(turn.start), at(turn.end), cuts, stop)
 
 
-def lay_out(trace: Trace, rendering: str, owners: Sequence[Hole]) -> tuple[Skeleton, Layout]:
+def rendering_of(trace: Trace, text: str, owners: Sequence[Hole]) -> tuple[Skeleton, Rendering]:
     """What a traced rendering consists of.
 
     Args:
         trace: with its values and questions.
-        rendering: what the template made of the traced texts.
+        text: what the template made of the traced texts.
         owners: per text of the record, whose it is.
     """
     literals, holes = [""], list[int]()
-    blocks: list[Stretch] = []
-    begun: list[Place] = []
-    pieces = rendering._pieces if isinstance(rendering, Traced) else (rendering,)
-    for piece in pieces:
-        place = (2 * len(holes), len(literals[-1]))
-        if isinstance(piece, str):
-            literals[-1] += piece
-        elif isinstance(piece, int):
-            holes.append(piece)
+    blocks: list[CharStretch] = []
+    begun: list[CharPosition] = []
+    for fragment in fragments_of(text):
+        position = (2 * len(holes), len(literals[-1]))
+        if isinstance(fragment, str):
+            literals[-1] += fragment
+        elif isinstance(fragment, int):
+            holes.append(fragment)
             literals.append("")
-        elif piece.begins:
-            begun.append(place)
+        elif fragment.begins:
+            begun.append(position)
         else:
-            blocks.append((begun.pop(), place))
+            blocks.append((begun.pop(), position))
     parts = [part for literal in literals for part in (literal, "")][:-1]
     plain = holes == list(range(len(owners))) and not trace.pending and not _steps(trace)
     skeleton = Skeleton(tuple(trace.pending), tuple(holes), parts, plain)
-    layout = Layout(
+    rendering = Rendering(
         tuple(literals),
         tuple(_owner([owners[origin] for origin in trace.origins[hole]]) for hole in holes),
         tuple(sorted(blocks)),
     )
-    return skeleton, layout
+    return skeleton, rendering
 
 
 def _steps(trace: Trace) -> bool:

@@ -93,8 +93,8 @@ class TextEncoder:
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lists = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(found) for found in lists], out=offsets[1:])
-        flat = np.fromiter((ident for found in lists for ident in found), np.int64, offsets[-1])
+        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+        flat = np.fromiter((ident for ids in lists for ident in ids), np.int64, offsets[-1])
         return flat, offsets
 
     def _check(self, texts: list[str], ids: Int64s, offsets: Int64s) -> None:
@@ -119,9 +119,9 @@ class TextEncoder:
     def _affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids that the tokenizer's post-processor puts before and after a text."""
         plain = self.tokenizer.encode("a", add_special_tokens=False).ids
-        whole = self.tokenizer.encode("a", add_special_tokens=True).ids
-        at = next(i for i in range(len(whole) + 1) if whole[i : i + len(plain)] == plain)
-        return tuple(whole[:at]), tuple(whole[at + len(plain) :])
+        ids = self.tokenizer.encode("a", add_special_tokens=True).ids
+        at = next(i for i in range(len(ids) + 1) if ids[i : i + len(plain)] == plain)
+        return tuple(ids[:at]), tuple(ids[at + len(plain) :])
 
     # -- borders -----------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class TextEncoder:
             starts = ends - width
             total = np.concatenate([[0], ends])
             sizes = total[batch.offsets[1:]] - total[batch.offsets[:-1]]
-        found: list[tuple[int, int]] = []
+        borders: list[tuple[int, int]] = []
         wanted: list[tuple[int, int]] = []
         owners: list[int] = []
         for number, (text, ranges) in enumerate(zip(texts, spans, strict=True)):
@@ -198,10 +198,10 @@ class TextEncoder:
                 base = int(total[batch.offsets[number]])
                 wanted += [(base + a, base + b) for a, b in to_bytes(text, ranges)]
                 owners += [number] * len(ranges)
-                found += [(-1, -1)] * len(ranges)
+                borders += [(-1, -1)] * len(ranges)
             else:
-                found += self._exact(batch, number, text, ranges)
-        result = np.array(found, np.int64).reshape(-1, 2)
+                borders += self._exact(batch, number, text, ranges)
+        result = np.array(borders, np.int64).reshape(-1, 2)
         if wanted:
             limits = np.array(wanted, np.int64)
             at = np.array(owners, np.int64)
@@ -228,11 +228,11 @@ class TextEncoder:
         """`borders` of one text, by `tokenizers`' own offsets."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         first = int(batch.offsets[number] + batch.prefix[number])
-        found = []
+        borders = []
         for start_char, end_char in ranges:
             end = token_at(encoding, end_char, len(text))
             start = token_at(encoding, start_char, len(text))
             while start < end and starts_before(encoding, start, start_char):
                 start += 1
-            found.append((first + start, first + end))
-        return found
+            borders.append((first + start, first + end))
+        return borders

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from packidx.processor.chat_template.chat_template import Rendered
+from packidx.processor.chat_template.turns.spans import Span
 from packidx.processor.families import Expansion
-
-Span = tuple[int, int]
 
 
 @dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
@@ -56,32 +55,32 @@ def expand(
     if not any(expansions):
         return Expanded(rendered.text, rendered.label_spans, tuple((num,) for num in tokens))
     text, at = rendered.text, 0
-    pieces: list[str] = []
+    parts: list[str] = []
     cuts: list[tuple[int, int, int]] = []  # (start, end, length of what replaces it)
     runs: list[tuple[int, ...]] = []
-    for place, kind, num, expansion in zip(rendered.media, kinds, tokens, expansions, strict=True):
+    for first, kind, num, expansion in zip(rendered.media, kinds, tokens, expansions, strict=True):
         if expansion is None:
             runs.append((num,))
             continue
-        start, end = place, place + len(placeholders[kind])
+        start, end = first, first + len(placeholders[kind])
         around = start - len(expansion.before), end + len(expansion.after)
         if text[max(around[0], at) : start] == expansion.before and text.startswith(
             expansion.after, end
         ):
             start, end = around
-        pieces += (text[at:start], expansion.text)
+        parts += (text[at:start], expansion.text)
         cuts.append((start, end, len(expansion.text)))
         runs.append(expansion.runs)
         at = end
-    pieces.append(text[at:])
-    return Expanded("".join(pieces), _moved(rendered.label_spans, cuts), tuple(runs))
+    parts.append(text[at:])
+    return Expanded("".join(parts), _moved(rendered.label_spans, cuts), tuple(runs))
 
 
-def _order(places: Sequence[int]) -> tuple[int, ...] | None:
-    """The order of `places`; None where they ascend."""
-    if all(places[n] < places[n + 1] for n in range(len(places) - 1)):
+def _order(firsts: Sequence[int]) -> tuple[int, ...] | None:
+    """The order of `firsts`; None where they ascend."""
+    if all(firsts[n] < firsts[n + 1] for n in range(len(firsts) - 1)):
         return None
-    return tuple(sorted(range(len(places)), key=places.__getitem__))
+    return tuple(sorted(range(len(firsts)), key=firsts.__getitem__))
 
 
 def _moved(spans: Sequence[Span], cuts: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:

@@ -19,7 +19,7 @@ from packidx.processor.text.expand import Expanded
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class FeatureRuns:
     """The runs of feature tokens in a batch of n texts, r in all."""
 
     tokens: Int64s
@@ -33,21 +33,27 @@ class Runs:
     mismatched: frozenset[int]
     """Texts that have more or fewer feature tokens than their media."""
 
+    def repeats_of(self, batch: TokenBatch) -> Int64s:
+        """``[total]`` how often each of the batch's tokens is written."""
+        repeats = np.ones(len(batch.ids), np.int64)
+        repeats[self.tokens] = self.repeats
+        return repeats
+
 
 def locate_runs(
     batch: TokenBatch, expanded: Sequence[Expanded], feature_ids: Sequence[int]
-) -> Runs:
+) -> FeatureRuns:
     """Find the feature tokens of `expanded` texts that were tokenized to `batch`."""
-    found = np.flatnonzero(np.isin(batch.ids, feature_ids)) if feature_ids else batch.ids[:0]
-    found = found.astype(np.int64)
-    bounds = np.searchsorted(found, batch.offsets)
+    tokens = np.flatnonzero(np.isin(batch.ids, feature_ids)) if feature_ids else batch.ids[:0]
+    tokens = tokens.astype(np.int64)
+    bounds = np.searchsorted(tokens, batch.offsets)
     expected = [[num for medium in item.runs for num in medium] for item in expanded]
     sizes = np.array([len(runs) for runs in expected], np.int64)
     wrong = frozenset(np.flatnonzero(np.diff(bounds) != sizes).tolist())
     if wrong:
         kept = [i for i in range(len(expanded)) if i not in wrong]
-        inside = [found[bounds[i] : bounds[i + 1]] for i in kept]
-        found = np.concatenate([*inside, found[:0]])
+        inside = [tokens[bounds[i] : bounds[i + 1]] for i in kept]
+        tokens = np.concatenate([*inside, tokens[:0]])
         sizes[list(wrong)] = 0
         expected = [expected[i] for i in kept]
     repeats = np.array([num for runs in expected for num in runs], np.int64)
@@ -55,12 +61,12 @@ def locate_runs(
     added = np.concatenate([[0], np.cumsum(repeats - 1)])
     extra = added[firsts + sizes] - added[firsts]
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    at = found - batch.offsets[owners] + added[:-1] - added[firsts][owners]
-    return Runs(found, repeats, at, extra, wrong)
+    at = tokens - batch.offsets[owners] + added[:-1] - added[firsts][owners]
+    return FeatureRuns(tokens, repeats, at, extra, wrong)
 
 
 def trained_tokens(
-    batch: TokenBatch, text: TextEncoder, expanded: Sequence[Expanded], runs: Runs
+    batch: TokenBatch, text: TextEncoder, expanded: Sequence[Expanded], runs: FeatureRuns
 ) -> NDArray[np.bool_]:
     """``[total]`` which of the batch's tokens contribute to the loss.
 
@@ -81,7 +87,7 @@ def trained_tokens(
 
 
 def place_media(
-    media: MediaColumns, rows: Int64s, expanded: Sequence[Expanded], runs: Runs
+    media: MediaColumns, rows: Int64s, expanded: Sequence[Expanded], runs: FeatureRuns
 ) -> Int64s:
     """Put where the texts' media are into their columns.
 

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.processor.chat_template.tracing.trace import Trace, Untraceable
-from packidx.processor.chat_template.tracing.traced import LEAK, Traced, join_pieces, pieces_of
+from packidx.processor.chat_template.tracing.traced import (
+    LEAK,
+    Traced,
+    fragments_of,
+    join_fragments,
+)
 from packidx.processor.text.expand import _moved
 
 
@@ -25,7 +30,7 @@ def seconds(work: Callable[[int], object], size: int) -> float:
 
 
 def joined(size: int) -> object:
-    return join_pieces(Trace(["text"]), [0, *["<|vision_start|><|image_pad|>"] * size])
+    return join_fragments(Trace(["text"]), [0, *["<|vision_start|><|image_pad|>"] * size])
 
 
 def summed(size: int) -> object:
@@ -33,7 +38,7 @@ def summed(size: int) -> object:
     text: str = Traced(trace, (0,))
     for _ in range(size):
         text = text + Traced(trace, (0,)) + "<image>"
-    return pieces_of(text)
+    return fragments_of(text)
 
 
 def moved(size: int) -> object:
@@ -66,10 +71,10 @@ def test_a_sum_has_the_pieces_of_its_texts(left: list[str | None], right: list[s
 
     pieces = [0, *(0 if one is None else one for one in left), "+", 0]
     pieces += [0 if one is None else one for one in right]
-    expected = pieces_of(join_pieces(trace, pieces))
+    expected = fragments_of(join_fragments(trace, pieces))
     made = total(left) + ("+" + total(right))
-    assert pieces_of(made) == expected
-    assert pieces_of(made) == expected  # asked again
+    assert fragments_of(made) == expected
+    assert fragments_of(made) == expected  # asked again
 
 
 def test_what_cannot_be_added_is_refused_at_once() -> None:

@@ -21,7 +21,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.generic import GenericVision, load_generic
 from packidx.encode.loading import files_of
 from packidx.errors import OptionError, SourceError
-from packidx.processor.counter import Counter
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import HEURISTIC
 from packidx.processor.families import FAMILIES
 from packidx.processor.folder import load_processor
@@ -171,6 +171,8 @@ def test_media_that_nobody_counts(folder: Path, tmp_path: Path) -> None:
     files = load_processor(broken)
     assert files.vision is None and "takes no images" in (files.unknown or "")
     one = Conversation((Turn("user", ("?", Media("image"))),))
-    counts = Counter(files).count([one, Conversation((Turn("user", ("?",)),))], [[None], []])
+    counts = ConversationCounter(files).count(
+        [one, Conversation((Turn("user", ("?",)),))], [[None], []]
+    )
     assert list(counts.errors) == [0] and counts.errors[0].reason == "unsupported_media"
     assert counts.length[1] > 2 and counts.method[1] == HEURISTIC  # nobody compared it

@@ -27,7 +27,7 @@ from transformers.video_utils import VideoMetadata, load_video
 from packidx.encode.video import encode_videos, load_video_processor
 from packidx.errors import BadRecord
 from packidx.format.schema import METHODS
-from packidx.processor.counter import Counter
+from packidx.processor.counter import ConversationCounter
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
 from packidx.processor.families.shared.resize import smart_resize_video
 from packidx.processor.fingerprint import complete_settings
@@ -58,7 +58,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [write_clip(folder / name, **options) for name, options in CLIPS]
 
 
-def ids_of(counter: Counter, talk: Conversation, infos: list[MediaInfo]) -> list[int]:
+def ids_of(counter: ConversationCounter, talk: Conversation, infos: list[MediaInfo]) -> list[int]:
     """The sample's ids: the expanded text tokenized, every run of feature tokens written out."""
     media = counter.count_media([talk], [infos])
     expanded = counter.expand(talk, 0, media)

@@ -25,7 +25,7 @@ from packidx.processor.chat_template.environment import (
 )
 from packidx.processor.chat_template.limits import LimitedEnvironment, LimitedGenerator, bounded
 from packidx.processor.chat_template.tracing.trace import Block, Trace, Untraceable
-from packidx.processor.chat_template.tracing.traced import Traced, join_pieces, pieces_of
+from packidx.processor.chat_template.tracing.traced import Traced, fragments_of, join_fragments
 from packidx.processor.chat_template.tracing.values import Length, holds_traced, untangle
 
 _CONTAINERS = {
@@ -47,6 +47,8 @@ _SCOPES = {"_loop_vars", "_block_vars"}
 class _Generator(LimitedGenerator):
     """Writes code that calls the environment where plain strings would be made."""
 
+    begin_concat = "environment.concat(map(environment.show, ("
+
     def _output_child_pre(self, node: Any, frame: Any, finalize: Any) -> None:
         if frame.eval_ctx.volatile or frame.eval_ctx.autoescape or finalize.src is not None:
             raise Untraceable("autoescaping")
@@ -54,13 +56,6 @@ class _Generator(LimitedGenerator):
 
     def _output_child_post(self, node: Any, frame: Any, finalize: Any) -> None:
         self.write(")")
-
-    def visit_Concat(self, node: Any, frame: Any) -> None:
-        self.write("environment.concat(map(environment.show, (")
-        for child in node.nodes:
-            self.visit(child, frame)
-            self.write(", ")
-        self.write(")))")
 
     def visit_Compare(self, node: Any, frame: Any) -> None:
         ops = [operand.op for operand in node.ops]
@@ -78,13 +73,13 @@ class _Generator(LimitedGenerator):
 
 
 class _TracedGeneration(Generation):
-    """``{% generation %}`` with its borders between the pieces."""
+    """``{% generation %}`` with its borders between the fragments."""
 
     def _body(self, caller: jinja2.runtime.Macro) -> str:
         environment = self.environment
         assert isinstance(environment, TracingEnvironment)
-        text = pieces_of(caller())
-        return join_pieces(environment.current, (Block(True), *text, Block(False)))
+        text = fragments_of(caller())
+        return join_fragments(environment.current, (Block(True), *text, Block(False)))
 
 
 class TracingEnvironment(LimitedEnvironment):
@@ -106,7 +101,7 @@ class TracingEnvironment(LimitedEnvironment):
         trace = next((value._trace for value in values if isinstance(value, Traced)), None)
         if trace is None:
             return "".join(values)
-        return join_pieces(trace, (piece for value in values for piece in pieces_of(value)))
+        return join_fragments(trace, (item for value in values for item in fragments_of(value)))
 
     @staticmethod
     def holds(item: Any, container: Any) -> bool:

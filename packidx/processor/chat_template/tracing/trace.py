@@ -24,12 +24,12 @@ class Untraceable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a ``{% generation %}`` block begins or ends, between the pieces of a text."""
+    """Where a ``{% generation %}`` block begins or ends, between the fragments of a text."""
 
     begins: bool
 
 
-Piece = str | int | Block
+Fragment = str | int | Block
 """A template's own words, a value's number, or a border."""
 
 

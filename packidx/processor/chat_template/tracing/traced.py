@@ -10,7 +10,7 @@ from operator import attrgetter, methodcaller
 from typing import Any, NoReturn
 
 from packidx.processor.chat_template.limits import limited_method
-from packidx.processor.chat_template.tracing.trace import Block, Piece, Step, Trace, Untraceable
+from packidx.processor.chat_template.tracing.trace import Block, Fragment, Step, Trace, Untraceable
 
 LEAK = "\ue0b0"
 """What a traced text is for code that does not know of tracing; in a plain text, it is a leak that
@@ -18,36 +18,36 @@ must not pass."""
 
 
 class Traced(str):
-    """A text that is being traced: pieces of a template's words and of the record's texts."""
+    """A text that is being traced: fragments of a template's words and of the record's texts."""
 
     __slots__ = ("_known", "_sum", "_trace")
-    _known: tuple[Piece, ...] | None
+    _known: tuple[Fragment, ...] | None
     _sum: tuple[str, ...]
-    """Texts that this one is the sum of, while its pieces have not been asked for."""
+    """Texts that this one is the sum of, while its fragments have not been asked for."""
     _trace: Trace
 
     def __new__(
-        cls, trace: Trace, pieces: tuple[Piece, ...] | None, summed: tuple[str, ...] = ()
+        cls, trace: Trace, fragments: tuple[Fragment, ...] | None, summed: tuple[str, ...] = ()
     ) -> Traced:
         self = super().__new__(cls, LEAK)
         self._trace = trace
-        self._known = pieces
+        self._known = fragments
         self._sum = summed
         return self
 
     @property
-    def _pieces(self) -> tuple[Piece, ...]:
+    def _fragments(self) -> tuple[Fragment, ...]:
         """Put together once: a template that adds to a text in a loop must not cost its square."""
         if self._known is None:
-            pieces: list[Piece] = []
+            fragments: list[Fragment] = []
             left: list[str] = [self]
             while left:
                 text = left.pop()
                 if isinstance(text, Traced) and text._known is None:
                     left += reversed(text._sum)
                 else:
-                    pieces += pieces_of(text)
-            self._known, self._sum = _merged(pieces), ()
+                    fragments += fragments_of(text)
+            self._known, self._sum = _merged(fragments), ()
         return self._known
 
     # -- output ------------------------------------------------------------------------------------
@@ -61,10 +61,10 @@ class Traced(str):
     # -- questions ---------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        pieces = [piece for piece in self._pieces if not isinstance(piece, Block)]
-        if any(isinstance(piece, str) for piece in pieces):
+        fragments = [fragment for fragment in self._fragments if not isinstance(fragment, Block)]
+        if any(isinstance(fragment, str) for fragment in fragments):
             return True
-        return any(self._is_some(piece) for piece in pieces if isinstance(piece, int))
+        return any(self._is_some(fragment) for fragment in fragments if isinstance(fragment, int))
 
     def _is_some(self, number: int) -> bool:
         return bool(self._trace.ask(("some", number), lambda v: v[number] != ""))
@@ -108,13 +108,13 @@ class Traced(str):
 
     def _number(self) -> int:
         """This text as one value."""
-        if len(self._pieces) == 1 and isinstance(self._pieces[0], int):
-            return self._pieces[0]
-        pieces = tuple(piece for piece in self._pieces if not isinstance(piece, Block))
-        parents = [piece for piece in pieces if isinstance(piece, int)]
+        if len(self._fragments) == 1 and isinstance(self._fragments[0], int):
+            return self._fragments[0]
+        fragments = tuple(item for item in self._fragments if not isinstance(item, Block))
+        parents = [fragment for fragment in fragments if isinstance(fragment, int)]
         return self._trace.derive(
-            ("join", pieces),
-            lambda v: "".join(piece if isinstance(piece, str) else v[piece] for piece in pieces),
+            ("join", fragments),
+            lambda v: "".join(item if isinstance(item, str) else v[item] for item in fragments),
             parents,
         )
 
@@ -145,51 +145,51 @@ class Traced(str):
         return [part(i) for i in range(count)]
 
     def _strip(self, name: str, chars: str | None = None) -> str:
-        """``strip``, ``lstrip`` or ``rstrip``; of several pieces only the outer ones change."""
+        """``strip``, ``lstrip`` or ``rstrip``; of several fragments only the outer ones change."""
         chars = None if chars is None else _plain(chars)
-        if len(self._pieces) == 1:
+        if len(self._fragments) == 1:
             return self._made(name, chars)
-        if any(isinstance(piece, Block) for piece in self._pieces):
+        if any(isinstance(fragment, Block) for fragment in self._fragments):
             raise Untraceable("a generation block is trimmed")
-        pieces = list(self._pieces)
-        for side, place in (("lstrip", 0), ("rstrip", -1)):
-            while pieces and name in ("strip", side):
-                piece = pieces[place]
-                if isinstance(piece, str):
-                    left: str = getattr(piece, side)(chars)
-                    some, pieces[place] = left != "", left
+        fragments = list(self._fragments)
+        for side, end in (("lstrip", 0), ("rstrip", -1)):
+            while fragments and name in ("strip", side):
+                fragment = fragments[end]
+                if isinstance(fragment, str):
+                    left: str = getattr(fragment, side)(chars)
+                    some, fragments[end] = left != "", left
                 else:
-                    assert isinstance(piece, int)
-                    made = Traced(self._trace, (piece,))._made(side, chars)._number()
-                    some, pieces[place] = self._is_some(made), made
+                    assert isinstance(fragment, int)
+                    made = Traced(self._trace, (fragment,))._made(side, chars)._number()
+                    some, fragments[end] = self._is_some(made), made
                 if some:
                     break
-                pieces.pop(place)
-        return join_pieces(self._trace, pieces)
+                fragments.pop(end)
+        return join_fragments(self._trace, fragments)
 
 
-def join_pieces(trace: Trace, pieces: Iterable[Piece]) -> str:
-    """Pieces as one text: traced if any of it is.
+def join_fragments(trace: Trace, fragments: Iterable[Fragment]) -> str:
+    """Fragments as one text: traced if any of it is.
 
     Raises:
         Untraceable: a traced text was taken for a plain one.
     """
-    merged = _merged(pieces)
-    if all(isinstance(piece, str) for piece in merged):
-        return "".join(piece for piece in merged if isinstance(piece, str))
+    merged = _merged(fragments)
+    if all(isinstance(fragment, str) for fragment in merged):
+        return "".join(fragment for fragment in merged if isinstance(fragment, str))
     return Traced(trace, merged)
 
 
-def _merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """Pieces without empty ones, and with plain ones that stand side by side as one."""
-    merged: list[Piece] = []
+def _merged(fragments: Iterable[Fragment]) -> tuple[Fragment, ...]:
+    """Fragments without empty ones, and with plain ones that stand side by side as one."""
+    merged: list[Fragment] = []
     plain: list[str] = []  # joined once: there may be one per image
-    for piece in pieces:
-        if isinstance(piece, str):
-            plain.append(_without_leak(piece))
+    for fragment in fragments:
+        if isinstance(fragment, str):
+            plain.append(_without_leak(fragment))
             continue
         merged += ("".join(plain),) if any(plain) else ()
-        merged.append(piece)
+        merged.append(fragment)
         plain.clear()
     merged += ("".join(plain),) if any(plain) else ()
     return tuple(merged)
@@ -208,9 +208,9 @@ def _addend(text: str) -> str:
     return text if isinstance(text, Traced) else _without_leak(text)
 
 
-def pieces_of(text: str) -> tuple[Piece, ...]:
-    """The pieces of a text, traced or not."""
-    return text._pieces if isinstance(text, Traced) else (text,)
+def fragments_of(text: str) -> tuple[Fragment, ...]:
+    """The fragments of a text, traced or not."""
+    return text._fragments if isinstance(text, Traced) else (text,)
 
 
 def _plain(value: Any) -> str:

@@ -102,7 +102,7 @@ def untangle(value: Any) -> tuple[Hashable, Callable[[Values], Any], list[int]]:
     if type(value) in (list, tuple):
         kind = type(value)
         items = [untangle(item) for item in value]
-        parents = [parent for _, _, found in items for parent in found]
+        parents = [parent for _, _, needed in items for parent in needed]
         return (
             (kind.__name__, *(key for key, _, _ in items)),
             lambda v: kind(fill(v) for _, fill, _ in items),

@@ -39,7 +39,7 @@ class Search:
     wanted: Sequence[bool]
     """Per turn whether it is trained on."""
 
-    def by_blocks(self) -> list[Region]:
+    def by_blocks(self) -> list[Region[int]]:
         """The ``{% generation %}`` blocks, which must be as many as the turns they hold.
 
         Raises:
@@ -51,12 +51,12 @@ class Search:
         mine = [n for n, t in enumerate(self.conversation.turns) if t.role in self.policy.roles]
         if spans is None or len(spans) != len(mine):
             raise BadRecord("template", "it is not clear which turn a generation block belongs to")
-        found = []
+        regions = []
         for turn, (start, end) in zip(mine, spans, strict=True):
             if self.wanted[turn]:
                 stop = self._last_token(start, end)
-                found.append(Region(turn, start, stop[0] if stop else end, stop=stop))
-        return found
+                regions.append(Region(turn, start, stop[0] if stop else end, stop=stop))
+        return regions
 
     def _last_token(self, start: int, end: int) -> Span | None:
         tail = len(self.text[start:end].rstrip()) + start
@@ -65,7 +65,7 @@ class Search:
                 return token.start(), end
         return None
 
-    def by_marks(self) -> list[Region] | None:
+    def by_marks(self) -> list[Region[int]] | None:
         """Regions from marks around each trained text; None if that does not explain the text."""
         turns = self.conversation.turns
         wanted = [turn for turn, chosen in zip(turns, self.wanted, strict=True) if chosen]
@@ -94,8 +94,8 @@ class Search:
         spans = _between(marked, borders, self.text)
         return spans if spans is not None and len(spans) == count else None
 
-    def _regions(self, spans: list[Span]) -> list[Region]:
-        found = []
+    def _regions(self, spans: list[Span]) -> list[Region[int]]:
+        regions = []
         rest = iter(spans)
         for number, (turn, chosen) in enumerate(
             zip(self.conversation.turns, self.wanted, strict=True)
@@ -110,10 +110,10 @@ class Search:
             end = mine[-1][1]
             token = self.control and self.control.match(self.text, end)
             stop = self._stop(token.end(), end) if token and isinstance(parts[-1], str) else None
-            found.append(Region(number, mine[0][0], end, cuts, stop))
-        return found
+            regions.append(Region(number, mine[0][0], end, cuts, stop))
+        return regions
 
-    def by_prefix(self) -> list[Region]:
+    def by_prefix(self) -> list[Region[int]]:
         """Regions from rendering the turns before each trained one with the generation prompt.
 
         What follows that prefix, up to the next special token, is what the model would generate.
@@ -121,13 +121,13 @@ class Search:
         Raises:
             BadRecord: ``template`` if the text does not begin with that prefix.
         """
-        found: list[Region] = []
+        regions: list[Region[int]] = []
         for number, turn in enumerate(self.conversation.turns):
             if not self.wanted[number]:
                 continue
             before = replace(self.conversation, turns=self.conversation.turns[:number])
             start = len(prefix := self.render(before, prompt=True))
-            late = bool(found) and start < found[-1].end
+            late = bool(regions) and start < regions[-1].end
             said = any(part.strip() for part in turn.parts if isinstance(part, str))
             forged = any(
                 self.control and self.control.search(part)
@@ -143,8 +143,8 @@ class Search:
                     f"turn {number} ({turn.role}) is made of",
                 )
             stop = self._stop(token.end(), token.start())
-            found.append(Region(number, start, token.start(), stop=stop))
-        return found
+            regions.append(Region(number, start, token.start(), stop=stop))
+        return regions
 
     def _stop(self, end: int, start: int) -> Span:
         return start, skip_space(self.text, end, len(self.text)) if self.policy.newline else end
@@ -161,20 +161,20 @@ def _between(marked: str, borders: tuple[str, str], text: str) -> list[Span] | N
     spans: list[Span] = []
     start = None
     at = 0
-    for piece in re.split(f"([{borders[0]}{borders[1]}])", marked):
-        if piece == borders[0]:
+    for part in re.split(f"([{borders[0]}{borders[1]}])", marked):
+        if part == borders[0]:
             if start is not None:
                 return None
             start = at
-        elif piece == borders[1]:
+        elif part == borders[1]:
             if start is None:
                 return None
             spans.append((start, at))
             start = None
         else:
-            if not text.startswith(piece, at):
+            if not text.startswith(part, at):
                 return None
-            at += len(piece)
+            at += len(part)
     return spans if start is None and at == len(text) else None
 
 

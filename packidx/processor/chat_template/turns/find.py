@@ -13,22 +13,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from packidx.processor.chat_template.turns.rendering import (
-    Found,
+    CharPosition,
+    CharStretch,
     Hole,
-    Layout,
     Lost,
-    Place,
-    Stretch,
+    Rendering,
     Words,
 )
-from packidx.processor.chat_template.turns.spans import THINKING, skip_space
+from packidx.processor.chat_template.turns.spans import THINKING, Region, skip_space
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Turn
 
 
 def find_turns(
-    layout: Layout, turns: Sequence[Turn], words: Words, policy: LabelPolicy, has_blocks: bool
-) -> list[Found]:
+    rendering: Rendering, turns: Sequence[Turn], words: Words, policy: LabelPolicy, has_blocks: bool
+) -> list[Region[CharPosition]]:
     """The regions of all turns that `policy.roles` names, in order.
 
     Args:
@@ -37,37 +36,37 @@ def find_turns(
     Raises:
         Lost: a turn is not there, or not to be told from its neighbours.
     """
-    finder = _Finder(layout, turns, words, policy)
+    finder = _Finder(rendering, turns, words, policy)
     return finder.from_blocks() if has_blocks else finder.from_words()
 
 
 def trailing_media(turn: Turn) -> int:
     """The media that follow a turn's last text."""
-    texts = [place for place, part in enumerate(turn.parts) if isinstance(part, str)]
+    texts = [number for number, part in enumerate(turn.parts) if isinstance(part, str)]
     return len(turn.parts) - 1 - texts[-1] if texts else len(turn.parts)
 
 
 class _Finder:
     def __init__(
-        self, layout: Layout, turns: Sequence[Turn], words: Words, policy: LabelPolicy
+        self, rendering: Rendering, turns: Sequence[Turn], words: Words, policy: LabelPolicy
     ) -> None:
-        self.layout, self.turns, self.words, self.policy = layout, turns, words, policy
+        self.rendering, self.turns, self.words, self.policy = rendering, turns, words, policy
         self.mine = [n for n, turn in enumerate(turns) if turn.role in policy.roles]
         self._is_mine = frozenset(self.mine)
-        self.starts: dict[int, Place] = {}
-        self.ends: dict[int, tuple[Place, Stretch | None]] = {}
+        self.starts: dict[int, CharPosition] = {}
+        self.ends: dict[int, tuple[CharPosition, CharStretch | None]] = {}
 
     # -- templates that say it --------------------------------------------------------------------
 
-    def from_blocks(self) -> list[Found]:
+    def from_blocks(self) -> list[Region[CharPosition]]:
         """A region per block; blocks without a text of their own go by order."""
-        found: list[Found] = []
+        regions: list[Region[CharPosition]] = []
         turn = -1
-        spoken = {hole.turn for hole in self.layout.holes if hole}
-        for start, end in self.layout.blocks:
+        spoken = {hole.turn for hole in self.rendering.holes if hole}
+        for start, end in self.rendering.blocks:
             inside = [
                 hole.turn
-                for number, hole in enumerate(self.layout.holes)
+                for number, hole in enumerate(self.rendering.holes)
                 if hole and hole.turn in self.mine and start <= (2 * number + 1, 0) < end
             ]
             if inside:
@@ -78,22 +77,29 @@ class _Finder:
             if turn < 0:
                 raise Lost("a generation block belongs to no turn")
             body, stop = self._block_end(start, end)
-            found.append(self._found(turn, start, body, [], stop))
-        return found
+            regions.append(self._region(turn, start, body, [], stop))
+        return regions
 
-    def _found(
-        self, turn: int, start: Place, end: Place, media: list[Stretch], stop: Stretch | None
-    ) -> Found:
+    def _region(
+        self,
+        turn: int,
+        start: CharPosition,
+        end: CharPosition,
+        media: list[CharStretch],
+        stop: CharStretch | None,
+    ) -> Region[CharPosition]:
         cuts = self._cuts(turn, start, end)
         if any(high == end for _, high in cuts):
             stop = None  # it goes with what stands before it
-        return Found(turn, start, end, (*media, *cuts), stop)
+        return Region(turn, start, end, (*media, *cuts), stop)
 
-    def _block_end(self, start: Place, end: Place) -> tuple[Place, Stretch | None]:
+    def _block_end(
+        self, start: CharPosition, end: CharPosition
+    ) -> tuple[CharPosition, CharStretch | None]:
         border, offset = end
         if border % 2 or self.words.control is None:
             return end, None
-        literal = self.layout.literals[border // 2]
+        literal = self.rendering.literals[border // 2]
         first = start[1] if start[0] == border else 0
         tail = literal[first:offset].rstrip()
         for token in self.words.control.finditer(tail):
@@ -104,25 +110,25 @@ class _Finder:
 
     # -- templates that do not ---------------------------------------------------------------------
 
-    def from_words(self) -> list[Found]:
-        holes = self.layout.holes
-        for h, literal in enumerate(self.layout.literals):
+    def from_words(self) -> list[Region[CharPosition]]:
+        holes = self.rendering.holes
+        for h, literal in enumerate(self.rendering.literals):
             before = self._turn(h - 1) if h else -1
             after = self._turn(h) if h < len(holes) else len(self.turns)
             if before != after:
                 self._between(h, literal, before, after)
-        found = []
+        regions = []
         for turn in self.mine:
             if turn not in self.starts or turn not in self.ends:
                 raise Lost(f"turn {turn}")
             start, (end, stop) = self.starts[turn], self.ends[turn]
             if start > end:
                 raise Lost(f"turn {turn} ends before it starts")
-            found.append(self._found(turn, start, end, self._media_cuts(start, end), stop))
-        return found
+            regions.append(self._region(turn, start, end, self._media_cuts(start, end), stop))
+        return regions
 
     def _turn(self, hole: int) -> int:
-        owner = self.layout.holes[hole]
+        owner = self.rendering.holes[hole]
         if owner is None:
             raise Lost("a text belongs to several turns")
         if owner.kind == "other" and owner.turn in self._is_mine:
@@ -148,7 +154,7 @@ class _Finder:
         if before in self._is_mine:
             if before in self.ends:
                 raise Lost("turns are mixed")
-            hole = self.layout.holes[h - 1]
+            hole = self.rendering.holes[h - 1]
             assert hole is not None
             spoke = hole.kind == "content"
             media = trailing_media(self.turns[before]) if spoke else 0
@@ -159,9 +165,9 @@ class _Finder:
 
     def _end(
         self, h: int, at: int, limit: int, media: int, kind: str
-    ) -> tuple[Place, Stretch | None]:
+    ) -> tuple[CharPosition, CharStretch | None]:
         """Where a turn ends whose last text, or header, ends at `at` of literal `h`."""
-        literal, words = self.layout.literals[h], self.words
+        literal, words = self.rendering.literals[h], self.words
         for _ in range(media):
             placeholder = words.placeholder and words.placeholder.search(literal, at, limit)
             if not placeholder:
@@ -178,7 +184,7 @@ class _Finder:
         elif not media and words.control and (token := words.control.search(literal, at, limit)):
             here = token.span()
         if here is None and kind in ("tool", "reasoning"):
-            if h < len(self.layout.holes) or limit < len(literal):
+            if h < len(self.rendering.holes) or limit < len(literal):
                 raise Lost("the end of a turn")
             return (2 * h, limit), None  # the text ends with it
         if here is None:
@@ -188,32 +194,32 @@ class _Finder:
 
     # -- what is not trained on --------------------------------------------------------------------
 
-    def _media_cuts(self, start: Place, end: Place) -> list[Stretch]:
+    def _media_cuts(self, start: CharPosition, end: CharPosition) -> list[CharStretch]:
         """The template's words around media."""
         cuts = []
         for border, low, high in self._literals(start, end):
-            text = self.layout.literals[border // 2]
+            text = self.rendering.literals[border // 2]
             if self.words.placeholder and self.words.placeholder.search(text, low, high):
                 cuts.append(((border, low), (border, high)))
         return cuts
 
-    def _literals(self, start: Place, end: Place) -> list[tuple[int, int, int]]:
+    def _literals(self, start: CharPosition, end: CharPosition) -> list[tuple[int, int, int]]:
         """The literals from `start` to `end`: border, and from and to which character."""
         parts = []
         for h in range((start[0] + 1) // 2, end[0] // 2 + 1):
             border = 2 * h
             low = start[1] if start[0] == border else 0
-            high = end[1] if end[0] == border else len(self.layout.literals[h])
+            high = end[1] if end[0] == border else len(self.rendering.literals[h])
             parts.append((border, low, high))
         return parts
 
-    def _cuts(self, turn: int, start: Place, end: Place) -> list[Stretch]:
+    def _cuts(self, turn: int, start: CharPosition, end: CharPosition) -> list[CharStretch]:
         """Reasoning and tool calls that the message holds by themselves, if not trained on."""
-        cuts: list[Stretch] = []
+        cuts: list[CharStretch] = []
         if self.policy.tool_calls and self.policy.thinking:
             return cuts
-        for number in range(start[0] // 2, min(end[0] // 2 + 1, len(self.layout.holes))):
-            hole = self.layout.holes[number]
+        for number in range(start[0] // 2, min(end[0] // 2 + 1, len(self.rendering.holes))):
+            hole = self.rendering.holes[number]
             if hole is None or hole.turn != turn or not start <= (2 * number + 1, 0) <= end:
                 continue
             low, high = self._other(number, -1, hole, start), self._other(number, 1, hole, end)
@@ -225,9 +231,9 @@ class _Finder:
                 cuts.append((low, min(high, self._closed(number) or high)))
         return cuts
 
-    def _other(self, number: int, way: int, hole: Hole, edge: Place) -> Place:
+    def _other(self, number: int, way: int, hole: Hole, edge: CharPosition) -> CharPosition:
         """Where the turn's next hole of another kind is, that way; or the region's edge."""
-        holes = self.layout.holes
+        holes = self.rendering.holes
         while 0 <= number + way < len(holes) and (nearby := holes[number + way]):
             number += way
             if nearby.turn != hole.turn:
@@ -236,9 +242,9 @@ class _Finder:
                 return (2 * number + 1, 0) if way > 0 else (2 * number + 2, 0)
         return edge
 
-    def _closed(self, number: int) -> Place | None:
+    def _closed(self, number: int) -> CharPosition | None:
         """After the tag that closes the reasoning in hole `number`, if there is one."""
-        literal = self.layout.literals[number + 1]
+        literal = self.rendering.literals[number + 1]
         for _, closing in THINKING:
             if (at := literal.find(closing)) >= 0:
                 past = skip_space(literal, at + len(closing), len(literal))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-Place = tuple[int, int]
+CharPosition = tuple[int, int]
 """A position that holds for every record: (i, characters after border i). Border 2h is the start
 of literal h, border 2h + 1 its end, where hole h starts."""
-Stretch = tuple[Place, Place]
+CharStretch = tuple[CharPosition, CharPosition]
 
 
 class Lost(Exception):
@@ -41,21 +41,10 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Rendering:
     """A rendering: ``literals[0] holes[0] literals[1] … literals[n]``."""
 
     literals: tuple[str, ...]
     holes: tuple[Hole | None, ...]
-    blocks: tuple[Stretch, ...]
+    blocks: tuple[CharStretch, ...]
     """The ``{% generation %}`` blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One turn's region: `spans.Region` for every record of the layout."""
-
-    turn: int
-    start: Place
-    end: Place
-    cuts: tuple[Stretch, ...]
-    stop: Stretch | None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from packidx.processor.labels import LabelPolicy
 
 Span = tuple[int, int]
 T = TypeVar("T", int, tuple[int, int])
-"""A position: a character's number, or a place in a skeleton; both are ordered."""
+"""A position: a character's number, or a `rendering.CharPosition`; both are ordered."""
 
 THINKING = (
     ("<think>", "</think>"),
@@ -22,20 +22,22 @@ TOOL_CALLS = (("<tool_call>", "</tool_call>"), ("<|tool_call>", "<tool_call|>"))
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """One turn in a text, in characters."""
+class Region(Generic[T]):
+    """One turn in a text, or in the rendering of many."""
 
     turn: int
-    start: int
-    end: int
+    start: T
+    end: T
     """Of what the turn says: where its end-of-turn token begins, if it has one."""
-    cuts: tuple[Span, ...] = ()
+    cuts: tuple[tuple[T, T], ...] = ()
     """Inside it, what is not trained on."""
-    stop: Span | None = None
+    stop: tuple[T, T] | None = None
     """The end-of-turn token."""
 
 
-def trained_spans(regions: Iterable[Region], text: str, policy: LabelPolicy) -> tuple[Span, ...]:
+def trained_spans(
+    regions: Iterable[Region[int]], text: str, policy: LabelPolicy
+) -> tuple[Span, ...]:
     """The characters that `policy` trains on in `regions`, all of whose turns are trained."""
     spans: list[Span] = []
     for region in regions:
@@ -53,25 +55,25 @@ def join_stop(spans: list[tuple[T, T]], stop: tuple[T, T] | None) -> list[tuple[
         return spans
     if not spans or spans[-1][1] != stop[0]:
         return spans + [stop]
-    whole: tuple[T, T] = (spans[-1][0], stop[1])
-    return spans[:-1] + [whole]
+    joined: tuple[T, T] = (spans[-1][0], stop[1])
+    return spans[:-1] + [joined]
 
 
 def subtract(start: T, end: T, cuts: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
     """``[start, end)`` without `cuts`; without any, as it is, empty or not."""
     left: list[tuple[T, T]] = []
-    at, whole = start, True
+    at, uncut = start, True
     for low, high in sorted(cuts):
-        whole = False
+        uncut = False
         if at < low:
             left.append((at, min(low, end)))
         at = max(at, high)
-    if at < end or whole:
+    if at < end or uncut:
         left.append((at, end))
     return left
 
 
-def _text_cuts(region: Region, text: str, policy: LabelPolicy) -> list[Span]:
+def _text_cuts(region: Region[int], text: str, policy: LabelPolicy) -> list[Span]:
     cuts: list[Span] = []
     if not policy.thinking:
         cuts += _tagged(text, region, THINKING)
@@ -80,22 +82,22 @@ def _text_cuts(region: Region, text: str, policy: LabelPolicy) -> list[Span]:
     return cuts
 
 
-def _tagged(text: str, region: Region, tags: Sequence[tuple[str, str]]) -> list[Span]:
+def _tagged(text: str, region: Region[int], tags: Sequence[tuple[str, str]]) -> list[Span]:
     """Every stretch from an opening tag to its closing one and the white space after it.
 
     One that was opened before the turn (by the generation prompt) begins with the turn; one that is
     not closed ends with it.
     """
-    found: list[Span] = []
+    stretches: list[Span] = []
     for opening, closing in tags:
         start, end = region.start, region.end
         at = start if text[:start].rstrip().endswith(opening) else text.find(opening, start, end)
         while at >= 0:
             closed = text.find(closing, at, end)
             past = end if closed < 0 else _past_space(text, closed + len(closing), end)
-            found.append((at, past))
+            stretches.append((at, past))
             at = text.find(opening, past, end)
-    return found
+    return stretches
 
 
 def _past_space(text: str, at: int, end: int) -> int:
