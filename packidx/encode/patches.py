@@ -51,12 +51,7 @@ def check_tiles(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> No
     """
     given, counted = len(pixels["pixel_values"]), int(media.grid[:, 0].sum())
     if given != counted:
-        release = transformers_class("__version__")
-        raise MismatchError(
-            f"the image processor of {name} makes {given} tiles of a sample, and {counted} were "
-            f"counted: transformers {release} does not read its settings as they were counted, "
-            "use a newer release"
-        )
+        raise _other_patches("image", name, f"{given} tiles", counted)
 
 
 def check_grids(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> None:
@@ -82,12 +77,16 @@ def check_grids(media: MediaColumns, pixels: Mapping[str, Any], name: str) -> No
             continue
         if np.array_equal(grids, counted):
             continue
-        release = transformers_class("__version__")
-        raise MismatchError(
-            f"the {kind} processor of {name} makes grids {grids.tolist()} (time, height, width) of "
-            f"a sample, and {counted.tolist()} were counted: transformers {release} does not "
-            "read its settings as they were counted, use a newer release"
-        )
+        made = f"grids {grids.tolist()} (time, height, width)"
+        raise _other_patches(kind, name, made, counted.tolist())
+
+
+def _other_patches(kind: str, name: str, made: str, counted: Any) -> MismatchError:
+    return MismatchError(
+        f"the {kind} processor of {name} makes {made} of a sample, and {counted} were counted: "
+        f"transformers {transformers_class('__version__')} does not read its settings as they were "
+        "counted, use a newer release"
+    )
 
 
 def not_built(name: str, media: str, cause: Exception) -> MismatchError:
