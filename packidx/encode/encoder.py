@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packidx.encode.imports import import_torch
-from packidx.encode.loading import files_of, load_image_processor
+from packidx.encode.loading import files_of, load_part
 from packidx.encode.media import decoded_image, info_of, refuse_unsupported, video_of
 from packidx.encode.mrope import MropeMedium, mrope_positions
 from packidx.encode.patches import check_grids, check_settings, check_tiles, not_built
-from packidx.encode.video import encode_videos, load_video_processor
+from packidx.encode.video import encode_videos
 from packidx.encode.video_positions import video_positions
 from packidx.errors import OptionError
 from packidx.processor.assemble import ProcessorFiles
@@ -207,7 +207,7 @@ class ProcessorEncoder:
         if not images or vision is None:
             return {}
         if self._image_processor is None:
-            loaded = load_image_processor(str(self.files.folder))
+            loaded = load_part(str(self.files.folder), "image")
             self._image_processor = check_settings(loaded, self.files, "image")
         opened = [decoded_image(medium) for medium in images]
         try:
@@ -225,7 +225,7 @@ class ProcessorEncoder:
         if not videos or vision is None:
             return {}
         if self._video_processor is None:
-            loaded = load_video_processor(str(self.files.folder))
+            loaded = load_part(str(self.files.folder), "video")
             self._video_processor = check_settings(loaded, self.files, "video")
         try:
             return encode_videos(videos, vision, self._video_processor)

@@ -9,6 +9,7 @@ image three pixels high for one with the channels first. So such counts are neve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from packidx.processor.families.base import no_pixels, refused
 from packidx.records.conversation import MediaInfo
 
 METHOD = "_get_num_multimodal_tokens"
-_MAX_REMEMBERED = 1 << 20
 
 
 class GenericVision(VisionFamily):
@@ -50,7 +50,7 @@ class GenericVision(VisionFamily):
         self.folder = folder
         self._name = f"{name}.{METHOD}"
         self._token, self._feature = _image_tokens(processor, name)
-        self._remembered: dict[tuple[int, int], int | BadRecord] = {}
+        self._ask = lru_cache(maxsize=1 << 20)(self._compute)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.folder is not None:
@@ -80,31 +80,23 @@ class GenericVision(VisionFamily):
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         """See `VisionFamily.count_images`; the processor is asked once per distinct size."""
         array = np.asarray(sizes, np.int64).reshape(-1, 2)
-        distinct, places = np.unique(array, axis=0, return_inverse=True)
+        distinct, which = np.unique(array, axis=0, return_inverse=True)
         answers = [self._ask(height, width) for height, width in distinct.tolist()]
         counts = np.array([n if isinstance(n, int) else 0 for n in answers], np.int64)
-        chosen = places.reshape(-1).tolist()
+        chosen = which.reshape(-1).tolist()
         errors = {
             number: error
-            for number, place in enumerate(chosen)
-            if isinstance(error := answers[place], BadRecord)
+            for number, size in enumerate(chosen)
+            if isinstance(error := answers[size], BadRecord)
         }
         tokens = counts[chosen]
         expansions = [Expansion(self._feature, (n,)) if n else None for n in tokens.tolist()]
         return MediaCounts(np.zeros((len(array), 3), np.int64), tokens, expansions, errors)
 
-    def _ask(self, height: int, width: int) -> int | BadRecord:
+    def _compute(self, height: int, width: int) -> int | BadRecord:
         """Tokens of an image of this size, in pixels, or why it has none."""
         if height <= 0 or width <= 0:
             return no_pixels(height, width)
-        answer = self._remembered.get((height, width))
-        if answer is None:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            answer = self._remembered[height, width] = self._compute(height, width)
-        return answer
-
-    def _compute(self, height: int, width: int) -> int | BadRecord:
         detail = f"{self.counted_by} gives no tokens for an image of {width}x{height} pixels"
         try:
             answer = getattr(self.processor, METHOD)(image_sizes=[(height, width)])

@@ -75,40 +75,32 @@ def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
     return None
 
 
-def load_image_processor(folder: str) -> Any:
-    """The image processor of a processor folder.
+def load_part(folder: str, kind: str) -> Any:
+    """The image or video processor of a processor folder.
 
     It alone is loaded, not the whole `AutoProcessor`, which cannot do without torchvision.
 
-    Raises:
-        MissingExtraError: transformers is not installed, cannot be used or does not know it.
-    """
-    return load_part(transformers_class("AutoImageProcessor"), folder, "image processor")
-
-
-def load_part(loader: Any, folder: str, part: str) -> Any:
-    """A part of a processor folder.
-
     Args:
-        loader: the class of transformers that knows such parts.
-        part: what it is called.
+        folder: the processor's.
+        kind: ``"image"`` or ``"video"``.
 
     Raises:
-        MissingExtraError: this release of transformers does not know the part's class, or needs
-            torchvision for it, as some do for images, too.
+        MissingExtraError: transformers is not installed or cannot be used; or this release does not
+            know the part's class, or needs torchvision for it, as some do for images, too.
     """
+    loader = transformers_class(f"Auto{kind.title()}Processor")
     try:
         return loader.from_pretrained(folder)
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:120]
         raise MissingExtraError(
-            f"transformers' {part}s cannot be used ({reason} …): run {INSTALL}, and install the "
-            "torchvision that belongs to your torch"
+            f"transformers' {kind} processors cannot be used ({reason} …): run {INSTALL}, and "
+            "install the torchvision that belongs to your torch"
         ) from error
     except (ValueError, KeyError, AttributeError) as error:
         release = import_module("transformers").__version__
         reason = " ".join(str(error).split())[:120]
         raise MissingExtraError(
-            f"transformers {release} cannot load the {part} of {folder} ({reason} …): use the "
-            "release that saved it, or a newer one"
+            f"transformers {release} cannot load the {kind} processor of {folder} ({reason} …): "
+            "use the release that saved it, or a newer one"
         ) from error

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
-from packidx.encode.loading import load_part
+from packidx.encode.imports import allow_cuda_torchvision, import_torch
 from packidx.errors import BadRecord
 from packidx.processor.families import VisionFamily
 from packidx.records.conversation import MediaInfo
@@ -82,13 +81,3 @@ def _sampled_fps(metadata: Any) -> float:
         return 24.0
     taken = len(metadata.frames_indices) / metadata.total_num_frames
     return float(taken * metadata.fps)
-
-
-def load_video_processor(folder: str) -> Any:
-    """The video processor of a processor folder.
-
-    Raises:
-        MissingExtraError: transformers or torchvision is not installed, cannot be used or does not
-            know it.
-    """
-    return load_part(transformers_class("AutoVideoProcessor"), folder, "video processor")

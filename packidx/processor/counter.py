@@ -122,7 +122,7 @@ class ConversationCounter:
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
-            method = self._media_method(name)
+            method = self._method(name, PRECOMPUTED)
             if name == "image":
                 sizes = np.array([(info.height, info.width) for info in given], np.int64)
                 fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
@@ -143,21 +143,18 @@ class ConversationCounter:
             text = f"{self.files.name} cannot encode images and videos of one sample together"
             columns.errors[number] = BadRecord("unsupported_media", text)
 
-    def _media_method(self, kind: str) -> int:
-        """How media of a kind are counted, where their family counts them."""
+    def _method(self, kind: str, of_equal: int) -> int:
+        """How a kind of media, or rendered text, is counted.
+
+        Args:
+            of_equal: the method where nothing but the comparison speaks for the counts.
+        """
         assert self.files is not None
         if kind in self.compared.unequal:
             return HEURISTIC
         if self.files.is_known:
             return EXACT
-        return PRECOMPUTED if kind in self.compared.equal else HEURISTIC
-
-    def _text_method(self) -> int:
-        """How rendered text is counted."""
-        assert self.files is not None
-        if TEXT in self.compared.unequal:
-            return HEURISTIC
-        return EXACT if self.files.is_known or TEXT in self.compared.equal else HEURISTIC
+        return of_equal if kind in self.compared.equal else HEURISTIC
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -234,7 +231,7 @@ class ConversationCounter:
         runs = locate_runs(batch, expanded, files.feature_ids)
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = _media_token_in_text()
-        texts.method[rows] = self._text_method()
+        texts.method[rows] = self._method(TEXT, EXACT)
         mask = trained_tokens(batch, text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]

@@ -58,10 +58,10 @@ class PackSampler(Sampler[int]):
     ) -> None:
         super().__init__()
         self.index = open_index(index)
-        self.rank, self.world_size = _whole("rank", rank), _whole("world_size", world_size)
+        self.rank, self.world_size = _integer("rank", rank), _integer("world_size", world_size)
         given = world_size if global_batch is None else global_batch
-        self.global_batch = _whole("global_batch", given)
-        self.seed, self.epoch = _whole("seed", seed), _whole("epoch", epoch)
+        self.global_batch = _integer("global_batch", given)
+        self.seed, self.epoch = _integer("seed", seed), _integer("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
         self._check()
         self._start = 0  # where the next iteration begins
@@ -130,7 +130,7 @@ class PackSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Take `epoch`'s order; the cursor goes back to 0 only if that is another epoch."""
-        epoch = _whole("epoch", epoch)
+        epoch = _integer("epoch", epoch)
         if not 0 <= epoch < SEEDS:
             raise OptionError(f"epoch is {epoch}: it must be at least 0 and below 2^63")
         if epoch != self.epoch:
@@ -147,7 +147,7 @@ class PackSampler(Sampler[int]):
 
     def state_at(self, step: int) -> dict[str, Any]:
         """The state once `step` optimizer steps of this epoch are done, 0 ≤ step ≤ num_steps."""
-        step = _whole("step", step)
+        step = _integer("step", step)
         if not 0 <= step <= self.num_steps:
             raise OptionError(f"step {step} is outside [0, {self.num_steps}], an epoch's steps")
         return self._state(step * self.global_batch)
@@ -180,7 +180,7 @@ class PackSampler(Sampler[int]):
 
     def packs_of_step(self, step: int) -> list[int]:
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
-        step = _whole("step", step)
+        step = _integer("step", step)
         if not 0 <= step < self.num_steps:
             raise OptionError(f"step {step} is outside [0, {self.num_steps}), an epoch's steps")
         return self._packs(step * self.global_batch, (step + 1) * self.global_batch)
@@ -204,7 +204,7 @@ class PackSampler(Sampler[int]):
         return LossWeights(weight).total(known) if len(known) == len(counts) else None
 
 
-def _whole(name: str, value: SupportsIndex) -> int:
+def _integer(name: str, value: SupportsIndex) -> int:
     """`value` as a Python int, whatever integer it is: states must be plain JSON."""
     try:
         return operator.index(value)

@@ -62,9 +62,9 @@ class Limits:
         width = np.atleast_1d(np.asarray(widths, np.int64))
         valid = (height > 0) & (width > 0)
         h, w = np.where(valid, height, 1), np.where(valid, width, 1)
-        whole = [np.maximum(1.0, side // self.patch_size) for side in (h, w)]
+        patches = [np.maximum(1.0, side // self.patch_size) for side in (h, w)]
         longest = self.max_patches_per_side * self.patch_size
-        scale = np.minimum(1.0, np.sqrt(self.max_patches / (whole[0] * whole[1])))
+        scale = np.minimum(1.0, np.sqrt(self.max_patches / (patches[0] * patches[1])))
         scale = np.minimum(scale, np.minimum(longest / h, longest / w))
         factor = self.merge_size * self.patch_size
         padded = []
@@ -84,9 +84,9 @@ class ChunkedCounts(MediaCounts):
 
     @property
     def cost(self) -> Int64s:
-        whole, rest = np.divmod(self.grids[:, 0], self.chunk)
+        full, rest = np.divmod(self.grids[:, 0], self.chunk)
         frame = self.grids[:, 1] * self.grids[:, 2]
-        cost: Int64s = (whole * self.chunk**2 + rest**2) * frame**2
+        cost: Int64s = (full * self.chunk**2 + rest**2) * frame**2
         return cost
 
 

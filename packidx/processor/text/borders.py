@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from packidx.arrays import Int64s
+from packidx.processor.chat_template.turns.spans import Span
 
-Span = tuple[int, int]
 _METASPACE = "\u2581"
 
 

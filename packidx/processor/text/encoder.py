@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 
 from packidx.arrays import Int64s
 from packidx.errors import MismatchError
+from packidx.processor.chat_template.turns.spans import Span
 from packidx.processor.text.borders import (
-    Span,
     TokenBatch,
     affixed,
     spelled_bytes,

@@ -104,26 +104,29 @@ def _all_positions(packs: Sequence[Pack]) -> list[Tensor]:
     return [each.expand(4, -1) if each.ndim == 1 else each for each in positions]
 
 
-def _extra(packs: Sequence[Pack]) -> list[tuple[str, int, list[Tensor]]]:
-    """Per-token inputs beside ids and labels that some pack has: what stands for the absent, and
-    those of each pack."""
-    return [
-        (key, fill, [pack.get(key, torch.full_like(pack["input_ids"], fill)) for pack in packs])
-        for key, fill in SEQUENCE_FILL.items()
-        if key != "attention_mask" and any(key in pack for pack in packs)
-    ]
+def _joined(
+    packs: Sequence[Pack],
+    positions: Tensor,
+    join: Callable[[list[Tensor], int], Tensor],
+    pad_token_id: int = 0,
+) -> dict[str, Any]:
+    """What counts tokens, joined by ``join(tensor of each pack, what fills it up)``."""
+    batch = {
+        "input_ids": join([pack["input_ids"] for pack in packs], pad_token_id),
+        "labels": join([pack["labels"] for pack in packs], IGNORE),
+        "position_ids": positions,
+    }
+    for key, fill in SEQUENCE_FILL.items():
+        if key != "attention_mask" and any(key in pack for pack in packs):
+            absent = [torch.full_like(pack["input_ids"], fill) for pack in packs]
+            given = zip(packs, absent, strict=True)
+            batch[key] = join([pack.get(key, fills) for pack, fills in given], fill)
+    return batch
 
 
 def _one_row(packs: Sequence[Pack]) -> dict[str, Any]:
     positions = torch.cat(_all_positions(packs), dim=-1)
-    batch = {
-        "input_ids": torch.cat([pack["input_ids"] for pack in packs])[None],
-        "labels": torch.cat([pack["labels"] for pack in packs])[None],
-        "position_ids": positions.unsqueeze(-2),
-    }
-    for key, _, values in _extra(packs):
-        batch[key] = torch.cat(values)[None]
-    return batch
+    return _joined(packs, positions.unsqueeze(-2), lambda tensors, _: torch.cat(tensors)[None])
 
 
 def _rows(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
@@ -132,14 +135,7 @@ def _rows(packs: Sequence[Pack], pad_token_id: int) -> dict[str, Any]:
     for each in _all_positions(packs):
         pad = torch.arange(width - each.shape[-1])  # from 0 again: a sample of its own
         positions.append(torch.cat([each, pad.expand(*each.shape[:-1], -1)], dim=-1))
-    batch = {
-        "input_ids": _padded([pack["input_ids"] for pack in packs], pad_token_id),
-        "labels": _padded([pack["labels"] for pack in packs], IGNORE),
-        "position_ids": torch.stack(positions, dim=-2),
-    }
-    for key, fill, values in _extra(packs):
-        batch[key] = _padded(values, fill)
-    return batch
+    return _joined(packs, torch.stack(positions, dim=-2), _padded, pad_token_id)
 
 
 def _padded(tensors: Sequence[Tensor], fill: int) -> Tensor:

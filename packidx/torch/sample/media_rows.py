@@ -203,8 +203,8 @@ def _media_by_patches(grids: Sequence[Grid], tokens: Sequence[int]) -> list[int]
     A medium has as many tokens as patches, divided by the same square for all.
     """
     patches = _rows_of_each(grids)["patches"]
-    total, whole = sum(tokens), max(sum(patches), 1)
-    ends = [0, *(end * total // whole for end in accumulate(patches))]
+    total, all_patches = sum(tokens), max(sum(patches), 1)
+    ends = [0, *(end * total // all_patches for end in accumulate(patches))]
     before = [0]
     for border, seen in enumerate(accumulate(tokens)):
         number = bisect_right(ends, seen) - 1 if seen else 0

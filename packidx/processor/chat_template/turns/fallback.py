@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from packidx.errors import BadRecord
+from packidx.processor.chat_template.turns.rendering import Render
 from packidx.processor.chat_template.turns.spans import Region, Span, skip_space
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
@@ -19,10 +20,6 @@ from packidx.records.conversation import Conversation, Media, Turn
 REASONING = ("reasoning_content", "thinking", "reasoning")
 SPOKEN = {"tool_calls", *REASONING}
 """Keys of an assistant's message that hold its words, besides ``content``."""
-
-Render = Callable[..., str]
-"""A conversation as text; ``prompt=True`` with the generation prompt, ``borders`` around
-``{% generation %}`` blocks. Raises BadRecord."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
+Render = Callable[..., str]
+"""A conversation as text; ``prompt=True`` with the generation prompt, ``borders`` around
+``{% generation %}`` blocks. Raises BadRecord."""
 CharPosition = tuple[int, int]
 """A position that holds for every record: (i, characters after border i). Border 2h is the start
 of literal h, border 2h + 1 its end, where hole h starts."""

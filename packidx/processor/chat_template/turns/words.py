@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns.rendering import Words
+from packidx.processor.chat_template.turns.rendering import Render, Words
 from packidx.records.conversation import Conversation, Turn
 
 _SAID, _ASKED = "Answer\ue0b4", "Question\ue0b4"
-Render = Callable[..., str]
 
 
 def learn_words(

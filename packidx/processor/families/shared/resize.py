@@ -126,8 +126,8 @@ def _multiple(
     quotients: NDArray[np.float64], factor: int, chosen: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """`quotients` times `factor` where `chosen`; elsewhere they may be infinite: 0."""
-    whole: NDArray[np.int64] = np.where(chosen, quotients, 0).astype(np.int64)
-    return whole * factor
+    rounded: NDArray[np.int64] = np.where(chosen, quotients, 0).astype(np.int64)
+    return rounded * factor
 
 
 def must_resize(settings: Mapping[str, Any], kind: str = "image") -> None:
