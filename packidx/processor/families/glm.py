@@ -35,7 +35,7 @@ from packidx.processor.families.shared.frames import (
     too_few_frames,
     too_narrow,
 )
-from packidx.processor.families.shared.resize import size_limits, smart_resize_video
+from packidx.processor.families.shared.resize import PixelLimits, pixel_limits, smart_resize_video
 from packidx.records.conversation import MediaInfo
 
 IMAGE = "<|image|>"
@@ -45,14 +45,8 @@ STAMPED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(PixelLimits):
     """How large an image or a video may be."""
-
-    patch_size: int
-    temporal_patch_size: int
-    merge_size: int
-    min_pixels: int
-    max_pixels: int
 
     def grid(self, frames: int, heights: ArrayLike, widths: ArrayLike) -> tuple[Int64s, Int64s]:
         """Patches per column and per row; 0 where a size is not positive or too narrow.
@@ -66,7 +60,7 @@ class Limits:
             heights,
             widths,
             temporal_factor=self.temporal_patch_size,
-            factor=self.patch_size * self.merge_size,
+            factor=self.factor,
             min_pixels=self.min_pixels,
             max_pixels=self.max_pixels,
         )
@@ -194,8 +188,8 @@ def _build(
     Raises:
         SourceError: resizing is switched off, or limits are missing.
     """
-    limits = Limits(**size_limits(video, "video"))
-    images = Limits(**size_limits(settings, "image"))
+    limits = Limits(**pixel_limits(video, "video"))
+    images = Limits(**pixel_limits(settings, "image"))
     sample: Callable[[int, float | None], Frames] | None = None
     if video["do_sample_frames"] and newer:
         sample = partial(sample_by_duration, temporal_patch_size=limits.temporal_patch_size)

@@ -30,19 +30,14 @@ from packidx.processor.families.qwen_video import (
     QwenVideos,
     build_videos,
 )
-from packidx.processor.families.shared.resize import size_limits, smart_resize
+from packidx.processor.families.shared.resize import PixelLimits, pixel_limits, smart_resize
 from packidx.records.conversation import MediaInfo
 
 
 @dataclass(frozen=True, slots=True)
-class QwenVision(VisionFamily):
+class QwenVision(PixelLimits, VisionFamily):
     """A Qwen processor."""
 
-    patch_size: int
-    temporal_patch_size: int
-    merge_size: int
-    min_pixels: int
-    max_pixels: int
     family: str
     videos: QwenVideos | None = None
     """None where no video settings are known."""
@@ -69,9 +64,8 @@ class QwenVision(VisionFamily):
 
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         sizes = np.asarray(sizes, np.int64).reshape(-1, 2)
-        factor = self.patch_size * self.merge_size
         height, width = smart_resize(
-            sizes[:, 0], sizes[:, 1], factor, self.min_pixels, self.max_pixels
+            sizes[:, 0], sizes[:, 1], self.factor, self.min_pixels, self.max_pixels
         )
         return image_grids(height // self.patch_size, width // self.patch_size, self.merge_size)
 
@@ -102,7 +96,7 @@ class QwenVision(VisionFamily):
         """
         kind = Qwen3Videos if family == "qwen3_vl" else Qwen2Videos
         return cls(
-            **size_limits(settings, "image"),
+            **pixel_limits(settings, "image"),
             family=family,
             videos=build_videos(kind, video) if video else None,
         )

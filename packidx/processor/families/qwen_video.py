@@ -28,7 +28,12 @@ from packidx.processor.families.shared.frames import (
     too_few_frames,
     too_narrow,
 )
-from packidx.processor.families.shared.resize import size_limits, smart_resize, smart_resize_video
+from packidx.processor.families.shared.resize import (
+    PixelLimits,
+    pixel_limits,
+    smart_resize,
+    smart_resize_video,
+)
 from packidx.records.conversation import MediaInfo
 
 _EXACT = 1 << 53
@@ -36,14 +41,9 @@ _EXACT = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
-class QwenVideos(ABC):
+class QwenVideos(PixelLimits, ABC):
     """A Qwen video processor."""
 
-    patch_size: int
-    temporal_patch_size: int
-    merge_size: int
-    min_pixels: int
-    max_pixels: int
     do_sample_frames: bool
     """Whether frames are sampled; else all are taken."""
     fps: float | None
@@ -54,11 +54,6 @@ class QwenVideos(ABC):
     max_frames: int
     token_cap: int | None
     """`max_video_tokens` where `cap_pixels_per_frame`."""
-
-    @property
-    def factor(self) -> int:
-        """Pixels per side that make one token."""
-        return self.patch_size * self.merge_size
 
     def sample_frames(self, video: MediaInfo) -> Frames:
         """See `VisionFamily.sample_frames`.
@@ -203,7 +198,7 @@ def build_videos(kind: type[QwenVideos], settings: Mapping[str, Any]) -> QwenVid
         SourceError: they switch resizing off, lack the limits of pixels, or do not say how frames
             are sampled.
     """
-    limits = size_limits(settings, "video")
+    limits = pixel_limits(settings, "video")
     fps, num_frames = settings.get("fps"), settings.get("num_frames")
     if settings["do_sample_frames"] and (fps is None) is (num_frames is None):
         raise SourceError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -139,8 +140,24 @@ def must_resize(settings: Mapping[str, Any], kind: str = "image") -> None:
         raise SourceError(f"its {kind} settings have do_resize false: set it to true")
 
 
-def size_limits(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Sizes of patches and limits of pixels out of complete settings, by their fields' names.
+@dataclass(frozen=True, slots=True)
+class PixelLimits:
+    """Sizes of patches, and how many pixels an image, a frame or a video may have."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    min_pixels: int
+    max_pixels: int
+
+    @property
+    def factor(self) -> int:
+        """Pixels per side that make one token."""
+        return self.patch_size * self.merge_size
+
+
+def pixel_limits(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The fields of `PixelLimits` out of complete settings.
 
     Raises:
         SourceError: resizing is switched off, or the limits are missing.
