@@ -7,7 +7,6 @@ import io
 import os
 import signal
 import sys
-from importlib import import_module
 from typing import Any
 
 from packidx.errors import PackidxError, missing_package
@@ -17,59 +16,27 @@ try:
 except ModuleNotFoundError as _error:  # an image in which packs are only read
     sys.exit(f"packidx: {missing_package('the command line', _error)}")
 
+from .lazy import LazyGroup
 from .show.console import say
 from .startup import finished, is_near_limit, no_memory, prepare
 
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
-    "estimate": (
-        "packidx_cli.commands.estimate",
-        "Count the tokens of every sample into a lengths table.",
-    ),
-    "precompute": (
-        "packidx_cli.commands.precompute",
-        "Write the data back with every record's counts.",
-    ),
-    "plan": (
-        "packidx_cli.commands.plan",
-        "Assign samples to packs; write a snapshot of the index.",
-    ),
-    "stats": ("packidx_cli.commands.stats", "Show how good a snapshot's plan is."),
-    "log": ("packidx_cli.commands.log", "List the snapshots of an index, newest first."),
-    "sql": ("packidx_cli.commands.sql", "Query packs, samples, dropped and lengths with SQL."),
-    "export": (
-        "packidx_cli.commands.export.group",
-        "Write packs for Megatron-Energon or as WebDataset tars.",
-    ),
-    "verify": (
-        "packidx_cli.commands.verify",
-        "Check a snapshot against its own promises and its data.",
-    ),
-    "doctor": (
-        "packidx_cli.commands.doctor",
-        "Show what is installed, and whether an index can be read.",
-    ),
+    "estimate": ("estimate", "Count the tokens of every sample into a lengths table."),
+    "precompute": ("precompute", "Write the data back with every record's counts."),
+    "plan": ("plan", "Assign samples to packs; write a snapshot of the index."),
+    "stats": ("stats", "Show how good a snapshot's plan is."),
+    "log": ("log", "List the snapshots of an index, newest first."),
+    "sql": ("sql", "Query packs, samples, dropped and lengths with SQL."),
+    "export": ("export.group", "Write packs for Megatron-Energon or as WebDataset tars."),
+    "verify": ("verify", "Check a snapshot against its own promises and its data."),
+    "doctor": ("doctor", "Show what is installed, and whether an index can be read."),
 }
 
 
-class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table above, without importing a single command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="packidx")
 def cli() -> None:
     """Sequence packing for vision-language training, with the plan as a file.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,13 +38,11 @@ if TYPE_CHECKING:
 def energon(
     index: str,
     output: str,
-    relative: bool,
     roots: tuple[str, ...],
     energon_roots: tuple[str, ...],
-    workers: int | None,
-    engine: str,
     quiet: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Write the packs of INDEX or INDEX@ID for Megatron-Energon; no media are copied.
 
@@ -61,11 +59,9 @@ def energon(
             index,
             output,
             roots=parse_roots(roots),
-            relative=relative,
             energon_roots=parse_roots(energon_roots),
-            workers=workers,
-            engine=engine,
             progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} written"),
+            **options,
         )
     if as_json:
         print_json(dataclasses.asdict(summary))

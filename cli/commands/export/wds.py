@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,13 +32,10 @@ if TYPE_CHECKING:
 def wds(
     index: str,
     output: str,
-    max_count: int,
-    max_size: str,
     roots: tuple[str, ...],
-    workers: int | None,
-    engine: str,
     quiet: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Write the packs of INDEX or INDEX@ID as tars, media copied as they are.
 
@@ -56,12 +53,9 @@ def wds(
         summary = export_wds(
             index,
             output,
-            max_count=max_count,
-            max_size=max_size,
             roots=parse_roots(roots),
-            workers=workers,
-            engine=engine,
             progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} {words[what]}"),
+            **options,
         )
     if as_json:
         print_json(dataclasses.asdict(summary))
