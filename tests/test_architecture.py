@@ -101,6 +101,19 @@ def test_no_module_imports_what_another_keeps_to_itself() -> None:
                 assert not private, f"{name} imports {private[0]} of {source_of(node, name)}"
 
 
+def test_processes_are_pooled_in_one_place_and_ray_is_in_one_folder() -> None:
+    pools, ray = set(), set()
+    for path in modules().values():
+        name = str(path.relative_to(REPO))
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {alias.name for alias in getattr(node, "names", ()) if hasattr(alias, "name")}
+            source = getattr(node, "module", None) or ""
+            pools |= {name for _ in names & {"ProcessPoolExecutor", "Pool", "get_context"}}
+            if "ray" in {source.partition(".")[0], *names} and "packidx" not in source:
+                ray.add(str(path.parent.relative_to(REPO)))
+    assert (pools, ray) == ({"packidx/run/local.py"}, {"packidx/run/ray"})
+
+
 def test_no_folder_has_more_files_than_one_sees_at_a_glance() -> None:
     counts = Counter(str(path.parent.relative_to(REPO)) for path in modules().values())
     crowded = {folder for folder, number in counts.items() if number > MAX_FILES}
