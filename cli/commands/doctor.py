@@ -93,11 +93,15 @@ def _show_environment(found: Environment, reading: bool) -> None:
         ("", "attention", _attention(found.attention)),
     ]
     needed = found.needed(reading)
-    absent = [one.name for one in found.packages if one.version is None and one.name not in needed]
+    absent = [
+        package.name
+        for package in found.packages
+        if package.version is None and package.name not in needed
+    ]
     if absent:
         rows.append(("--", "planner", f"{', '.join(absent)}: {_not_needed()}"))
     print_marked(title, rows)
-    shown = [one for one in found.packages if one.name not in absent]
+    shown = [package for package in found.packages if package.name not in absent]
     print_cells("packages, and what packidx asks for", map(_package, shown))
     print_marked("extras, and what they are for", map(_extra, found.extras))
 
@@ -140,8 +144,8 @@ def _torch(found: Environment) -> str:
 
 def _attention(ways: tuple[Finding, ...]) -> str:
     """What `collate` makes batches for, and whether a model can run it."""
-    usable = [_with(one.name, one.detail) for one in ways if one.state == "ok"]
-    others = [_with(one.name, one.detail) for one in ways if one.state != "ok"]
+    usable = [_with(way.name, way.detail) for way in ways if way.state == "ok"]
+    others = [_with(way.name, way.detail) for way in ways if way.state != "ok"]
     if not usable:
         return f"none of collate's: {ways[0].detail}"
     here = f"models can use {', '.join(usable)}"
@@ -152,19 +156,19 @@ def _with(name: str, detail: str) -> str:
     return f"{name} ({detail})" if detail else name
 
 
-def _package(one: Package) -> tuple[str, str]:
-    mark = "ok" if one.is_here and one.inside is not False else "NO"
-    wanted = f" ({one.wanted})" if one.wanted else ""
-    state = "not installed" if one.version is None else one.version
-    return mark, f"{one.name} {state}{wanted}"
+def _package(package: Package) -> tuple[str, str]:
+    mark = "ok" if package.is_here and package.inside is not False else "NO"
+    wanted = f" ({package.wanted})" if package.wanted else ""
+    state = "not installed" if package.version is None else package.version
+    return mark, f"{package.name} {state}{wanted}"
 
 
-def _extra(one: Extra) -> tuple[str, str, str]:
-    if all(package.version is None for package in one.packages):
-        return "--", one.name, f"{one.enables}: {one.install}"
-    listed = ", ".join(_package(package)[1] for package in one.packages)
-    sound = one.installed and all(package.inside is not False for package in one.packages)
-    return "ok" if sound else "NO", one.name, f"{one.enables}: {listed}"
+def _extra(extra: Extra) -> tuple[str, str, str]:
+    if all(package.version is None for package in extra.packages):
+        return "--", extra.name, f"{extra.enables}: {extra.install}"
+    listed = ", ".join(_package(package)[1] for package in extra.packages)
+    sound = extra.installed and all(package.inside is not False for package in extra.packages)
+    return "ok" if sound else "NO", extra.name, f"{extra.enables}: {listed}"
 
 
 def _show_index(found: IndexFacts) -> None:
@@ -178,13 +182,13 @@ def _show_index(found: IndexFacts) -> None:
             f"{count(found.capacity)} tokens, planned by packidx {found.planned_by}"
         )
     rows = []
-    for one in found.findings:
-        detail = one.detail if one.state != "problem" else ""  # which stands at the end
-        if one.name == "packs" and found.reading is not None:
+    for finding in found.findings:
+        detail = finding.detail if finding.state != "problem" else ""  # which stands at the end
+        if finding.name == "packs" and found.reading is not None:
             detail = "; ".join(filter(None, (_reading(found), detail)))
-        if one.do is not None and one.state != "problem":
-            detail = f"{detail}: {one.do}"
-        rows.append((_MARKS[one.state], one.name, detail))
+        if finding.do is not None and finding.state != "problem":
+            detail = f"{detail}: {finding.do}"
+        rows.append((_MARKS[finding.state], finding.name, detail))
     print_marked(title, rows)
 
 
@@ -214,12 +218,12 @@ def _show_problems(problems: tuple[Finding, ...]) -> None:
         say("no problem found")
         return
     rows = []
-    for one in problems:
-        rows.append(("NO", one.name, one.detail))
-        if one.do is not None:
-            rows.append(("", "", f"-> {one.do}"))
+    for problem in problems:
+        rows.append(("NO", problem.name, problem.detail))
+        if problem.do is not None:
+            rows.append(("", "", f"-> {problem.do}"))
     print_marked("what is wrong, and what to do", rows)
-    if any("pip install" in (one.do or "") for one in problems):
+    if any("pip install" in (problem.do or "") for problem in problems):
         say("pip may move releases that a trainer pins: see docs/trainers.md for how it does not")
 
 

@@ -55,13 +55,13 @@ def verify(
             doing(f"{len(checks)} checks done, {check.name} last")
     failed = [check for check in checks if not check.ok]
     if as_json:
-        listed = [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in checks]
+        listed = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
         print_json({"snapshot_id": opened.id, "ok": not failed, "checks": listed})
     else:
-        rows = [["ok" if one.ok else "FAILED", one.name, one.detail] for one in checks]
+        rows = [["ok" if check.ok else "FAILED", check.name, check.detail] for check in checks]
         print_table(["", "check", "what was seen"], rows, right=3)
     if failed:
-        names = ", ".join(one.name for one in failed)
+        names = ", ".join(check.name for check in failed)
         raise VerificationError(f"{opened.path}@{opened.id[:12]} is not as it should be: {names}")
 
 

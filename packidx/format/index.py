@@ -107,11 +107,11 @@ class IndexManifest(Manifest):
     software: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        unique([one.path for one in self.files], "file")
-        unique([one.name for one in self.sources], "source")
-        check_shards(self.shards, [one.name for one in self.sources])
+        unique([file.path for file in self.files], "file")
+        unique([source.name for source in self.sources], "source")
+        check_shards(self.shards, [source.name for source in self.sources])
         equal(
-            sum(one.num_rows for one in self.result.windows),
+            sum(window.num_rows for window in self.result.windows),
             self.lengths.num_samples,
             "samples of lengths",
         )
@@ -144,8 +144,8 @@ class IndexManifest(Manifest):
         missing = [table for table in TABLE_NAMES if table not in last]
         if missing:
             raise Unfit(f"names no file of {missing[0]}")
-        for number, one in enumerate(self.result.windows):
-            equal(packs[number], one.num_packs, f"packs of window {number}")
+        for number, planned in enumerate(self.result.windows):
+            equal(packs[number], planned.num_packs, f"packs of window {number}")
         equal(rows["samples"], self.result.num_pieces, "pieces")
         equal(rows["dropped"], self.result.num_dropped, "dropped samples")
 
@@ -182,7 +182,7 @@ def snapshot_id(stated: Mapping[str, Any]) -> str:
         "schedule": [result["schedule_block"], result["schedule_chunk"]],
         "epochs": result.get("epochs"),
     }
-    windows = [[one[name] for name in names] for one in result["windows"]]
+    windows = [[window[name] for name in names] for window in result["windows"]]
     return digest(canonical_json(head), canonical_json(windows))[:32]
 
 

@@ -94,12 +94,16 @@ class LengthsManifest(Manifest):
     calibration: Calibration | None = None
 
     def check(self) -> None:
-        unique([one.path for one in self.files], "file")
-        unique([one.name for one in self.sources], "source")
-        check_shards(self.shards, [one.name for one in self.sources])
-        equal(sum(one.rows for one in self.files), self.num_samples, "rows of files")
-        equal(sum(one.rows for one in self.shards), self.num_samples, "rows of shards")
-        equal(sum(one.num_samples for one in self.sources), self.num_samples, "samples of sources")
+        unique([file.path for file in self.files], "file")
+        unique([source.name for source in self.sources], "source")
+        check_shards(self.shards, [source.name for source in self.sources])
+        equal(sum(file.rows for file in self.files), self.num_samples, "rows of files")
+        equal(sum(shard.rows for shard in self.shards), self.num_samples, "rows of shards")
+        equal(
+            sum(source.num_samples for source in self.sources),
+            self.num_samples,
+            "samples of sources",
+        )
         equal(sum(self.rejected.values()), self.num_rejected, "rejected rows")
 
     @classmethod
@@ -146,10 +150,10 @@ def fingerprint(stated: Mapping[str, Any]) -> str:
         "encoder": None if encoder is None else encoder["fingerprint"],
         "transform": transform and [transform["fingerprint"], transform["seed"]],
         "shards": [
-            [one["fingerprint"], one["rows"], one["source"], one.get("container", "jsonl")]
-            for one in stated["shards"]
+            [shard["fingerprint"], shard["rows"], shard["source"], shard.get("container", "jsonl")]
+            for shard in stated["shards"]
         ],
-        "sources": [_source(one) for one in stated["sources"]],
+        "sources": [_source(source) for source in stated["sources"]],
     }
     return digest(canonical_json(head))
 

@@ -136,7 +136,7 @@ class Result(JsonObject):
     def _check_epochs(self, epochs: tuple[tuple[tuple[int, int], ...], ...]) -> None:
         """The ranges of all variants are all packs, each once."""
         end = 0
-        for first, count in sorted(one for ranges in epochs for one in ranges):
+        for first, count in sorted(span for ranges in epochs for span in ranges):
             if first != end:
                 raise Unfit("has ", f".epochs with [{first}, {count}] where pack {end} is next")
             end += count

@@ -78,10 +78,10 @@ def _no_index(folder: str) -> NotFoundInIndex:
 
 def _is_lengths(folder: str) -> bool:
     try:
-        found = json.loads(storage.read(urls.join(folder, "manifest.json")))
+        stated = json.loads(storage.read(urls.join(folder, "manifest.json")))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and found.get("format") == LENGTHS_FORMAT
+    return isinstance(stated, dict) and stated.get("format") == LENGTHS_FORMAT
 
 
 def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
@@ -96,11 +96,11 @@ def _without_head(folder: str, head: str | None) -> NotFoundInIndex:
 
 def _the_one(folder: str, known: list[str], wanted: str) -> str:
     """The only known id that begins so."""
-    found = [ident for ident in known if ident.startswith(wanted)] if wanted else []
-    if len(found) != 1:
-        what = "no snapshot" if not found else f"{len(found)} snapshots"
+    matching = [ident for ident in known if ident.startswith(wanted)] if wanted else []
+    if len(matching) != 1:
+        what = "no snapshot" if not matching else f"{len(matching)} snapshots"
         raise NotFoundInIndex(f"{folder} has {what} {wanted!r}: see `packidx log {folder}`")
-    return found[0]
+    return matching[0]
 
 
 def _split(path: str) -> tuple[str, str | None]:

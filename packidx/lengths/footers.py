@@ -35,22 +35,22 @@ def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowG
         footers: of the files.
         have_ids: whether the table has sample ids, which then give the order.
     """
-    found = []
+    listed = []
     for number, footer in enumerate(footers):
         for group in range(footer.num_row_groups):
             if footer.row_group(group).num_rows:
-                found.append((number, group, footer.row_group(group)))
+                listed.append((number, group, footer.row_group(group)))
     if have_ids:
-        ranges = [(_id_range(meta), number, group) for number, group, meta in found]
+        ranges = [(_id_range(meta), number, group) for number, group, meta in listed]
         if any(ids is None for ids, *_ in ranges):
             return None
-        order = sorted(range(len(found)), key=lambda at: ranges[at])
+        order = sorted(range(len(listed)), key=lambda at: ranges[at])
         ends = [ranges[at][0] for at in order]
         if any(a[1] >= b[0] for a, b in zip(ends, ends[1:], strict=False)):  # type: ignore[index]
             return None
-        found = [found[at] for at in order]
+        listed = [listed[at] for at in order]
     groups, start = [], 0
-    for number, group, meta in found:
+    for number, group, meta in listed:
         groups.append(RowGroup(number, group, meta.num_rows, start))
         start += meta.num_rows
     return groups

@@ -141,7 +141,11 @@ def _read(
         return None, Finding("packs", "unknown", detail)
     if not index.num_packs:
         return None, Finding("packs", "unknown", "it has no pack")
-    broken = [one.name for one in findings if one.state == "problem" and one.name in _READ_FROM]
+    broken = [
+        finding.name
+        for finding in findings
+        if finding.state == "problem" and finding.name in _READ_FROM
+    ]
     if broken:
         return None, Finding("packs", "unknown", f"none was read, see {' and '.join(broken)}")
     why, problem = _why_not_built(index, environment, chosen, findings)
@@ -181,7 +185,7 @@ def _why_not_built(
         do = extra.install if extra is not None else 'pip install "packidx[torch]"'
         detail = f"packs cannot be built here: torch {state}"
         return detail, Finding("packs", "problem", detail, do)
-    stopping = {one.name: one for one in findings if one.state != "ok"}
+    stopping = {finding.name: finding for finding in findings if finding.state != "ok"}
     if isinstance(chosen, Finding) or not chosen.can_build:
         return "packs not built, for want of the encoder that the lengths were counted with", None
     if "transform" in stopping:

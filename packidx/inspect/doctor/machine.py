@@ -83,17 +83,17 @@ class Environment:
 
     def package(self, name: str) -> Package | None:
         """One of the packages, of the extras', too."""
-        listed = (*self.packages, *(one for extra in self.extras for one in extra.packages))
-        return next((one for one in listed if one.name == name), None)
+        listed = (*self.packages, *(package for extra in self.extras for package in extra.packages))
+        return next((package for package in listed if package.name == name), None)
 
     def extra(self, name: str) -> Extra | None:
-        return next((one for one in self.extras if one.name == name), None)
+        return next((extra for extra in self.extras if extra.name == name), None)
 
     @property
     def can_read(self) -> bool:
         """Whether packs can be read here with an encoder of the user's own."""
-        core = (one for one in self.packages if one.name in READING)
-        return self.torch is not None and all(one.is_here for one in core)
+        core = (package for package in self.packages if package.name in READING)
+        return self.torch is not None and all(package.is_here for package in core)
 
     def needed(self, reading: bool) -> frozenset[str]:
         """Names of the packages that must be here: all, or in a training image the reader's.
@@ -101,7 +101,9 @@ class Environment:
         Args:
             reading: whether packs are to be read; else whatever is possible here.
         """
-        listed = READING if reading or self.can_read else (one.name for one in self.packages)
+        listed = (
+            READING if reading or self.can_read else (package.name for package in self.packages)
+        )
         return frozenset(listed)
 
 
@@ -110,8 +112,8 @@ def examine_environment() -> Environment:
     from packidx.run.limits import memory_limit, num_cpus
 
     packages, optional = required(), extras()
-    listed = [*packages, *(one for extra in optional for one in extra.packages)]
-    here = dict.fromkeys(one.module for one in listed if one.version is not None)
+    listed = [*packages, *(package for extra in optional for package in extra.packages)]
+    here = dict.fromkeys(package.module for package in listed if package.version is not None)
     here |= {name: None for name in (_THD, _INDEXED) if is_importable(name.partition(".")[0])}
     slow = [[name for name in group if name in here] for group in _SLOW]
     quick = [name for name in here if not any(name in group for group in _SLOW)]
@@ -145,18 +147,21 @@ def environment_problems(environment: Environment, reading: bool) -> list[Findin
         reading: see `Environment.needed`.
     """
     problems = []
-    optional = [one for extra in environment.extras for one in extra.packages]
-    listed = {one.name: one for one in (*optional, *environment.packages)}
+    optional = [package for extra in environment.extras for package in extra.packages]
+    listed = {package.name: package for package in (*optional, *environment.packages)}
     needed = environment.needed(reading)
-    for one in listed.values():
-        if one.version is None and one.name in needed:
-            problems.append(_problem(one, f"{one.name} is not installed, which packidx needs"))
-        elif one.broken is not None:
-            said = f"{one.name} {one.version} cannot be imported ({one.broken})"
-            problems.append(_problem(one, said))
-        elif one.inside is False:
-            said = f"{one.name} {one.version} is here, packidx asks for {one.name}{one.wanted}"
-            problems.append(_problem(one, said))
+    for package in listed.values():
+        if package.version is None and package.name in needed:
+            problems.append(
+                _problem(package, f"{package.name} is not installed, which packidx needs")
+            )
+        elif package.broken is not None:
+            said = f"{package.name} {package.version} cannot be imported ({package.broken})"
+            problems.append(_problem(package, said))
+        elif package.inside is False:
+            asked = f"{package.name}{package.wanted}"
+            said = f"{package.name} {package.version} is here, packidx asks for {asked}"
+            problems.append(_problem(package, said))
     cache = environment.cache
     if cache is not None and cache.error is not None:
         problems.append(Finding("cache", "problem", cache.error))
@@ -167,9 +172,9 @@ def lacking(environment: Environment) -> list[str]:
     """Names of packages without which packidx cannot work here, or that are broken."""
     needed = environment.needed(reading=False)
     return [
-        one.name
-        for one in environment.packages
-        if one.broken is not None or (one.version is None and one.name in needed)
+        package.name
+        for package in environment.packages
+        if package.broken is not None or (package.version is None and package.name in needed)
     ]
 
 
@@ -181,7 +186,9 @@ def _problem(package: Package, detail: str) -> Finding:
 
 
 def _can_cache(packages: tuple[Package, ...]) -> bool:
-    return not any(one.name in ("numpy", "pyarrow") and not one.is_here for one in packages)
+    return not any(
+        package.name in ("numpy", "pyarrow") and not package.is_here for package in packages
+    )
 
 
 def _cache() -> Cache:

@@ -100,8 +100,10 @@ def with_imports(
 ) -> tuple[Package, ...]:
     """`packages`, with what came of importing them."""
     return tuple(
-        replace(one, broken=imported[one.module].error) if one.module in imported else one
-        for one in packages
+        replace(package, broken=imported[package.module].error)
+        if package.module in imported
+        else package
+        for package in packages
     )
 
 
@@ -109,13 +111,13 @@ def extras_with_imports(
     extras: Iterable[Extra], imported: Mapping[str, Imported]
 ) -> tuple[Extra, ...]:
     """The same of extras."""
-    return tuple(_extra(one.name, with_imports(one.packages, imported)) for one in extras)
+    return tuple(_extra(extra.name, with_imports(extra.packages, imported)) for extra in extras)
 
 
 def _extra(name: str, packages: tuple[Package, ...]) -> Extra:
     return Extra(
         name=name,
-        installed=all(one.is_here for one in packages),
+        installed=all(package.is_here for package in packages),
         enables=ENABLES.get(name, ""),
         install=f'pip install "packidx[{name}]"',
         packages=packages,
@@ -129,10 +131,10 @@ def _packages(extra: str | None) -> Iterable[Package]:
     except PackageNotFoundError:
         return
     for line in stated:
-        found = _REQUIREMENT.fullmatch(line)
-        if found is None:
+        match = _REQUIREMENT.fullmatch(line)
+        if match is None:
             continue
-        name, wanted, marker = found[1].lower(), _in_order(found[2]), found[3] or ""
+        name, wanted, marker = match[1].lower(), _in_order(match[2]), match[3] or ""
         named = _EXTRA.search(marker)
         if (named[1] if named else None) != extra or not _holds(marker, extra or ""):
             continue

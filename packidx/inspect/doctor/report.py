@@ -50,7 +50,9 @@ def examine(
     environment = examine_environment()
     index = None if given is None else examine_index(given, environment, makers, doing)
     problems = environment_problems(environment, reading=index is not None)
-    of_index = [one for one in index.findings if one.state == "problem"] if index else []
+    of_index = (
+        [finding for finding in index.findings if finding.state == "problem"] if index else []
+    )
     report = Report(
         environment=environment,
         index=index,

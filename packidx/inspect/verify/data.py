@@ -56,17 +56,17 @@ def check_shards(index: Index) -> Iterator[Check]:
     if not shards:
         return
     paths = [index.resolve(shard.uri) for shard in shards]
-    found = sizes(paths)
+    there_now = sizes(paths)
     there = [
         (path, shard.container)
-        for path, size, shard in zip(paths, found, shards, strict=True)
+        for path, size, shard in zip(paths, there_now, shards, strict=True)
         if size == shard.bytes
     ]
     digests = {
         path: digest for (path, _), digest in zip(there, overlapped(_digest, there), strict=True)
     }
     wrong = []
-    for path, size, shard in zip(paths, found, shards, strict=True):
+    for path, size, shard in zip(paths, there_now, shards, strict=True):
         if size is None:
             wrong.append(f"{path} is missing (name its new place with --root OLD=NEW)")
         elif size != shard.bytes:

@@ -99,8 +99,8 @@ class Sums(Looker):
             return
         for kind in ("image", "video"):
             if not packs[f"num_{kind}s"].null_count:
-                found = np.add.reduceat(_media_inside(samples, kind), first)
-                self._compare(f"num_{kind}s", found, packs)
+                sums = np.add.reduceat(_media_inside(samples, kind), first)
+                self._compare(f"num_{kind}s", sums, packs)
 
     def _compare(self, name: str, total: Int64s, packs: pa.Table) -> None:
         bad = np.flatnonzero(total != ints(packs, name))
