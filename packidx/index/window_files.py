@@ -46,7 +46,7 @@ class WindowDigest:
                 self._columns[table, name].update(chunk)
 
     def hexdigest(self) -> str:
-        return digest(canonical_json([one.hexdigest() for one in self._columns.values()]))
+        return digest(canonical_json([column.hexdigest() for column in self._columns.values()]))
 
 
 class WindowFiles:
@@ -114,12 +114,12 @@ class _TableFiles:
     def write(self, rows: pa.Table) -> None:
         if self._rest is not None and self._rest.num_rows:
             rows = pa.concat_tables([self._rest, rows])
-        whole = rows.num_rows // self._group * self._group
-        self._rest = rows.slice(whole)
-        while whole:
-            now = min(whole, self._most - self._rows)
+        num_whole = rows.num_rows // self._group * self._group
+        self._rest = rows.slice(num_whole)
+        while num_whole:
+            now = min(num_whole, self._most - self._rows)
             self._append(rows.slice(0, now))
-            rows, whole = rows.slice(now), whole - now
+            rows, num_whole = rows.slice(now), num_whole - now
             if self._rows == self._most:
                 self._finish()
 

@@ -90,8 +90,8 @@ def overlapped(call: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
         arguments: what it is called with.
     """
     listed = list(arguments)
-    if len(listed) < 2 or not any(urls.is_url(_path_of(one)) for one in listed):
-        return [call(one) for one in listed]
+    if len(listed) < 2 or not any(urls.is_url(_path_of(argument)) for argument in listed):
+        return [call(argument) for argument in listed]
     return storage.overlapped(call, listed)
 
 
@@ -106,9 +106,9 @@ def content_digest(path: str) -> str:
         OSError: it cannot be read.
     """
     if not urls.is_url(path):
-        found = os.stat(path)
-        _digests.pop((path, found.st_ino, found.st_mtime_ns), None)
-        return _known_digest(path, found)
+        status = os.stat(path)
+        _digests.pop((path, status.st_ino, status.st_mtime_ns), None)
+        return _known_digest(path, status)
     hasher, at = hashlib.sha256(), 0
     while True:
         block = storage.read_range(path, at, _BLOCK)
@@ -148,17 +148,17 @@ def _wrong(file: StoredFile, copy: str) -> str | None:
     """What is wrong with a copy; its content is looked at once per process."""
     if file.nbytes is None and file.sha256 is None:
         return None
-    found = os.stat(copy)
-    if file.nbytes is not None and found.st_size != file.nbytes:
-        return f"has {found.st_size} bytes, its manifest says {file.nbytes}"
-    if file.sha256 is not None and _known_digest(copy, found) != file.sha256:
+    status = os.stat(copy)
+    if file.nbytes is not None and status.st_size != file.nbytes:
+        return f"has {status.st_size} bytes, its manifest says {file.nbytes}"
+    if file.sha256 is not None and _known_digest(copy, status) != file.sha256:
         return "has other content than its manifest's sha256"
     return None
 
 
-def _known_digest(path: str, found: os.stat_result) -> str:
+def _known_digest(path: str, status: os.stat_result) -> str:
     """SHA-256 of a file of this machine, remembered for as long as it is not written."""
-    version = path, found.st_ino, found.st_mtime_ns
+    version = path, status.st_ino, status.st_mtime_ns
     if version not in _digests:
         if len(_digests) >= _REMEMBERED:
             _digests.clear()

@@ -259,11 +259,11 @@ def _swap(folder: str, path: str) -> None:
         os.rename(old, folder)
 
 
-def _exchange(one: str, other: str) -> bool:
+def _exchange(first: str, other: str) -> bool:
     """Swap two folders atomically (renameat2); False where the system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
-    paths = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
+    paths = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(other)
     return bool(rename(*paths, _RENAME_EXCHANGE) == 0)

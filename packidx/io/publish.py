@@ -115,12 +115,12 @@ def _check_content(folder: str, url: str, names: Sequence[str], listing: _Listin
     by_content = listing.is_named_by_content()
 
     def is_ours(file: tuple[str, str]) -> bool:
-        found = storage.stat(file[0])
-        if found.nbytes != os.path.getsize(file[1]):
+        stat = storage.stat(file[0])
+        if stat.nbytes != os.path.getsize(file[1]):
             return False
-        part = storage.upload_part(file[0], found.nbytes)
-        expected = _etag(file[1], found.version, part) if by_content else None
-        return expected is None or expected == found.version
+        part = storage.upload_part(file[0], stat.nbytes)
+        expected = _etag(file[1], stat.version, part) if by_content else None
+        return expected is None or expected == stat.version
 
     pairs = [(urls.join(url, name), os.path.join(folder, name)) for name in names]
     if not all(overlapped(is_ours, pairs)):

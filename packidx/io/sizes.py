@@ -13,8 +13,8 @@ def parse_size(text: str) -> int | None:
 
     K, M, G and T are powers of 1,000, with an ``i`` of 1,024.
     """
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         return None
-    power = " KMGT".index(found[2].upper() or " ")
-    return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
+    power = " KMGT".index(match[2].upper() or " ")
+    return int(Fraction(match[1]) * (1024 if match[3] else 1000) ** power)

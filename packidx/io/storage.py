@@ -109,7 +109,7 @@ def names(folder: str) -> list[str]:
         found = call_store(folder, "ls", detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted({one.rstrip("/").rpartition("/")[2] for one in found} - {""})
+    return sorted({entry.rstrip("/").rpartition("/")[2] for entry in found} - {""})
 
 
 def files_below(url: str) -> list[str]:
@@ -171,9 +171,9 @@ def glob(pattern: str) -> list[str]:
 
 def _is_hidden(name: str, pattern: str) -> bool:
     """Whether a part of a path begins with a dot that the pattern does not have."""
-    dotted = [one for one in pattern.split("/") if one.startswith(".")]
+    dotted = [entry for entry in pattern.split("/") if entry.startswith(".")]
     return any(
-        part.startswith(".") and not any(fnmatch.fnmatchcase(part, one) for one in dotted)
+        part.startswith(".") and not any(fnmatch.fnmatchcase(part, entry) for entry in dotted)
         for part in name.split("/")
     )
 

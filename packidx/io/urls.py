@@ -14,8 +14,8 @@ _PASSWORD = re.compile(r"[^:/]+://[^/@:]*:(?!\d+/)[^@]*@")  # but host:9000/inde
 
 def is_url(path: str) -> bool:
     """Whether `path` is a URL of an object store; ``file://`` is none."""
-    found = _URL.match(path)
-    return found is not None and found[1].lower() != "file"
+    match = _URL.match(path)
+    return match is not None and match[1].lower() != "file"
 
 
 def refuse_password(path: str) -> None:
@@ -33,10 +33,10 @@ def refuse_password(path: str) -> None:
 
 def local_path(path: str) -> str:
     """`path` without ``file://``, its escapes undone; any other path or URL as it is."""
-    found = _URL.match(path)
-    if found is None or found[1].lower() != "file":
+    match = _URL.match(path)
+    if match is None or match[1].lower() != "file":
         return path
-    return urllib.parse.unquote(found[2].removeprefix("localhost"))
+    return urllib.parse.unquote(match[2].removeprefix("localhost"))
 
 
 def join(folder: str, name: str) -> str:
@@ -50,8 +50,8 @@ def join(folder: str, name: str) -> str:
 
 def absolute(path: str) -> str:
     """`path` with ``.`` and ``..`` taken out; of a file, from the root of this machine."""
-    found = _URL.match(path)
-    if found is None:
+    match = _URL.match(path)
+    if match is None:
         return os.path.abspath(path)
-    name = os.path.normpath("/" + found[2]).lstrip("/")  # ".." stops at the bucket
-    return f"{found[1].lower()}://{name}"
+    name = os.path.normpath("/" + match[2]).lstrip("/")  # ".." stops at the bucket
+    return f"{match[1].lower()}://{name}"

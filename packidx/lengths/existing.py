@@ -53,11 +53,11 @@ Rejected = tuple[str, str]
 
 def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
     """Record (``shard#row``) and detail of the first row that a table has of each kind."""
-    found: dict[Rejected, tuple[str, str]] = {}
+    examples: dict[Rejected, tuple[str, str]] = {}
     manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
     names = short_names([shard.uri for shard in manifest.shards])
     for file in manifest.files:
-        wanted = [kind for kind in rejected if kind not in found]
+        wanted = [kind for kind in rejected if kind not in examples]
         if not wanted:
             break
         with local_copy(file.within(path)) as copy:
@@ -68,8 +68,8 @@ def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, 
         for row in firsts.to_pylist():
             if (kind := (row["source"], row["reason"])) in wanted:
                 record = f"{names[row['shard_first']]}#{row['row_first']}"
-                found[kind] = record, row["detail_first"]
-    return found
+                examples[kind] = record, row["detail_first"]
+    return examples
 
 
 _EXAMPLE = ["source", "reason", "shard", "row", "detail"]

@@ -150,8 +150,8 @@ def take_over(output: OutputFolder, number: int, num_records: int) -> Part | Non
     part = output.finished(_name(number), _from_json)
     if part is None or (part.number, part.rows) != (number, num_records):
         return None
-    whole = digests_module.file_digest(os.path.join(output.table, part.path)) == part.sha256
-    return part if whole else None
+    is_whole = digests_module.file_digest(os.path.join(output.table, part.path)) == part.sha256
+    return part if is_whole else None
 
 
 def _from_json(note: dict[str, Any]) -> Part:
@@ -172,14 +172,14 @@ def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
         ("label_tokens", "count"),
         ([], "count_all"),
     ]
-    found: dict[str, SourceSums] = {}
+    by_source: dict[str, SourceSums] = {}
     for row in columns.group_by(["source", "reason"]).aggregate(sums).to_pylist():
         number = row["count_all"]
         if row["reason"] is None:
             unknown = number - row["label_tokens_count"]
             labels = row["label_tokens_sum"] or 0
-            one = SourceSums(number, row["length_sum"], labels, unknown)
+            sums_of_row = SourceSums(number, row["length_sum"], labels, unknown)
         else:
-            one = SourceSums(number, rejected={row["reason"]: number})
-        found[row["source"]] = found.get(row["source"], SourceSums()).plus(one)
-    return found
+            sums_of_row = SourceSums(number, rejected={row["reason"]: number})
+        by_source[row["source"]] = by_source.get(row["source"], SourceSums()).plus(sums_of_row)
+    return by_source

@@ -90,10 +90,10 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def _clash(one: str, other: str, name: str) -> SourceError:
+def _clash(first: str, other: str, name: str) -> SourceError:
     return SourceError(
-        f"{one} and {other} would both be {name} in the output: rename one of them, or write them "
-        "to two folders"
+        f"{first} and {other} would both be {name} in the output: rename one of them, or "
+        "write them to two folders"
     )
 
 

@@ -133,8 +133,8 @@ def _codec(metadata: pq.FileMetaData) -> str:
     if not metadata.num_row_groups or not metadata.num_columns:
         return "snappy"
     group = metadata.row_group(0)
-    found = [group.column(number).compression for number in range(group.num_columns)]
-    codec: str = collections.Counter(found).most_common(1)[0][0].lower()
+    codecs = [group.column(number).compression for number in range(group.num_columns)]
+    codec: str = collections.Counter(codecs).most_common(1)[0][0].lower()
     return "none" if codec == "uncompressed" else codec
 
 

@@ -68,10 +68,10 @@ class Tape:
         head = b""
         while len(head) < len(mark) and (block := next(self._blocks, b"")):
             head += block
-        found = mark if head.startswith(mark) else b""
-        self.at += len(found)
-        self._blocks = itertools.chain([head[len(found) :]], self._blocks)
-        return found
+        own = mark if head.startswith(mark) else b""
+        self.at += len(own)
+        self._blocks = itertools.chain([head[len(own) :]], self._blocks)
+        return own
 
 
 def rewrite_text(shard_slice: ShardSlice, counter: RecordCounter, path: str) -> SliceTotals:

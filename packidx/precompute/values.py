@@ -63,7 +63,7 @@ def count_values(
     """What each of a batch of examined records is given, or why it is given nothing."""
     good = [number for number, row in enumerate(rows) if row.error is None]
     counts, good = count_rows(rows, good, counter)
-    found: list[Values | BadRecord | None] = [row.error for row in rows]
+    values: list[Values | BadRecord | None] = [row.error for row in rows]
     offsets = counts.media.offsets
     for at, number in enumerate(good):
         if rows[number].error is not None:
@@ -71,21 +71,21 @@ def count_values(
         infos = rows[number].infos
         own = slice(offsets[at], offsets[at + 1])
         if None in infos:
-            found[number] = BadRecord("unknown_size", "the size of a medium is not known")
+            values[number] = BadRecord("unknown_size", "the size of a medium is not known")
             continue
         if counts.method[at] == HEURISTIC:
             text = "its counts were not found equal to those of transformers' own processor"
-            found[number] = BadRecord("not_compared", text)
+            values[number] = BadRecord("not_compared", text)
             continue
         kinds = [KINDS[kind] for kind in counts.media.kind[own]]
         tokens = counts.media.tokens[own].tolist()
-        found[number] = Values(
+        values[number] = Values(
             text_tokens=int(counts.text_tokens[at]),
             meta=_meta(kinds, [info for info in infos if info is not None], tokens, form),
             length=int(counts.length[at]),
             method=METHODS[counts.method[at]],
         )
-    return [BadRecord("uncountable", "it was not counted") if f is None else f for f in found]
+    return [BadRecord("uncountable", "it was not counted") if f is None else f for f in values]
 
 
 def _meta(

@@ -201,7 +201,7 @@ def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
         OptionError: one of `roots` is no folder's beginning: a slip that training would find.
     """
     for old in roots:
-        if not any(f"{one}/".startswith(f"{old.rstrip('/')}/") for one in folders):
+        if not any(f"{folder}/".startswith(f"{old.rstrip('/')}/") for folder in folders):
             raise OptionError(
                 f"--energon-root {old}=…: no folder of tars begins so, there is {folders[0]}"
             )

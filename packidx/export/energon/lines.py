@@ -73,31 +73,31 @@ def pack_line(pack: Pack, samples: Sequence[Written], *, with_ids: bool) -> byte
         "pack_id": pack.pack_id,
         **({"epoch": epoch} if epoch else {}),
         "samples": [
-            _sample(one, located, with_ids)
-            for one, located in zip(samples, pack.samples, strict=True)
+            _sample(sample, located, with_ids)
+            for sample, located in zip(samples, pack.samples, strict=True)
         ],
     }
     try:
         return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError as error:
-        keys = ", ".join(one.key for one in samples)
+        keys = ", ".join(sample.key for sample in samples)
         raise SourceError(
             f"pack {pack.pack_id} cannot be written as JSON ({error}): leave out which of its "
             f"samples cannot, {keys[:300]}"
         ) from None
 
 
-def _sample(one: Written, located: Sample, with_ids: bool) -> dict[str, Any]:
+def _sample(sample: Written, located: Sample, with_ids: bool) -> dict[str, Any]:
     optional = {
         "copy": located.copy,
         "piece": located.piece,
         "token_start": located.token_start,
-        "aux": one.aux,
+        "aux": sample.aux,
     }
     return {
-        "key": one.key,
-        "json": one.json,
-        "media": one.media,
+        "key": sample.key,
+        "json": sample.json,
+        "media": sample.media,
         "token_len": located.length,
         **{name: value for name, value in optional.items() if value},
         **({"sample_id": located.sample_id} if with_ids else {}),

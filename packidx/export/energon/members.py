@@ -50,17 +50,19 @@ def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSamp
     block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
     stream = SkippingStream(ReadAhead(path, offset + nbytes, block, block), offset)
     try:
-        found = list(samples_of(members(stream, content=is_record, is_archive=False)))
+        samples = list(samples_of(members(stream, content=is_record, is_archive=False)))
     except BrokenFile as error:
         raise _changed(path, str(error)) from None
-    if len(found) != 1 or "json" not in found[0].extensions:
+    if len(samples) != 1 or "json" not in samples[0].extensions:
         raise _changed(path, f"it has no sample at bytes {offset} to {offset + nbytes}")
-    files = list(found[0].extensions.values())
-    for extension, member in found[0].extensions.items():
+    files = list(samples[0].extensions.values())
+    for extension, member in samples[0].extensions.items():
         if extension != "json":
             member.data = _named(path, member)
-    record = standard(record_of(found[0], f" ({path})"), layout, False)
-    return NamedSample(found[0].key, record, {one.name: (one.offset, one.nbytes) for one in files})
+    record = standard(record_of(samples[0], f" ({path})"), layout, False)
+    return NamedSample(
+        samples[0].key, record, {member.name: (member.offset, member.nbytes) for member in files}
+    )
 
 
 def _changed(path: str, what: str) -> SourceError:

@@ -85,9 +85,9 @@ class PartWriter:
     def _all_written(self, samples: Sequence[Sample]) -> Iterator[Written]:
         shards = self._index.snapshot.shards
         if not any(
-            urls.is_url(self._index.resolve(shards[one.shard].uri))
-            for one in samples
-            if one.shard is not None
+            urls.is_url(self._index.resolve(shards[sample.shard].uri))
+            for sample in samples
+            if sample.shard is not None
         ):
             return map(self._written, samples)
         self._threads = self._threads or ThreadPoolExecutor(_REQUESTS)
@@ -101,10 +101,10 @@ class PartWriter:
             )
         path = self._fetcher.shard(sample.shard)
         layout = self._fetcher.layout(sample.source)
-        found = read_named(path, sample.offset, sample.nbytes, layout)
-        check_key(path, sample, found.key)
-        line = written(found, path, self._sources.name_of(path))
-        self._sources.check(path, found, line.media)
+        named = read_named(path, sample.offset, sample.nbytes, layout)
+        check_key(path, sample, named.key)
+        line = written(named, path, self._sources.name_of(path))
+        self._sources.check(path, named, line.media)
         return line
 
     def _path(self, part: PackRange) -> str:

@@ -68,9 +68,9 @@ class Sources:
         database = self._database(folder)
         if not media or database is None:
             return
-        found = database.ranges(sample.key)
+        stated = database.ranges(sample.key)
         for member in dict.fromkeys(media):
-            if found.get(member) != (name, *sample.ranges[member]):
+            if stated.get(member) != (name, *sample.ranges[member]):
                 where = urls.join(urls.join(folder, FOLDER), _DATABASE)
                 raise SourceError(
                     f"{where} does not say that {member!r} begins at byte "
@@ -190,13 +190,13 @@ def as_energon_names(folder: str) -> str:
     """
     if not urls.is_url(folder) or folder.startswith("msc://"):
         return folder
-    found = _BUCKET.fullmatch(folder)
-    if found is None:
+    match = _BUCKET.fullmatch(folder)
+    if match is None:
         raise OptionError(
             f"Energon cannot read {folder}: say with --energon-root OLD=NEW what it is there, such "
             "as msc://PROFILE"
         )
-    return f"msc://_{found[1]}-{found[2]}{found[3]}"
+    return f"msc://_{match[1]}-{match[2]}{match[3]}"
 
 
 def _listed(folder: str) -> list[str] | None:

@@ -213,9 +213,9 @@ def _check_plan(index: Index) -> None:
             "runs in training, on opened media: export a plan of lengths without one, or read "
             "this one with packidx.torch.PackedDataset"
         )
-    if (found := _piece(index)) is not None:
+    if (shown := _piece(index)) is not None:
         raise OptionError(
-            f"{where} has pieces of samples ({found}), and a tar holds whole records: plan with "
+            f"{where} has pieces of samples ({shown}), and a tar holds whole records: plan with "
             "--on-long drop, or read this one with packidx.torch.PackedDataset"
         )
 

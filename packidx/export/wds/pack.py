@@ -63,9 +63,9 @@ def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
     """
     written = _read_all(fetcher, pack.samples)
     text = _json(pack, written, fetcher)
-    files = [("json", text), *(file for one in written for file in one.files)]
+    files = [("json", text), *(file for entry in written for file in entry.files)]
     data, parts = _tar_members(key, files)
-    kept = sum(one.kept is not None for one in written)
+    kept = sum(entry.kept is not None for entry in written)
     lengths = [sample.length for sample in pack.samples]
     return PackMembers(key, data, parts, len(lengths), sum(lengths), kept)
 
@@ -74,8 +74,8 @@ def _read_all(fetcher: Fetcher, samples: Sequence[Sample]) -> list[_Written]:
     """The samples in order; those that wait for a store are asked for side by side."""
     waiting = [at for at, sample in enumerate(samples) if fetcher.waits(sample)]
     come = storage.overlapped(lambda at: _read(fetcher, samples[at], at), waiting)
-    found = dict(zip(waiting, come, strict=True))
-    return [found.get(at) or _read(fetcher, one, at) for at, one in enumerate(samples)]
+    opened = dict(zip(waiting, come, strict=True))
+    return [opened.get(at) or _read(fetcher, sample, at) for at, sample in enumerate(samples)]
 
 
 def _read(fetcher: Fetcher, sample: Sample, position: int) -> _Written:
@@ -106,7 +106,7 @@ def _named(error: PackidxError, sample: Sample, fetcher: Fetcher) -> PackidxErro
 
 
 def _json(pack: Pack, written: Sequence[_Written], fetcher: Fetcher) -> bytes:
-    kinds: set[str] = set().union(*(one.kinds for one in written))
+    kinds: set[str] = set().union(*(entry.kinds for entry in written))
     meta: dict[str, Any] = {
         "pack_id": pack.pack_id,
         "epoch": pack.stats["epoch"] or 0,
@@ -116,14 +116,14 @@ def _json(pack: Pack, written: Sequence[_Written], fetcher: Fetcher) -> bytes:
         "token_lens": [sample.length for sample in pack.samples],
         "total_token_len": sum(sample.length for sample in pack.samples),
     }
-    if any(one.kept is not None for one in written):
-        meta["records"] = [one.kept for one in written]
+    if any(entry.kept is not None for entry in written):
+        meta["records"] = [entry.kept for entry in written]
     value = {
         "texts": {
-            "prompts": [one.prompts for one in written],
-            "captions": [one.captions for one in written],
+            "prompts": [entry.prompts for entry in written],
+            "captions": [entry.captions for entry in written],
         },
-        "media_files": [one.names for one in written],
+        "media_files": [entry.names for entry in written],
         "media_type": "+".join(sorted(kinds)) or "text",
         "_meta": meta,
     }
@@ -136,9 +136,9 @@ def _json(pack: Pack, written: Sequence[_Written], fetcher: Fetcher) -> bytes:
 def _not_json(
     pack: Pack, written: Sequence[_Written], error: TypeError, fetcher: Fetcher
 ) -> PackidxError:
-    for sample, one in zip(pack.samples, written, strict=True):
+    for sample, entry in zip(pack.samples, written, strict=True):
         try:
-            orjson.dumps([one.prompts, one.captions, one.kept])
+            orjson.dumps([entry.prompts, entry.captions, entry.kept])
         except TypeError as its:
             return _named(BadRecord("bad_turn", f"it is no JSON ({its})"), sample, fetcher)
     return SourceError(f"pack {pack.pack_id} cannot be written as JSON ({error}): plan again")
