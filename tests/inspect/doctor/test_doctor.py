@@ -24,7 +24,21 @@ from packidx.inspect.doctor.private import without_secrets
 
 REPO = Path(__file__).parents[3]
 RUN = "from packidx_cli.main import run\nrun()"
-LIGHT = without("torch", "transformers", "ray") + RUN
+LARGE = ("torch", "transformers", "ray")
+LIGHT = without(*LARGE) + RUN
+"""What says nothing of these packages need not import them, which takes ten seconds."""
+ONCE = """
+import functools, sys
+from packidx.inspect.doctor import report
+from packidx_cli.main import main
+report.examine_environment = functools.cache(report.examine_environment)
+"""
+"""Several commands in a process look around once."""
+LOADED = """
+main(["doctor", "--json"])
+main(["doctor"])
+print(*{name.split(".")[0] for name in sys.modules}, file=sys.stderr)
+"""
 
 
 def doctor(*args: str, program: str = RUN, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +52,13 @@ def told(*args: str, program: str = RUN, **environment: str) -> dict[str, Any]:
         doctor("--json", *args, program=program, **environment).stdout
     )
     return found
+
+
+@pytest.fixture(scope="module")
+def here() -> tuple[dict[str, Any], set[str]]:
+    """What it says where everything is, and what its own process has loaded by then."""
+    done = doctor(program=ONCE + LOADED)
+    return json.JSONDecoder().raw_decode(done.stdout)[0], set(done.stderr.split())
 
 
 @pytest.fixture
@@ -55,16 +76,18 @@ def broken(tmp_path: Path) -> Path:
     return tmp_path / "broken"
 
 
-def test_versions_are_those_that_are_installed_and_ranges_those_of_the_metadata() -> None:
-    found = told()
+def test_versions_are_those_that_are_installed_and_ranges_those_of_the_metadata(
+    here: tuple[dict[str, Any], set[str]],
+) -> None:
+    found, _ = here
     assert set(found) == {"ok", "failure", "environment", "index", "problems"}
     assert (found["index"], found["ok"], found["failure"]) == (None, True, None)
-    here = found["environment"]
-    assert set(here) == {
+    environment = found["environment"]
+    assert set(environment) == {
         *("packidx", "folder", "python", "executable", "platform", "cpus", "machine_cpus"),
         *("memory", "memory_limit", "cache", "packages", "extras", "torch", "attention"),
     }
-    packages = {one["name"]: one for one in here["packages"]}
+    packages = {one["name"]: one for one in environment["packages"]}
     asked = [Requirement(line) for line in requires("packidx") or [] if "extra ==" not in line]
     ranges = {one.name: one.specifier for one in asked}
     assert set(packages) == set(ranges)
@@ -72,10 +95,10 @@ def test_versions_are_those_that_are_installed_and_ranges_those_of_the_metadata(
         assert set(one) == {"name", "wanted", "version", "inside", "broken"}
         assert (one["version"], one["inside"], one["broken"]) == (version(name), True, None)
         assert SpecifierSet(one["wanted"]) == ranges[name]
-    seen = here["torch"]
+    seen = environment["torch"]
     assert (seen["version"], seen["cuda"]) == (version("torch"), torch.version.cuda)
     assert len(seen["devices"]) == torch.cuda.device_count()
-    attention = {one["name"]: one["state"] for one in here["attention"]}
+    attention = {one["name"]: one["state"] for one in environment["attention"]}
     assert attention["sdpa"] == attention["flex"] == "ok"
     assert is_importable("flash_attn") or attention["flash"] == "absent"
 
@@ -88,18 +111,23 @@ def test_every_extra_says_what_it_is_for_and_every_package_is_named_as_it_is_imp
 
 
 @pytest.mark.parametrize("columns", [80, 100])
-def test_it_is_one_screen(columns: int) -> None:
-    done = doctor(COLUMNS=str(columns))
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+@pytest.mark.usefixtures("known")
+def test_it_is_one_screen(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["doctor"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
     assert max(map(len, lines)) <= columns
     assert len(lines) <= (30 if columns == 100 else 40)
     for words in ("ok  numpy", "--  flash", "cores", "cache", "no problem found"):
-        assert words in done.stdout
+        assert words in out
 
 
 def test_packages_that_cannot_be_imported_are_a_line_each(broken: Path) -> None:
-    done = doctor(PYTHONPATH=str(broken))
+    done = doctor(program=LIGHT, PYTHONPATH=str(broken))
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert done.stderr.startswith("packidx: packidx needs polars, ")
     assert done.stderr.count("\n") == 1
@@ -128,7 +156,7 @@ def test_a_version_outside_the_range_is_told_and_no_failure(tmp_path: Path) -> N
     folder = tmp_path / "duckdb-0.3.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: duckdb\nVersion: 0.3\n")
-    found = told(PYTHONPATH=str(tmp_path))
+    found = told(program=LIGHT, PYTHONPATH=str(tmp_path))
     [problem] = found["problems"]
     [wanted] = [one.wanted for one in required() if one.name == "duckdb"]
     assert problem["detail"] == f"duckdb 0.3 is here, packidx asks for duckdb{wanted}"
@@ -146,21 +174,22 @@ def test_extras_that_are_not_here_are_no_problem() -> None:
 
 
 def test_without_what_the_planner_needs_it_says_so() -> None:
-    done = doctor("nowhere", program=without("polars", "duckdb", "pyarrow", "torch") + RUN)
+    program = without("polars", "duckdb", "pyarrow", *LARGE) + RUN
+    done = doctor("nowhere", program=program)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "nowhere cannot be read here: it cannot be opened without pyarrow" in done.stderr
-    done = doctor(program=without("polars", "duckdb", "pyarrow", "torch") + RUN)
+    done = doctor(program=program)
     assert done.returncode == 1
     assert done.stderr.startswith("packidx: packidx needs pyarrow, polars, duckdb, missing or ")
     assert "NO  duckdb not installed (" in done.stdout
     assert '-> pip install "polars' in done.stdout
 
 
-def test_it_imports_no_large_library_in_its_own_process() -> None:
-    program = "import sys\nfrom packidx_cli.main import main\nmain(['doctor'])\n"
-    shown = 'print("loaded", *{n.split(".")[0] for n in sys.modules}, file=sys.stderr)'
-    loaded = set(doctor(program=program + shown).stderr.split())
-    assert "loaded" in loaded
+def test_it_imports_no_large_library_in_its_own_process(
+    here: tuple[dict[str, Any], set[str]],
+) -> None:
+    found, loaded = here
+    assert found["environment"]["torch"] is not None and "packidx" in loaded
     assert loaded & {"torch", "transformers", "polars", "duckdb", "rich", "ray"} == set()
 
 
@@ -178,14 +207,15 @@ def test_it_tells_no_secret(tmp_path: Path) -> None:
         "https://bucket/index?X-Amz-Signature=abcdef",
     ]
     cache = f"{home}/cache"
-    for place in places:
-        done = doctor(place, program=LIGHT, HOME=str(home), PACKIDX_CACHE=cache, **secrets)
-        said = done.stdout + done.stderr
-        assert done.returncode == 1 and "Traceback" not in said
-        for secret in (*secrets.values(), str(home), "AKIA123", "K7MDENG", "X-Amz", "abcdef"):
-            assert secret not in said, said
-        assert "~/cache holds 0 bytes" in said
-        assert "PACKIDX_CACHE_SIZE is no size" in said
+    each = "for place in sys.argv[2:]: print('status', main(['doctor', place]))"
+    program = without(*LARGE) + ONCE + each
+    done = doctor(*places, program=program, HOME=str(home), PACKIDX_CACHE=cache, **secrets)
+    said = done.stdout + done.stderr
+    assert done.stdout.count("status 1\n") == len(places) and "Traceback" not in said
+    for secret in (*secrets.values(), str(home), "AKIA123", "K7MDENG", "X-Amz", "abcdef"):
+        assert secret not in said, said
+    assert said.count("~/cache holds 0 bytes") == len(places)
+    assert said.count("PACKIDX_CACHE_SIZE is no size") >= len(places)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,10 @@ from packidx_cli.main import main
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.inspect.doctor.given import Given, Makers
 from packidx.inspect.doctor.index import IndexFacts, examine_index
-from packidx.inspect.doctor.machine import Environment, examine_environment
+from packidx.inspect.doctor.machine import Environment
 from packidx.io import storage
 
+pytestmark = pytest.mark.usefixtures("known")
 NAMES = ["index", "files", "lengths", "encoder", "transform", "data", "extras", "packs"]
 CODE = """
 import numpy as np
@@ -40,11 +41,6 @@ def encode(record):
 def shorten(record, rng):
     return {**record, "messages": record["messages"][:1]}
 """
-
-
-@pytest.fixture(scope="module")
-def environment() -> Environment:
-    return examine_environment()
 
 
 @pytest.fixture

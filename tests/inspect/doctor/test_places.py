@@ -18,20 +18,9 @@ from packidx_cli.main import main
 from packidx import open_index, plan_packs
 from packidx.errors import NotFoundInIndex
 from packidx.inspect.doctor import index as doctor_index
-from packidx.inspect.doctor import report as doctor_report
-from packidx.inspect.doctor.machine import Environment, examine_environment
 from packidx.io import storage
 
-
-@pytest.fixture(scope="module")
-def environment() -> Environment:
-    return examine_environment()
-
-
-@pytest.fixture(autouse=True)
-def known(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked at once, not for each test."""
-    monkeypatch.setattr(doctor_report, "examine_environment", lambda: environment)
+pytestmark = pytest.mark.usefixtures("known")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.inspect.doctor.encoder import choose
 from packidx.inspect.doctor.given import Given, Makers
 from packidx.inspect.doctor.index import examine_index
-from packidx.inspect.doctor.machine import Environment, examine_environment
+from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.report import examine
 
 TURNS = [{"role": "user", "content": "why is it"}, {"role": "assistant", "content": "so"}]
@@ -32,11 +32,6 @@ ENCODE = """
 def encode(record):
     return {"input_ids": [1] * len(record["messages"][0]["content"])}
 """
-
-
-@pytest.fixture(scope="module")
-def environment() -> Environment:
-    return examine_environment()
 
 
 @pytest.fixture
