@@ -8,6 +8,7 @@ DATA   ?= data
 CAPACITY ?= 8192
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PLANNER_TESTS := $(addprefix tests/,records lengths pack plan index format io run)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 MODEL := qwen2.5-vl
 
@@ -40,13 +41,13 @@ BESIDE_5.11.0 := $(BESIDE_5)
 BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 datasets==4.4.1 httpx==0.28.1 httpcore==1.0.9
 LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli \
                   estimate/test_estimate plan/test_continue inspect/test_verify lengths/test_survey \
-                  format/test_schema plan/write/test_samples_media torch/test_sampler \
+                  format/test_schema torch/sample/test_samples_media torch/test_sampler \
                   torch/test_dataset torch/batch/test_collate records/media/test_media \
                   records/media/test_video export/test_outputs inspect/test_sql_locked))
 PYARROWS := 21.0.0 23.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-slow test-energon test-lowest test-transformers check lint bench train trainers wheels clean
+.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers check lint bench train trainers wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 19
@@ -54,8 +55,11 @@ help:  ## list the targets
 plan: $(DATA)/lengths/manifest.json  ## build the corpus, count its tokens, plan packs of 8,192 tokens
 	@$(BIN)/packidx plan $(DATA)/lengths -o $(DATA)/index --capacity $(CAPACITY)
 
-test: $(VENV)/.dev  ## run the tests but the slow ones (installs torch and transformers)
-	@$(PYTEST) -m "not slow"
+test: test-planner  ## run the tests but the slow ones (installs torch and transformers)
+	@$(PYTEST) -m "not slow" $(PLANNER_TESTS:%=--ignore=%)
+
+test-planner: $(VENV)/.dev  ## of these, what must pass where torch and transformers are not installed
+	@$(PYTEST) -m "not slow" -p tests.helpers.no_torch $(PLANNER_TESTS)
 
 test-slow: $(VENV)/.dev  ## random kills, fuzzers, clusters, limits of memory
 	@$(PYTEST) -m slow

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from object_store import URL, Store, object_store
 from packidx_cli.main import main
+from small_packs import make_index, record
 from torch.utils.data import DataLoader
-from torch_packs import SyntheticEncode, make_index, record
+from torch_packs import SyntheticEncode
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from torch_packs import make_index, record
+from small_packs import make_index, record
 
 from packidx.errors import OptionError
 from packidx.export.outputs import check_output

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from manifests import edit, fingerprinted, read, reidentify, sign
 from packidx_cli.main import main
-from torch_packs import SyntheticEncode, make_index, record
+from small_packs import make_index, record
 
 from packidx.errors import FormatError, NotFoundInIndex, PackidxError
 from packidx.format.manifest import Container, sealed
@@ -19,7 +19,6 @@ from packidx.index import Index, open_index
 from packidx.io.files import write_json
 from packidx.plan import plan_packs
 from packidx.records.containers.registry import container
-from packidx.torch import PackedDataset
 
 RECORDS = {
     "one": [record(n, [5 + n % 7]) for n in range(40)],
@@ -241,12 +240,3 @@ def test_numbers_are_as_python_writes_them(index: Index) -> None:
     path = index.folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
     assert open_index(index.path).id == index.id
-
-
-def test_a_bare_table_with_shards_of_its_own_locates_nothing(index: Index, tmp_path: Path) -> None:
-    """A snapshot of it has no shards: what a row calls one is nobody's."""
-    plan_packs(tmp_path / "lengths" / "part-00000.parquet", tmp_path / "bare", capacity=64)
-    bare = open_index(tmp_path / "bare")
-    assert bare.manifest["shards"] == [] and bare.pack(0).samples[0].shard is not None
-    with pytest.raises(PackidxError, match="was planned from bare lengths and does not say where"):
-        PackedDataset(bare, SyntheticEncode())[0]

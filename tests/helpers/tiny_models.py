@@ -15,16 +15,8 @@ from typing import Any
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
-from torch_packs import (
-    IMAGE,
-    VIDEO,
-    VISION_END,
-    VISION_START,
-    VOCABULARY,
-    SyntheticEncode,
-    make_index,
-    record,
-)
+from small_packs import make_index, record
+from torch_packs import IMAGE, VIDEO, VISION_END, VISION_START, VOCABULARY, SyntheticEncode
 
 from packidx.torch import PackedDataset
 

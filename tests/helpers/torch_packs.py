@@ -1,38 +1,15 @@
-"""Small snapshots over real JSONL shards, and encoders for them, for the tests of packidx.torch."""
+"""Encoders for records of `small_packs`, for the tests of packidx.torch."""
 
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from manifests import write_lengths_manifest
-
-from packidx.digests import digest
-from packidx.format.parquet import conform
-from packidx.format.schema import LENGTHS
-from packidx.index import Index, open_index
-from packidx.plan import plan_packs
+from small_packs import MERGE, Parts
 
 VISION_START, VISION_END, IMAGE, VIDEO = 90, 91, 92, 93
 VOCABULARY = 96
-MERGE = 2
-
-Parts = list[int | tuple[int, int]]  # runs of text tokens and images (h, w) in patches
-
-
-def record(seed: int, parts: Parts, **extra: Any) -> dict[str, Any]:
-    """A record that `SyntheticEncode` understands and every dialect parser accepts."""
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    return {"id": f"key-{seed}", "messages": turns, "seed": seed, "parts": parts, **extra}
-
-
-def length_of(parts: Parts) -> int:
-    return sum(one if isinstance(one, int) else one[0] * one[1] // MERGE**2 + 2 for one in parts)
 
 
 class SyntheticEncode:
@@ -116,104 +93,6 @@ def mrope(parts: Parts) -> torch.Tensor:
         rows.append(torch.full((3, 1), at))
         at += 1
     return torch.cat(rows, dim=1)
-
-
-def media_spans(parts: Parts) -> list[dict[str, Any]]:
-    spans, at = [], 0
-    for part in parts:
-        if isinstance(part, int):
-            at += part
-            continue
-        height, width = part
-        tokens = height * width // MERGE**2
-        place = {"kind": "image", "tokens": tokens, "patches": height * width, "at": at + 1}
-        spans.append({**place, "t": 1, "h": height, "w": width})
-        at += tokens + 2
-    return spans
-
-
-def write_lengths(
-    folder: Path,
-    sources: dict[str, list[dict[str, Any]]],
-    *,
-    fingerprint: str | None = None,
-    media_root: str | None = None,
-) -> Path:
-    """Shards `folder`/NAME.jsonl and a lengths table over them; returns the table's folder."""
-    rows: list[dict[str, Any]] = []
-    shards = []
-    for number, (source, records) in enumerate(sources.items()):
-        data = b""
-        for row, one in enumerate(records):
-            line = json.dumps(one).encode()
-            length = length_of(one["parts"])
-            locator = {"shard": number, "row": row, "offset": len(data), "nbytes": len(line)}
-            counts = {"length": length, "text_tokens": length, "label_tokens": length - 1}
-            rows.append(
-                {
-                    "sample_id": len(rows),
-                    "source": source,
-                    "key": one["id"],
-                    "media": media_spans(one["parts"]),
-                }
-                | locator
-                | counts
-                | {
-                    "num_images": len(media_spans(one["parts"])),
-                    "num_videos": 0,
-                    "method": "exact",
-                    "status": "ok",
-                }
-            )
-            data += line + b"\n"
-        path = folder / f"{source}.jsonl"
-        path.write_bytes(data)
-        shards.append(
-            {"uri": str(path), "bytes": len(data), "rows": len(records), "source": source}
-        )
-    lengths = folder / "lengths"
-    lengths.mkdir()
-    columns = {
-        name: pa.array([row.get(name) for row in rows], LENGTHS.field(name).type)
-        for name in LENGTHS.names
-    }
-    part = lengths / "part-00000.parquet"
-    pq.write_table(conform(pa.table(columns), LENGTHS), part)
-    encoder = {"fingerprint": fingerprint, "name": "synthetic"} if fingerprint else None
-    described = [
-        {"name": name, "media_root": media_root, "num_samples": len(rs)}
-        for name, rs in sources.items()
-    ]
-    columns_digest = digest(json.dumps(rows).encode())
-    write_lengths_manifest(
-        lengths, len(rows), columns_digest, encoder=encoder, sources=described, shards=shards
-    )
-    return lengths
-
-
-def make_index(
-    folder: Path,
-    sources: dict[str, list[dict[str, Any]]],
-    *,
-    fingerprint: str | None = None,
-    media_root: str | None = None,
-    **options: Any,
-) -> Index:
-    """A planned snapshot over `sources`."""
-    lengths = write_lengths(folder, sources, fingerprint=fingerprint, media_root=media_root)
-    plan_packs(lengths, folder / "index", **options)
-    return open_index(folder / "index")
-
-
-def bare_index(folder: Path, num_packs: int, block: int | None = None) -> Index:
-    """A snapshot of `num_packs` packs of one sample each, planned from nothing but lengths."""
-    pq.write_table(pa.table({"length": [8] * num_packs}), folder / "bare.parquet")
-    plan_packs(folder / "bare.parquet", folder / "index", capacity=8)
-    index = open_index(folder / "index")
-    assert index.num_packs == num_packs
-    if block is not None:
-        index.manifest["result"] |= {"schedule_block": block, "schedule_chunk": 1}
-    return index
 
 
 def shapes(pack: dict[str, Any]) -> dict[str, Any]:

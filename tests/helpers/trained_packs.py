@@ -16,7 +16,8 @@ import torch.multiprocessing
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
 from manifests import refresh
-from torch_packs import VOCABULARY, SyntheticEncode, record, write_lengths
+from small_packs import record, write_lengths
+from torch_packs import VOCABULARY, SyntheticEncode
 
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_packs import make_index, record
+from small_packs import make_index, record
 
 from packidx.errors import PackidxError
 from packidx.index import Index, open_index
 from packidx.plan import plan_packs
-from packidx.torch import PackedDataset
 
 FLIPS = 450
 
@@ -74,15 +73,6 @@ def test_a_flip_in_an_index_gives_the_same_rows_or_one_named_error(
                 # No bit is without a checksum; a look-up reads no file of what is dropped.
                 assert how == "looked up" and name.startswith("dropped"), (seed, number)
     assert found["whole"] == FLIPS and FLIPS / 4 < found["looked up"] < FLIPS
-
-
-def test_a_dataset_names_the_damaged_file(index: Index, tmp_path: Path) -> None:
-    path = index.files("samples")[0]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 4
-    path.write_bytes(bytes(data))
-    with pytest.raises(PackidxError, match="samples-00000.parquet is damaged .row group 0 has"):
-        PackedDataset(index, lambda one: one)[0]
 
 
 def test_a_flip_in_lengths_is_never_planned(index: Index, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packidx_cli.main import main
+from training import Training
 
 from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
@@ -27,7 +28,6 @@ from packidx.plan.options.resolved import resolve
 from packidx.plan.select.consumed import continued_rules
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import make_items
-from packidx.torch import PackSampler
 
 Copy = tuple[int, int]
 
@@ -50,7 +50,7 @@ def sound(index: Index) -> Index:
     return index
 
 
-def trained(index: Index, sampler: PackSampler, steps: int) -> dict[Copy, set[int]]:
+def trained(index: Index, sampler: Training, steps: int) -> dict[Copy, set[int]]:
     """(sample, copy) -> the tokens of it that the first `steps` steps train on."""
     packs = {pack for step in range(steps) for pack in sampler.packs_of_step(step)}
     return tokens_of(index, packs)
@@ -83,7 +83,7 @@ def test_three_changes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     had: dict[Copy, set[int]] = {}
     for number, change in enumerate(changes):
         index = sound(open_index(tmp_path / "i"))
-        sampler = PackSampler(index, global_batch=16, seed=number)
+        sampler = Training(index, global_batch=16, seed=number)
         for copy, tokens in trained(index, sampler, 20).items():
             assert not had.get(copy, set()) & tokens, "trained twice"
             had.setdefault(copy, set()).update(tokens)
@@ -139,7 +139,7 @@ def test_nothing_is_trained_on_twice(
         index = sound(open_index(folder / "i"))
         if index.num_packs < 2:  # no step is left to be trained
             break
-        sampler = PackSampler(index, global_batch=2)
+        sampler = Training(index, global_batch=2)
         steps = min(change.pop("steps"), sampler.num_steps)
         for copy, tokens in trained(index, sampler, steps).items():
             assert not had.get(copy, set()) & tokens
@@ -169,7 +169,7 @@ def test_pieces_go_on_where_training_stopped(tmp_path: Path) -> None:
     pq.write_table(pa.table({"length": [95, 20]}), tmp_path / "l.parquet")
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=30, on_long="split")
     index = open_index(tmp_path / "i")
-    sampler = PackSampler(index, global_batch=2)
+    sampler = Training(index, global_batch=2)
     had = trained(index, sampler, 1)
     state = sampler.state_at(1)
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", resume=(index, state), capacity=50)
@@ -185,7 +185,7 @@ def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["plan", str(lengths), "-o", index, "--capacity", "512", "--mix", "c=2"]) == 0
     first = open_index(index)
     state = tmp_path / "state.json"
-    state.write_text(json.dumps(PackSampler(first, global_batch=8).state_at(5)))
+    state.write_text(json.dumps(Training(first, global_batch=8).state_at(5)))
     command = ["plan", "--continue", f"{index}@{first.id}", "--state", str(state)]
     assert main([*command, "--capacity", "1024"]) == 0
     second = sound(open_index(index))
@@ -202,7 +202,7 @@ def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
     lengths = write(tmp_path / "l.parquet", 500)
     plan_packs(lengths, tmp_path / "i", capacity=512)
     index = open_index(tmp_path / "i")
-    state = PackSampler(index, global_batch=4).state_at(2)
+    state = Training(index, global_batch=4).state_at(2)
     plan_packs(lengths, tmp_path / "i", capacity=512, seed=1)
     other = open_index(tmp_path / "i")
     with pytest.raises(MismatchError, match="snapshot"):
@@ -213,7 +213,7 @@ def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
         plan_packs(lengths, tmp_path / "i", resume=(index, state), epochs=2)
     plan_packs(lengths, tmp_path / "i", resume=(index, state), capacity=600)
     third = open_index(tmp_path / "i")
-    later = PackSampler(third, global_batch=4).state_at(1)
+    later = Training(third, global_batch=4).state_at(1)
     (index.folder / "manifest.json").unlink()
     with pytest.raises(NotFoundInIndex):
         plan_packs(lengths, tmp_path / "i", resume=(third, later))
@@ -227,7 +227,7 @@ def test_after_no_packs_there_is_nothing_to_continue(
     plan_packs(lengths, tmp_path / "i", capacity=512)
     index = open_index(tmp_path / "i")
     path = tmp_path / "state.json"
-    path.write_text(json.dumps(PackSampler(index, global_batch=4, epoch=epoch).state_at(0)))
+    path.write_text(json.dumps(Training(index, global_batch=4, epoch=epoch).state_at(0)))
     command = ["plan", "--continue", f"{index.path}@{index.id}", "--state", str(path)]
     assert main([*command, "--capacity", "600"]) == 1
     said = capsys.readouterr().err
@@ -241,11 +241,11 @@ def test_a_continued_plan_that_was_not_begun_is_planned_from_what_it_continues(
     lengths = write(tmp_path / "l.parquet", 500)
     plan_packs(lengths, tmp_path / "i", capacity=512)
     first = open_index(tmp_path / "i")
-    state = PackSampler(first, global_batch=4).state_at(2)
+    state = Training(first, global_batch=4).state_at(2)
     plan_packs(lengths, tmp_path / "i", resume=(first, state), capacity=600)
     second = open_index(tmp_path / "i")
     with pytest.raises(OptionError, match=f"--continue {first.path}@{first.id[:12]}"):
-        begin = PackSampler(second, global_batch=4).state_at(0)
+        begin = Training(second, global_batch=4).state_at(0)
         plan_packs(lengths, tmp_path / "i", resume=(second, begin), capacity=700)
     assert open_index(tmp_path / "i").id == second.id
 
@@ -254,7 +254,7 @@ def test_a_later_epoch_is_continued_from_its_own_packs(tmp_path: Path) -> None:
     lengths = write(tmp_path / "l.parquet", 800)
     plan_packs(lengths, tmp_path / "i", capacity=512, epochs=2)
     index = open_index(tmp_path / "i")
-    sampler = PackSampler(index, global_batch=4, epoch=3)
+    sampler = Training(index, global_batch=4, epoch=3)
     had = trained(index, sampler, 5)
     plan_packs(lengths, tmp_path / "i", resume=(index, sampler.state_at(5)))
     rest = tokens_of(sound(open_index(tmp_path / "i")))
@@ -277,7 +277,7 @@ def begun(folder: Path, n: int) -> tuple[Path, Index, dict[str, Any]]:
         global_batch=8,
     )
     index = open_index(folder / "i")
-    sampler = PackSampler(index, global_batch=8)
+    sampler = Training(index, global_batch=8)
     return folder / "l.parquet", index, sampler.state_at(sampler.num_steps // 2)
 
 
@@ -306,7 +306,7 @@ def test_going_on_reads_one_window_of_samples_at_a_time(
     lengths = write(tmp_path / "l.parquet", 900)
     plan_packs(lengths, tmp_path / "i", capacity=512, window_samples=100, epochs=2)
     index = open_index(tmp_path / "i")
-    state = PackSampler(index, global_batch=4).state_at(9)
+    state = Training(index, global_batch=4).state_at(9)
     sizes: list[int] = []
     real = Index._table
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from manifests import edit, reidentify, sign
 from packidx_cli.main import main
-from torch_packs import record, write_lengths
+from small_packs import record, write_lengths
+from training import Training
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError, PackidxError
@@ -23,7 +24,6 @@ from packidx.format.schema import MEDIA
 from packidx.index import Index
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.io.files import write_json
-from packidx.torch import PackSampler
 
 BIG = (1 << 31) - 1
 
@@ -234,7 +234,7 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
 
 
 def continued(index: Index, lengths: Path, **changes: Any) -> Index:
-    sampler = PackSampler(index, global_batch=8)
+    sampler = Training(index, global_batch=8)
     plan_packs(lengths, index.path, resume=(index, sampler.state_at(2)), **changes)
     return open_index(index.path)
 
@@ -266,7 +266,7 @@ def test_what_was_left_out_by_choice_stays_out(tmp_path: Path) -> None:
 
 
 def test_what_continues_a_plan_goes_into_its_index(tmp_path: Path, index: Index) -> None:
-    state = PackSampler(index, global_batch=8).state_at(2)
+    state = Training(index, global_batch=8).state_at(2)
     with pytest.raises(OptionError, match="goes into its index"):
         plan_packs(tmp_path / "l.parquet", tmp_path / "other", resume=(index, state))
 
@@ -275,7 +275,7 @@ def test_commands_that_contradict_themselves(
     tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "state.json"
-    state.write_text(json.dumps(PackSampler(index, global_batch=8).state_at(2)))
+    state.write_text(json.dumps(Training(index, global_batch=8).state_at(2)))
     go_on = ["plan", "--continue", index.path, "--state", str(state)]
     for more, says in (
         (["--append"], "do one first"),

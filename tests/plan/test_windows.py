@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
+from training import Training
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
@@ -25,7 +26,6 @@ from packidx.plan import PlanOptions
 from packidx.plan.job import PlanJob
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window, windows_of
-from packidx.torch import PackSampler
 
 
 def write_shards(folder: Path, numbers: range, rows: int = 40) -> None:
@@ -164,7 +164,7 @@ def test_going_on_may_say_windows_in_another_way(tmp_path: Path) -> None:
     lengths = lengths_of(tmp_path, 10)
     plan_packs(lengths, tmp_path / "i", capacity=256, window_shards=4, margin=0.25)
     index = open_index(tmp_path / "i")
-    state = PackSampler(index, global_batch=4).state_at(2)
+    state = Training(index, global_batch=4).state_at(2)
     options = plan_packs(
         lengths, tmp_path / "i", resume=(index, state), window_samples=90, margin=0.5
     ).manifest["options"]

@@ -23,6 +23,7 @@ import ray_work
 from export_files import contents
 from packidx_cli.main import main
 from tar_chats import members_of, put
+from training import Training
 from vlm_mix import vlm_mix
 
 from packidx import estimate_lengths, open_index, plan_packs
@@ -37,7 +38,6 @@ from packidx.plan import tasks as ray_windows
 from packidx.precompute import precompute
 from packidx.run.engines import ENGINES
 from packidx.run.ray.workers import RayWorkers
-from packidx.torch import PackSampler
 
 N = 6000
 
@@ -278,7 +278,7 @@ def test_append_and_continue_give_the_same_bytes(tmp_path: Path, small_tasks: No
         plan_packs(tmp_path / "six", index, capacity=3000, window_shards=2, engine=engine)
         plan_packs(tmp_path / "eleven", index, append=open_index(index), engine=engine)
         now = open_index(index)
-        state = PackSampler(now, global_batch=8).state_at(1)
+        state = Training(now, global_batch=8).state_at(1)
         plan_packs(tmp_path / "eleven", index, resume=(now, state), capacity=6000, engine=engine)
     local, there = (plans(tmp_path / engine) for engine in ("local", "ray"))
     assert local == there

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_packs import make_index, record
 from tiny_models import fresh
-from torch_packs import SyntheticEncode, make_index, record
+from torch_packs import SyntheticEncode
 
 from packidx.errors import (
     MismatchError,

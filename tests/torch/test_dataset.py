@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_packs import bare_index, length_of, make_index, record
 from torch.utils.data import DataLoader
-from torch_packs import IMAGE, SyntheticEncode, bare_index, length_of, make_index, record
+from torch_packs import IMAGE, SyntheticEncode
 
 from packidx.errors import MismatchError, PackidxError, SourceError
 from packidx.index import Index

@@ -13,15 +13,9 @@ from typing import Any
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
+from small_packs import length_of, make_index, record
 from torch.utils.data import DataLoader
-from torch_packs import (
-    Failing,
-    SyntheticEncode,
-    length_of,
-    make_index,
-    record,
-    shapes,
-)
+from torch_packs import Failing, SyntheticEncode, shapes
 
 from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
 from packidx.index import Index

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_packs import bare_index, make_index, record
 from torch.utils.data import DataLoader
-from torch_packs import bare_index, make_index, record
+from training import Training
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
@@ -432,3 +433,14 @@ def test_consumed_packs_of_bad_states(
         consumed_packs(index.snapshot, state)
     with pytest.raises(FormatError, match="list, not what state_dict"):
         consumed_packs(index.snapshot, [])
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_tests_without_torch_take_the_same_steps(tmp_path: Path, epoch: int) -> None:
+    index = bare_index(tmp_path, 23)
+    options = {"global_batch": 4, "seed": 5, "epoch": epoch}
+    sampler, training = PackSampler(index, **options), Training(index, **options)
+    assert training.num_steps == sampler.num_steps == 5
+    for step in range(5):
+        assert training.packs_of_step(step) == sampler.packs_of_step(step)
+        assert training.state_at(step) == sampler.state_at(step)

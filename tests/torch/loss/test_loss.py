@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from small_packs import bare_index
 from torch.nn import functional
-from torch_packs import bare_index
 from trained_packs import (
     CAPACITY,
     Encode,

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
+from small_packs import make_index, record
 from tiny_models import (
     RECORDS,
     TEXT,
@@ -22,7 +23,7 @@ from tiny_models import (
     packs_of,
     tiny,
 )
-from torch_packs import IMAGE, SyntheticEncode, make_index, record
+from torch_packs import IMAGE, SyntheticEncode
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset, collate

@@ -11,7 +11,8 @@ import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from PIL import Image
-from torch_packs import IMAGE, Failing, SyntheticEncode, make_index, record, shapes
+from small_packs import make_index, record
+from torch_packs import IMAGE, Failing, SyntheticEncode, shapes
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
-from torch_packs import IMAGE, SyntheticEncode, make_index, record
+from small_packs import make_index, record
+from torch_packs import IMAGE, SyntheticEncode
 
 from packidx import estimate_lengths, plan_packs
 from packidx.encode import ProcessorEncoder

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from manifests import refresh
-from torch_packs import SyntheticEncode, make_index, media_spans, record, shapes
+from small_packs import make_index, media_spans, record
+from torch_packs import SyntheticEncode, shapes
 
 from packidx.errors import MismatchError
 from packidx.format.schema import MEDIA, PIECE_MEDIA

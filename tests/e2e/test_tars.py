@@ -1,0 +1,187 @@
+"""Tars of WebDataset give the lengths, packs and exports that the same records give as files."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from clips import write_clip
+from tar_chats import (
+    CHATS,
+    DIALECTS,
+    Files,
+    Record,
+    dumped,
+    members_of,
+    picture,
+    put,
+    turns,
+)
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.export.energon import export_energon
+from packidx.export.wds import export_wds
+from packidx.torch import PackedDataset
+
+
+def estimate(source: Path | str, output: Path, **options: Any) -> Any:
+    return estimate_lengths(str(source), output, **{"workers": 1, **options})
+
+
+def as_files(folder: Path) -> Path:
+    """`CHATS` as JSON Lines with image files."""
+    lines = []
+    for key, (record, images) in CHATS.items():
+        for name, data in images.items():
+            (folder / f"{key}.{name}").parent.mkdir(parents=True, exist_ok=True)
+            (folder / f"{key}.{name}").write_bytes(data)
+        named = [f"{key}.{name}" for name in images]
+        lines.append(dumped({"id": key, **record, "images": named}))
+    (folder / "chats.jsonl").write_bytes(b"\n".join(lines))
+    return folder / "chats.jsonl"
+
+
+READ = ("messages", "parts")
+"""Dialects that packs are read from."""
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory, processors: Path) -> Path:
+    """Tables of `CHATS` as files and as tars, and indices over some; the tars lie apart."""
+    folder = tmp_path_factory.mktemp("wds")
+    (folder / "data").mkdir()
+    inputs = {"files": as_files(folder / "data")}
+    for name in DIALECTS:
+        inputs[name] = put(folder / "tars" / f"{name}.tar", members_of(name))
+    processor = str(processors / "qwen2.5-vl")
+    named = [f"{name}={path}" for name, path in inputs.items()]
+    estimate_lengths(named, folder / "all", processor=processor, workers=1)
+    for name in ("files", *READ):
+        estimate(inputs[name], folder / name / "l", processor=processor)
+        plan_packs(folder / name / "l", folder / name / "index", capacity=256)
+    return folder
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_lengths_from_tars_equal_lengths_from_files(counted: Path, name: str) -> None:
+    rows = pq.read_table(sorted((counted / "all").glob("part-*.parquet"))).to_pylist()
+    own = ("sample_id", "shard", "offset", "nbytes", "source")
+
+    def of(source: str) -> list[Record]:
+        found = [row for row in rows if row["source"] == source]
+        return [{k: v for k, v in row.items() if k not in own} for row in found]
+
+    expected = of("files")
+    assert [row["key"] for row in expected] == list(CHATS)
+    assert sum(row["num_images"] for row in expected) == 24
+    assert {(row["status"], row["method"]) for row in expected} == {("ok", "exact")}
+    assert of(name) == expected
+
+
+@pytest.mark.parametrize("name", READ)
+def test_packs_from_tars_equal_packs_from_files(
+    counted: Path, processors: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the reader moves the bytes of its samples, no others, without opening the tar."""
+    encoder = ProcessorEncoder(str(processors / "qwen2.5-vl"))
+    ours = PackedDataset(counted / name / "index", encoder)
+    theirs = PackedDataset(counted / "files" / "index", encoder)
+    assert len(ours) == len(theirs) > 3
+    moved: list[int] = []
+    pread = os.pread
+
+    def counting(handle: int, nbytes: int, offset: int) -> bytes:
+        data = pread(handle, nbytes, offset)
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".tar"):
+            moved.append(len(data))
+        return data
+
+    def opened(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the reader opens a tar")
+
+    contents = {key: sum(map(len, media.values())) for key, (_, media) in CHATS.items()}
+    for number in range(len(ours)):
+        expected = theirs[number]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pread", counting)
+            patch.setattr(tarfile, "open", opened)
+            found = ours[number]
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            same = torch.equal(found[key], value) if torch.is_tensor(value) else found[key] == value
+            assert same, key
+        samples = ours.index.pack(number).samples
+        assert len(moved) == len(samples)
+        assert sum(moved) == sum(int(sample.nbytes or 0) for sample in samples)
+        content = sum(contents[str(sample.key)] for sample in samples)
+        assert sum(moved) <= 1.2 * (content + 1024 * len(samples))  # of JSON less, of images more
+        moved.clear()
+
+
+def test_clips_and_frames_from_tars_equal_those_from_files(
+    tmp_path: Path, processors: Path
+) -> None:
+    write_clip(tmp_path / "a.mp4", frames=12, size=(84, 56), fps="4")
+    frames = {f"{n}.png": picture(3) for n in range(4)}
+    for name, data in frames.items():
+        (tmp_path / f"b.{name}").write_bytes(data)
+    asked = turns("<video>What happens?")
+    rows = [("a", {"messages": asked}, ["mp4"]), ("b", {"messages": asked}, [list(frames)])]
+    by_file = [["a.mp4"], [[f"b.{name}" for name in frames]]]
+    lines = [
+        dumped({"id": k, **r, "videos": v}) for (k, r, _), v in zip(rows, by_file, strict=True)
+    ]
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
+    members = [("a.json", dumped(rows[0][1])), ("a.mp4", (tmp_path / "a.mp4").read_bytes())]
+    members += [(f"b.{name}", data) for name, data in frames.items()]
+    members += [("b.json", dumped({**rows[1][1], "videos": rows[1][2]}))]
+    put(tmp_path / "tars" / "x.tar", members)
+    packs = []
+    encoder = ProcessorEncoder(str(processors / "qwen2.5-vl"))
+    for name in ("x.jsonl", "tars/x.tar"):
+        out = tmp_path / f"out-{Path(name).suffix}"
+        processor = str(processors / "qwen2.5-vl")
+        summary = estimate(tmp_path / name, out / "l", processor=processor)
+        assert (summary.num_rejected, set(summary.methods)) == (0, {"exact"}), summary.rejected
+        plan_packs(out / "l", out / "index", capacity=2048)
+        packs.append(PackedDataset(out / "index", encoder)[0])
+    for key, value in packs[0].items():
+        same = torch.equal(value, packs[1][key]) if torch.is_tensor(value) else True
+        assert same, key
+    assert len(packs[0]["video_grid_thw"]) == 2
+
+
+def test_samples_of_text_alone_are_counted_read_and_exported_so(
+    tmp_path: Path, processors: Path
+) -> None:
+    members: Files = []
+    for number in range(6):
+        record = {"messages": turns(f"What of {number}?"), "media_type": "text"}
+        if number % 2:
+            record = {"texts": {"prompts": ["What?"], "captions": ["So."]}, "media_type": "text"}
+        members += [(f"s{number}.json", dumped(record)), (f"s{number}.jpg", picture(1, "jpg"))]
+    (tmp_path / "data").mkdir()
+    path = put(tmp_path / "data" / "x.tar", members)
+    estimate(path, tmp_path / "l", processor=str(processors / "qwen2.5-vl"))
+    rows = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pylist()
+    assert {(row["status"], row["num_images"], row["image_tokens"]) for row in rows} == {
+        ("ok", 0, 0)
+    }
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=4096)
+    dataset = PackedDataset(tmp_path / "index", ProcessorEncoder(str(processors / "qwen2.5-vl")))
+    assert "pixel_values" not in dataset[0]
+    assert len(dataset[0]["input_ids"]) == sum(row["length"] for row in rows)
+    export_wds(open_index(tmp_path / "index"), tmp_path / "wds", workers=1)
+    with tarfile.open(next((tmp_path / "wds").glob("*.tar"))) as archive:
+        assert len(archive.getnames()) == 1
+    export_energon(open_index(tmp_path / "index"), tmp_path / "energon")
+    (line,) = (tmp_path / "energon" / "packs.jsonl").read_text().splitlines()
+    assert all(sample["media"] == [] for sample in json.loads(line)["samples"])
