@@ -69,14 +69,17 @@ test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Me
 
 test-lowest: $(OVERLAYS)/lowest/.ready $(PYARROWS:%=$(OVERLAYS)/pyarrow-%/.ready)  ## the lowest releases that pyproject.toml admits, and plans by three of pyarrow
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q tests/versions/test_lowest_releases.py
-	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q -n auto $(LOWEST_TESTS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) $(BIN)/python -m pytest -q -n auto -m "not slow" $(LOWEST_TESTS)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(OVERLAYS)/lowest) \
 	    PACKIDX_TRANSFORMERS=$$($(BIN)/python tests/versions/floors.py pyproject.toml | sed -n 's/^transformers==//p') \
 	    $(BIN)/python -m pytest -q -n auto -k 'models or test_ids' tests/versions/test_transformers*.py
 	@OMP_NUM_THREADS=1 PACKIDX_OVERLAYS=$(abspath $(OVERLAYS)) $(BIN)/python -m pytest -q tests/versions/test_golden_ids.py
 
-test-transformers: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready)  ## tiny models and processors under the releases of transformers that trainers pin
+test-transformers: $(VENV)/.dev  ## tiny models and processors under the releases of transformers that trainers pin
 	@$(MAKE) --no-print-directory -j2 -O $(TRANSFORMERS:%=test-transformers-%)
+
+# Made by the tests that need them, two at a time, and kept.
+.SECONDARY: $(TRANSFORMERS:%=$(OVERLAYS)/transformers-%/.ready)
 
 test-transformers-%: $(OVERLAYS)/transformers-%/.ready
 	@echo "transformers $*"
