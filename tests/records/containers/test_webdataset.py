@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torchvision_cpu  # noqa: F401  (before transformers)
 import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
