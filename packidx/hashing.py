@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int64s, Uint64s
+from packidx.arrays import Bools, Int64s, Ints, Uint64s
 
 NULL_HASH = 0
 """What stands for the hash of a null string."""
@@ -43,7 +43,7 @@ def splitmix64s(values: Uint64s) -> Uint64s:
     return x
 
 
-def hash_ints(values: NDArray[np.integer], key: int) -> Uint64s:
+def hash_ints(values: Ints, key: int) -> Uint64s:
     """splitmix64(value xor key) of each integer, uint64 [n]; a bijection for any one `key`.
 
     Args:

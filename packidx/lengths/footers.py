@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,22 +36,23 @@ def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowG
         footers: of the files.
         have_ids: whether the table has sample ids, which then give the order.
     """
-    listed = []
-    for number, footer in enumerate(footers):
-        for group in range(footer.num_row_groups):
-            if footer.row_group(group).num_rows:
-                listed.append((number, group, footer.row_group(group)))
+    stored = [
+        (number, group, footer.row_group(group))
+        for number, footer in enumerate(footers)
+        for group in range(footer.num_row_groups)
+        if footer.row_group(group).num_rows
+    ]
     if have_ids:
-        ranges = [(_id_range(meta), number, group) for number, group, meta in listed]
-        if any(ids is None for ids, *_ in ranges):
+        ranges = [_id_range(meta) for _, _, meta in stored]
+        known = [ids for ids in ranges if ids is not None]
+        if len(known) < len(ranges):
             return None
-        order = sorted(range(len(listed)), key=lambda at: ranges[at])
-        ends = [ranges[at][0] for at in order]
-        if any(a[1] >= b[0] for a, b in zip(ends, ends[1:], strict=False)):  # type: ignore[index]
+        order = sorted(range(len(stored)), key=lambda at: (known[at], stored[at][:2]))
+        if any(known[a][1] >= known[b][0] for a, b in pairwise(order)):
             return None
-        listed = [listed[at] for at in order]
+        stored = [stored[at] for at in order]
     groups, start = [], 0
-    for number, group, meta in listed:
+    for number, group, meta in stored:
         groups.append(RowGroup(number, group, meta.num_rows, start))
         start += meta.num_rows
     return groups

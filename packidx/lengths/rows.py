@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,9 +13,10 @@ import pyarrow as pa
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow
-from packidx.format.schema import LENGTHS
+from packidx.format.schema import LENGTHS, METHODS
 
 
+@dataclass(frozen=True, eq=False)
 class LengthsRows:
     """Rows of a lengths table in ascending order of `sample_id`.
 
@@ -24,10 +26,9 @@ class LengthsRows:
         frame: the columns that are present and were asked for.
     """
 
-    def __init__(self, uri: str, start: int, frame: pl.DataFrame) -> None:
-        self.uri = uri
-        self.start = start
-        self.frame = frame
+    uri: str
+    start: int
+    frame: pl.DataFrame
 
     @property
     def num_rows(self) -> int:
@@ -59,7 +60,7 @@ class LengthsRows:
 
     def check_media(self, usable: Bools) -> None:
         """Raise a FormatError if a medium of a usable row does not lie within its sample."""
-        media = self._placed_media()
+        media = self._stated_media()
         if media is None:
             return
         row, at, tokens = media
@@ -76,7 +77,7 @@ class LengthsRows:
 
     def end_with_media(self) -> Int64s:
         """Numbers of the rows whose last token is of a medium."""
-        media = self._placed_media()
+        media = self._stated_media()
         if media is None:
             return np.empty(0, np.int64)
         row, at, tokens = media
@@ -93,21 +94,22 @@ class LengthsRows:
             column = column.gather(pl.Series(rows.astype(np.uint32, copy=False)))
         return column.to_arrow(compat_level=pl.CompatLevel.newest())
 
-    def _placed_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
-        """Of all media whose place is known: row, first token, and tokens (0 where unknown)."""
+    def _stated_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
+        """Of all media whose first token is stated: row, that token, and tokens (0 if unknown)."""
         lists = self.media_lists()
         if lists is None:
             return None
         values = lists.flatten()  # of null lists, none
-        place = values.field("at")
+        stated = values.field("at")
         sizes = lists.value_lengths().fill_null(0).to_numpy()
         row = np.repeat(np.arange(self.num_rows), sizes)
         at, tokens = (
-            one.cast(pa.int64()).fill_null(0).to_numpy() for one in (place, values.field("tokens"))
+            column.cast(pa.int64()).fill_null(0).to_numpy()
+            for column in (stated, values.field("tokens"))
         )
-        if place.null_count:
-            placed = place.is_valid().to_numpy(zero_copy_only=False)
-            row, at, tokens = row[placed], at[placed], tokens[placed]
+        if stated.null_count:
+            is_stated = stated.is_valid().to_numpy(zero_copy_only=False)
+            row, at, tokens = row[is_stated], at[is_stated], tokens[is_stated]
         return row, at, tokens
 
     def is_ok(self) -> Bools:
@@ -159,6 +161,14 @@ class LengthsRows:
             return pa.nulls(len(rows), kind)
         taken = self.frame.get_column(name).gather(pl.Series(rows.astype(np.uint32, copy=False)))
         return taken.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(kind)
+
+
+def strongest_first(counts: Mapping[str, int], uri: str) -> dict[str, int]:
+    """Rows by the method that counted them, strongest first; a FormatError names another method."""
+    unknown = sorted(counts.keys() - set(METHODS))
+    if unknown:
+        raise FormatError(f"{uri}: method is {unknown[0]!r}, not one of {METHODS}")
+    return {name: counts[name] for name in METHODS if counts.get(name)}
 
 
 # Counters that are added up, and more than any sample has of them: sums of a plan stay exact.

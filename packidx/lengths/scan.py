@@ -13,10 +13,10 @@ from packidx.format.schema import LENGTHS
 
 _MEDIA = ("image_tokens", "video_tokens", "audio_tokens")
 
-READ = ("status", "method", "length", "label_tokens", *_MEDIA)
-"""The columns that are read besides those that rows are told apart by."""
+READ = ("source", "status", "method", "length", "label_tokens", *_MEDIA)
+"""The columns that are read."""
 
-SUMS = ("count", "label_tokens", "num_unlabelled", "image_tokens", "video_tokens", "num_with_media")
+SUMS = ("count", "label_tokens", "num_unlabelled", "num_with_media")
 """The aggregates, all int64."""
 
 
@@ -25,42 +25,33 @@ def is_text(name: str) -> bool:
     return bool(pa.types.is_string(LENGTHS.field(name).type))
 
 
-def scan(
-    files: Sequence[Path],
-    by: Sequence[str],
-    present: Sequence[str],
-    threads: int | None = None,
-    memory_limit: str | None = None,
-) -> pa.Table:
-    """The rows of `files` by the columns `by`, ``ok``, ``method`` and ``length``; order undefined.
+def scan(files: Sequence[Path], present: Sequence[str], threads: int | None = None) -> pa.Table:
+    """The rows of `files` by ``source``, ``ok``, ``method`` and ``length``; order undefined.
 
     Args:
         files: each has the columns `present` and no other that is read.
-        threads, memory_limit: of DuckDB; None leaves them to it.
+        threads: of DuckDB; None leaves them to it.
     """
     import duckdb
 
     def column(name: str) -> str:
-        kind = "VARCHAR" if is_text(name) else "INTEGER" if name in READ else "BIGINT"
+        kind = "VARCHAR" if is_text(name) else "INTEGER"
         known = f'"{name}"' if name in present else "NULL"
         return f"CAST({known} AS {kind})"
 
     media = " + ".join(f"coalesce({column(name)}, 0)::BIGINT" for name in _MEDIA)
-    keys = {name: column(name) for name in (*by, "method", "length")}
+    keys = {name: column(name) for name in ("source", "method", "length")}
     keys["ok"] = "coalesce(status = 'ok', false)" if "status" in present else "true"
     sums = (
         "count(*)",
         f"coalesce(sum({column('label_tokens')}), 0)",
         f"count(*) - count({column('label_tokens')})",
-        f"coalesce(sum({column('image_tokens')}), 0)",
-        f"coalesce(sum({column('video_tokens')}), 0)",
         f"count(*) FILTER ({media} > 0)",
     )
     aggregates = {name: f"({how})::BIGINT" for name, how in zip(SUMS, sums, strict=True)}
     named = ", ".join(f'{how} AS "{name}"' for name, how in (keys | aggregates).items())
     query = f"SELECT {named} FROM {scan_of(files)} GROUP BY ALL"
-    config = {"threads": threads, "memory_limit": memory_limit}
-    with duckdb.connect(config={k: v for k, v in config.items() if v is not None}) as connection:
+    with duckdb.connect(config={} if threads is None else {"threads": threads}) as connection:
         try:
             return connection.sql(query).to_arrow_table()
         except duckdb.ConversionException as error:

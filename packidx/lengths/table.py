@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -23,49 +25,68 @@ from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
 from packidx.lengths.footers import RowGroup, groups_in_order, known_names, read_footer, readable
 from packidx.lengths.open import HELP, find_table
-from packidx.lengths.rows import LengthsRows, typed
+from packidx.lengths.rows import LengthsRows, strongest_first, typed
 
 
+@dataclass(eq=False)
 class Lengths:
     """A lengths table, its rows in ascending order of `sample_id`, read in runs.
 
     Attributes:
         uri: the path as the user gave it.
-        columns: the known columns that are present.
-        num_samples: rows.
+        files: of the table.
+        footers: of the files.
+        names: known and other columns that each of them has.
+        groups: row groups in the order of their samples; None where they do not say it.
         manifest: the lengths manifest, None for a bare table.
         is_pattern: whether the path is a pattern, which other files may match by now.
     """
 
-    def __init__(
-        self,
+    uri: str
+    files: list[StoredFile]
+    footers: list[pq.FileMetaData]
+    names: list[set[str]]
+    groups: list[RowGroup] | None
+    manifest: LengthsManifest | None
+    is_pattern: bool = False
+    _sorted: LengthsRows | None = None
+    _digests: dict[str, ColumnDigest] = field(default_factory=dict)
+    _digested: int = 0
+
+    @classmethod
+    def opened(
+        cls,
         uri: str,
         files: list[StoredFile],
         manifest: LengthsManifest | None,
         is_pattern: bool = False,
-    ) -> None:
-        self.uri = uri
-        self.is_pattern = is_pattern
-        self._files = files
-        self.manifest = manifest
-        self._footers = overlapped(read_footer, files)
-        paths = [file.path for file in files]
-        self._names = [known_names(uri, *pair) for pair in zip(paths, self._footers, strict=True)]
-        present = set().union(*self._names)
-        self.columns = [name for name in LENGTHS.names if name in present]
-        self.num_samples = sum(footer.num_rows for footer in self._footers)
-        if not self.num_samples:
+    ) -> Lengths:
+        """The table in `files`, whose footers are read and checked."""
+        footers = overlapped(read_footer, files)
+        names = [
+            known_names(uri, file.path, footer) for file, footer in zip(files, footers, strict=True)
+        ]
+        num_samples = sum(footer.num_rows for footer in footers)
+        if not num_samples:
             raise SourceError(f"{uri} holds no usable sample (no row): nothing to pack")
-        if manifest is not None and manifest.num_samples != self.num_samples:
+        if manifest is not None and manifest.num_samples != num_samples:
             raise MismatchError(
-                f"{uri} has {self.num_samples} rows, its manifest says "
+                f"{uri} has {num_samples} rows, its manifest says "
                 f"{manifest.num_samples}: run `packidx estimate` again"
             )
-        self._whole: LengthsRows | None = None
-        self._groups = groups_in_order(self._footers, "sample_id" in self.columns)
-        self._starts = [group.start for group in self._groups or ()]
-        self._digests: dict[str, ColumnDigest] = {}
-        self._digested = 0
+        groups = groups_in_order(footers, any("sample_id" in own for own in names))
+        return cls(uri, files, footers, names, groups, manifest, is_pattern)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The known columns that are present."""
+        present = set().union(*self.names)
+        return [name for name in LENGTHS.names if name in present]
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Rows."""
+        return sum(footer.num_rows for footer in self.footers)
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> LengthsRows:
         """Rows start .. stop - 1 in order of `sample_id`, of all known columns or of some.
@@ -74,21 +95,21 @@ class Lengths:
             FormatError: a value does not fit its column, or a sample_id is there twice.
         """
         wanted = self.columns if columns is None else [n for n in self.columns if n in columns]
-        if self._groups is None:
-            if self._whole is None:
-                self._whole = self._read_unordered()
-            return self._whole.slice(start, stop, wanted)
+        if self.groups is None:
+            if self._sorted is None:
+                self._sorted = self._read_unordered()
+            return self._sorted.slice(start, stop, wanted)
         if "sample_id" in self.columns and "sample_id" not in wanted:
             wanted = ["sample_id", *wanted]
-        first = max(0, bisect_right(self._starts, start) - 1)
-        groups = self._groups[first : bisect_left(self._starts, stop)]
-        runs = [list(run) for _, run in groupby(groups, key=lambda group: group.file)]
-        with local_copies([self._files[run[0].file] for run in runs]) as copies:
+        first = max(0, bisect_right(self.groups, start, key=_start_of) - 1)
+        groups = self.groups[first : bisect_left(self.groups, stop, key=_start_of)]
+        runs = [list(run) for _, run in groupby(groups, key=attrgetter("file"))]
+        with local_copies([self.files[run[0].file] for run in runs]) as copies:
             pairs = zip(copies, runs, strict=True)
             tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
         skipped = start - groups[0].start if groups else 0
-        frame = _frame(tables, wanted).slice(skipped, stop - start)
-        rows = LengthsRows(self.uri, start, frame.with_columns(_typed(frame, self.uri)))
+        frame = _typed(_frame(tables, wanted).slice(skipped, stop - start), self.uri)
+        rows = LengthsRows(self.uri, start, frame)
         if "sample_id" in wanted:
             rows.check_ids()
         return rows
@@ -96,7 +117,7 @@ class Lengths:
     @contextlib.contextmanager
     def local_files(self) -> Iterator[list[Path]]:
         """Paths of the table's files on this machine, in order, for as long as the block."""
-        with local_copies(self._files) as paths:
+        with local_copies(self.files) as paths:
             yield [Path(path) for path in paths]
 
     def fingerprint(self) -> str:
@@ -127,7 +148,7 @@ class Lengths:
         """Entries of all lists in the column `media`, an empty one counted as one; read nowhere but
         in the files' footers."""
         groups = (
-            footer.row_group(n) for footer in self._footers for n in range(footer.num_row_groups)
+            footer.row_group(n) for footer in self.footers for n in range(footer.num_row_groups)
         )
         columns = (group.column(n) for group in groups for n in range(group.num_columns))
         return sum(
@@ -147,10 +168,7 @@ class Lengths:
             counts = dict(usable.get_column("method").drop_nulls().value_counts().rows())
         else:
             return {}
-        unknown = sorted(counts.keys() - set(METHODS))
-        if unknown:
-            raise FormatError(f"{self.uri}: method is {unknown[0]!r}, not one of {METHODS}")
-        return {name: counts[name] for name in METHODS if counts.get(name)}
+        return strongest_first(counts, self.uri)
 
     @property
     def weakest_method(self) -> str:
@@ -175,9 +193,9 @@ class Lengths:
     def _read_groups(self, copy: str, groups: list[RowGroup], columns: list[str]) -> pa.Table:
         """Consecutive row groups of one file, each in ascending order of its ids."""
         file = groups[0].file
-        wanted = [name for name in columns if name in self._names[file]]
+        wanted = [name for name in columns if name in self.names[file]]
         with readable(self.uri):
-            opened = pq.ParquetFile(copy, metadata=self._footers[file], memory_map=True)
+            opened = pq.ParquetFile(copy, metadata=self.footers[file], memory_map=True)
             table = opened.read_row_groups([group.number for group in groups], wanted)
         if "sample_id" not in columns:
             return table
@@ -191,10 +209,9 @@ class Lengths:
         with self.local_files() as copies, readable(self.uri):
             tables = [
                 pq.read_table(path, columns=[name for name in self.columns if name in names])
-                for path, names in zip(copies, self._names, strict=True)
+                for path, names in zip(copies, self.names, strict=True)
             ]
-        frame = _frame(tables, self.columns)
-        frame = frame.with_columns(_typed(frame, self.uri))
+        frame = _typed(_frame(tables, self.columns), self.uri)
         ids = frame.get_column("sample_id")
         if ids.null_count():
             raise FormatError(
@@ -203,6 +220,9 @@ class Lengths:
         rows = LengthsRows(self.uri, 0, frame.sort("sample_id"))
         rows.check_ids()
         return rows
+
+
+_start_of = attrgetter("start")
 
 
 def read_lengths(uri: str) -> Lengths:
@@ -220,12 +240,12 @@ def read_lengths(uri: str) -> Lengths:
     uri = urls.local_path(uri)
     table = find_table(uri)
     if table.manifest is None:
-        return Lengths(uri, table.files, None, table.is_pattern)
+        return Lengths.opened(uri, table.files, None, table.is_pattern)
     manifest = load(table.manifest, LengthsManifest, HELP)
     files = [file.within(uri) for file in manifest.files]
     if wrong := unsound_file(files):
         raise MismatchError(f"{wrong}: run `packidx estimate` again")
-    return Lengths(uri, files, manifest)
+    return Lengths.opened(uri, files, manifest)
 
 
 def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:
@@ -234,5 +254,5 @@ def _frame(tables: list[pa.Table], columns: list[str]) -> pl.DataFrame:
     return frame.select(name for name in columns if name in frame.columns)
 
 
-def _typed(frame: pl.DataFrame, uri: str) -> list[pl.Series]:
-    return [typed(column, uri) for column in frame.get_columns()]
+def _typed(frame: pl.DataFrame, uri: str) -> pl.DataFrame:
+    return frame.with_columns(typed(column, uri) for column in frame.get_columns())

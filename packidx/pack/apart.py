@@ -10,9 +10,8 @@ all items are packed so, if this needs fewer packs.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Int64s
+from packidx.arrays import Bools, Int32s, Int64s
 from packidx.hashing import hash_ints
 from packidx.pack.slots import Slots
 from packidx.pack.strategies.caps.capped import capped
@@ -47,8 +46,8 @@ def keep_apart(slots: Slots, sample: Int64s, sizes: Int64s, limits: Int64s, key:
         anew = _in_turns(sample[item], sizes[item], limits, key)
         pack = anew if anew.max() < pack.max() else pack
     number = int(pack.max()) + 1
-    places = pack.astype(np.int32), _positions(pack, slots.position, number)
-    return Slots(item, number, places)
+    positions = _positions(pack, slots.position, number)
+    return Slots(item, number, (pack.astype(np.int32), positions))
 
 
 def _clashes(pack: Int64s, sample: Int64s) -> tuple[Int64s, Int64s]:
@@ -60,7 +59,7 @@ def _clashes(pack: Int64s, sample: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _exchange(
-    pack: Int64s, item: NDArray[np.int32], sample: Int64s, sizes: Int64s, clashes: Int64s, key: int
+    pack: Int64s, item: Int32s, sample: Int64s, sizes: Int64s, clashes: Int64s, key: int
 ) -> Int64s:
     """Exchange items of equal size in `item`, in place; returns the slots that still clash."""
     sized = sizes[item]
@@ -78,33 +77,32 @@ def _exchange(
         mine, theirs = sample[item[clashes]], sample[item[others]]
         good = ~_among(keys, pack[others], mine) & ~_among(keys, pack[clashes], theirs)
         good &= pack[others] != pack[clashes]
-        one, two = _disjoint(clashes[good], others[good], pack)
-        item[one], item[two] = item[two], item[one]
-        idle = 0 if len(one) else idle + 1
+        slot, other = _disjoint(clashes[good], others[good], pack)
+        item[slot], item[other] = item[other], item[slot]
+        idle = 0 if len(slot) else idle + 1
         clashes = _clashes(pack, sample[item])[0]
         if not len(clashes) or idle == _IDLE:
             break
     return clashes
 
 
-def _among(keys: Int64s, pack: Int64s, sample: Int64s) -> NDArray[np.bool_]:
+def _among(keys: Int64s, pack: Int64s, sample: Int64s) -> Bools:
     """Whether each `pack` holds an item of `sample`."""
     wanted = (pack << 32) | sample
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    found: NDArray[np.bool_] = keys[at] == wanted
-    return found
+    return np.asarray(keys[at] == wanted)
 
 
-def _disjoint(one: Int64s, two: Int64s, pack: Int64s) -> tuple[Int64s, Int64s]:
+def _disjoint(slot: Int64s, other: Int64s, pack: Int64s) -> tuple[Int64s, Int64s]:
     """Those of the pairs of slots of which no pack takes part in an earlier one."""
-    both = np.concatenate([pack[one], pack[two]])
-    numbers = np.tile(np.arange(len(one)), 2)
-    packs, place = np.unique(both, return_inverse=True)
-    earliest = np.full(len(packs), len(one))
-    np.minimum.at(earliest, place, numbers)
-    first = earliest[place] == numbers
-    alone = first[: len(one)] & first[len(one) :]
-    return one[alone], two[alone]
+    both = np.concatenate([pack[slot], pack[other]])
+    numbers = np.tile(np.arange(len(slot)), 2)
+    packs, number = np.unique(both, return_inverse=True)
+    earliest = np.full(len(packs), len(slot))
+    np.minimum.at(earliest, number, numbers)
+    first = earliest[number] == numbers
+    alone = first[: len(slot)] & first[len(slot) :]
+    return slot[alone], other[alone]
 
 
 def _in_turns(sample: Int64s, sizes: Int64s, limits: Int64s, key: int) -> Int64s:
@@ -114,19 +112,19 @@ def _in_turns(sample: Int64s, sizes: Int64s, limits: Int64s, key: int) -> Int64s
     counts = np.diff(np.append(firsts, len(sample)))
     turn = np.empty(len(sample), np.int64)
     turn[by_sample] = np.arange(len(sample)) - np.repeat(firsts, counts)
-    found, first = np.empty(len(sample), np.int64), 0
+    pack, first = np.empty(len(sample), np.int64), 0
     for chosen in np.split(np.argsort(turn, kind="stable"), np.cumsum(np.bincount(turn))[:-1]):
         if len(limits) == 1:
             packs = window_fit(sizes[chosen], limits, len(chosen))
         else:
             packs = capped(sizes[chosen], limits, key)[1]
-        found[chosen] = first + packs
+        pack[chosen] = first + packs
         first += int(packs.max()) + 1
-    return found
+    return pack
 
 
-def _positions(pack: Int64s, before: NDArray[np.int32], num_packs: int) -> NDArray[np.int32]:
-    """Dense places again, in the order that was."""
+def _positions(pack: Int64s, before: Int32s, num_packs: int) -> Int32s:
+    """Dense positions again, in the order that was."""
     order = np.lexsort((before, pack))
     sizes = np.bincount(pack, minlength=num_packs)
     position = np.empty(len(pack), np.int32)

@@ -61,12 +61,12 @@ def dual_feasible(histogram: Histogram, capacity: int) -> int:
         worth = np.where(inside == 0, parts * k, parts * (k + 1))
         best = max(best, -(-int(worth @ counts) // (k * (k + 1))))
     for cell in _cells(histogram, capacity):
-        whole = capacity // cell
-        above = 2 * (whole - (capacity - lengths) // cell)
+        cells = capacity // cell
+        above = 2 * (cells - (capacity - lengths) // cell)
         below = 2 * (lengths // cell)
         worth = np.where(2 * lengths > capacity, above, below)
-        worth[2 * lengths == capacity] = whole
-        best = max(best, -(-int(worth @ counts) // (2 * whole)))
+        worth[2 * lengths == capacity] = cells
+        best = max(best, -(-int(worth @ counts) // (2 * cells)))
     return best
 
 

@@ -9,10 +9,11 @@ within each length.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from packidx.arrays import Int64s
+import numpy as np
+
+from packidx.arrays import Bools, Int64s
 from packidx.permutation import permutation
 
 
@@ -50,7 +51,7 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
     slots, bounds = _rounds(
         rank, np.repeat(varied, ends - starts), np.repeat(starts, ends - starts)
     )
-    packs = _Packs(int(rank.max()) + 1)
+    packs = _Packs(np.zeros(int(rank.max()) + 1, np.int64))
     counted = at = 0
     for start, end in zip(starts[varied].tolist(), ends[varied].tolist(), strict=True):
         packs.add(rank[counted:start], cost[counted:start])  # lengths whose items cost the same
@@ -68,11 +69,11 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
     return item
 
 
+@dataclass(frozen=True, slots=True)
 class _Packs:
-    """What each pack has cost so far."""
+    """What each pack has cost so far, int64 [packs]."""
 
-    def __init__(self, num_packs: int) -> None:
-        self._cost = np.zeros(num_packs, np.int64)
+    _cost: Int64s
 
     def add(self, pack: Int64s, cost: Int64s) -> None:
         if len(cost) and cost.any():
@@ -97,7 +98,7 @@ def _ranks(num_packs: int, key: int) -> Int64s:
     return rank
 
 
-def _rounds(rank: Int64s, wanted: NDArray[np.bool_], start: Int64s) -> tuple[Int64s, Int64s]:
+def _rounds(rank: Int64s, wanted: Bools, start: Int64s) -> tuple[Int64s, Int64s]:
     """The `wanted` slots by (length, round, pack), and where in them rounds dealt together begin.
 
     Args:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from packidx.arrays import Int64s, Ints
 
 _BLOCK = 1 << 20
 
@@ -19,11 +21,11 @@ class Histogram:
         counts: int64 [n], positive.
     """
 
-    lengths: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    lengths: Int64s
+    counts: Int64s
 
     @classmethod
-    def of(cls, lengths: NDArray[np.integer]) -> Histogram:
+    def of(cls, lengths: Ints) -> Histogram:
         """The histogram of `lengths`, any order, all positive."""
         if len(lengths) == 0:
             return cls(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -36,6 +38,10 @@ class Histogram:
             return cls(present.astype(np.int64), dense[present].astype(np.int64))
         values, counts = np.unique(lengths, return_counts=True)
         return cls(values[::-1].astype(np.int64), counts[::-1].astype(np.int64))
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """(length, count), the longest first."""
+        return zip(self.lengths.tolist(), self.counts.tolist(), strict=True)
 
     @property
     def num_samples(self) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from packidx.arrays import Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +21,8 @@ class PackRuns:
         total_packs: number of packs of the whole plan.
     """
 
-    first_pack: NDArray[np.int64]
-    num_packs: NDArray[np.int64]
-    per_pack: NDArray[np.int64]
-    position: NDArray[np.int64]
+    first_pack: Int64s
+    num_packs: Int64s
+    per_pack: Int64s
+    position: Int64s
     total_packs: int

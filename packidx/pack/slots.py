@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
@@ -94,7 +93,7 @@ class Slots:
         return out
 
 
-def deal_order(lengths: NDArray[np.integer], key: int) -> Int32s:
+def deal_order(lengths: Ints, key: int) -> Int32s:
     """Items by length, descending, those of one length in a seeded order; int32 [n].
 
     The items are shuffled and sorted by length, stably. Many are cut into blocks first that the
@@ -139,7 +138,7 @@ def _merged(blocks: list[Int32s], counts: list[Int64s]) -> Int32s:
     return np.concatenate([blocks[block][start:stop] for block, start, stop in runs])
 
 
-def _sorted(lengths: NDArray[np.integer], longest: int, key: int) -> Int32s:
+def _sorted(lengths: Ints, longest: int, key: int) -> Int32s:
     """The same for lengths of more than 16 bits, 16 at a time."""
     order = np.concatenate([*permuted(len(lengths), key, _SORTED), np.empty(0, np.int64)])
     rank = np.subtract(longest, lengths, dtype=np.int64)
@@ -149,7 +148,7 @@ def _sorted(lengths: NDArray[np.integer], longest: int, key: int) -> Int32s:
     return order.astype(np.int32)
 
 
-def deal_into(runs: PackRuns, lengths: NDArray[np.integer], key: int) -> Slots:
+def deal_into(runs: PackRuns, lengths: Ints, key: int) -> Slots:
     """Deal items of `lengths` [n], seeded by `key`, to the slots of `runs`."""
     item = deal_order(lengths, key)
     counts = runs.num_packs * runs.per_pack
@@ -211,7 +210,7 @@ def _sums(runs: PackRuns, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     return total(np.ones_like(lengths)), total(lengths), total(lengths * lengths)
 
 
-def from_packs(pack: Ints, lengths: NDArray[np.integer], key: int) -> Slots:
+def from_packs(pack: Ints, lengths: Ints, key: int) -> Slots:
     """Slots of items whose packs are known, ``pack`` int [n], dense from 0: longest first."""
     item = deal_order(lengths, key)
     of_slot = pack[item].astype(np.int32, copy=False)

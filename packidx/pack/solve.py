@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Int32s, Int64s
+from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import OptionError
 from packidx.hashing import derive_key
 from packidx.pack.bounds import lower_bound
@@ -41,7 +39,7 @@ class Problem:
         vision_cost: int64 [n], dealt evenly over packs by `balanced`; None where unknown or 0.
     """
 
-    lengths: NDArray[np.integer]
+    lengths: Ints
     capacity: int
     caps: dict[str, tuple[Int64s, int]]
     vision_cost: Int64s | None = None
@@ -52,34 +50,23 @@ class Problem:
         limits = [self.capacity, *(most for _, most in self.caps.values())]
         return np.stack(columns, axis=1), np.array(limits, np.int64), ["tokens", *self.caps]
 
-    def select(self, items: NDArray[np.bool_]) -> Problem:
+    def select(self, items: Bools) -> Problem:
         """The problem of some of its items."""
         caps = {name: (values[items], most) for name, (values, most) in self.caps.items()}
         cost = None if self.vision_cost is None else self.vision_cost[items]
         return Problem(self.lengths[items], self.capacity, caps, cost)
 
 
-class Solution(Protocol):
-    """How one problem is packed: plain data, so that it can be kept and sent."""
-
-    @property
-    def strategy(self) -> str:
-        """The rule that was taken."""
-
-    @property
-    def bound(self) -> tuple[int, str]:
-        """Packs that no plan can go below, and the name of the proof."""
-
-    def num_packs(self, key: int) -> int | None:
-        """Packs of a composition, where they are known before its items are dealt out."""
-
-    def slots(self, problem: Problem, key: int) -> Slots:
-        """The items' slots; another key is another composition of the same packs."""
-
-
 @dataclass(frozen=True, slots=True)
 class CountSolution:
-    """Packs of the strategies that work on counts; `is_even` where vision costs are dealt out."""
+    """The plan of a strategy on counts.
+
+    Attributes:
+        strategy: the rule that was taken.
+        bound: packs that no plan can go below, and the name of the proof.
+        runs: the packs.
+        is_even: vision costs are dealt out evenly.
+    """
 
     strategy: str
     bound: tuple[int, str]
@@ -87,9 +74,11 @@ class CountSolution:
     is_even: bool = False
 
     def num_packs(self, key: int) -> int:
+        """Packs of a composition, where they are known before its items are dealt out."""
         return self.runs.total_packs
 
     def slots(self, problem: Problem, key: int) -> Slots:
+        """The items' slots; another key is another composition of the same packs."""
         slots = deal_into(self.runs, problem.lengths, key)
         return _evened(problem, slots, key) if self.is_even else slots
 
@@ -135,6 +124,10 @@ class CappedSolution:
         if pack is None:
             return self.tokens.slots(problem, key)
         return from_packs(pack, problem.lengths, key)
+
+
+Solution = CountSolution | ItemSolution | CappedSolution
+"""How one problem is packed: plain data, so that it can be kept and sent."""
 
 
 def solve(problem: Problem, strategy: str, key: int) -> Solution:

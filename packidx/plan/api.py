@@ -129,7 +129,7 @@ def _check_earlier(
 ) -> None:
     if append is not None and resume is not None:
         raise OptionError("append plans new shards and continue the rest of an epoch: do one first")
-    if resume is not None and _place(output) != _place(resume[0].path):
+    if resume is not None and _location(output) != _location(resume[0].path):
         raise OptionError(
             f"output is {output}: what continues a plan goes into its index, {resume[0].path}, "
             "where the next one will look for both"
@@ -143,7 +143,7 @@ def _check_earlier(
         )
 
 
-def _place(path: str | Path) -> str:
+def _location(path: str | Path) -> str:
     """One name for each folder, however it is written."""
     return urls.absolute(str(path)) if urls.is_url(str(path)) else os.path.realpath(path)
 

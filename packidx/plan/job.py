@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packidx.arrays import Bools
+from packidx.arrays import Bools, Int64s
 from packidx.hashing import derive_key
 from packidx.index.reader import Index
-from packidx.lengths.survey import survey
 from packidx.lengths.table import Lengths
 from packidx.pack.solve import Solution
 from packidx.permutation import permutation
 from packidx.plan.append import may_append
-from packidx.plan.margin import calibrated_margin, unknown_sources
+from packidx.plan.margin import margin_of
 from packidx.plan.options.numbers import number_text
 from packidx.plan.options.plan_options import PlanOptions
-from packidx.plan.options.resolved import (
-    Margin,
-    ResolvedOptions,
-    overflow_chance,
-    planned_share,
-    resolve,
-)
+from packidx.plan.options.resolved import Margin, ResolvedOptions, resolve
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 from packidx.plan.schedule.cost_model import parse as parse_cost
 from packidx.plan.select.consumed import continued_rules, lineage
@@ -115,7 +108,12 @@ def prepare(
         OptionError: an option has no meaning for these lengths.
         SourceError, FormatError, MismatchError: the lengths or a snapshot cannot be used.
     """
-    margin = _margin(table, asked, progress)
+
+    def usable() -> tuple[Int64s, NDArray[Any]]:
+        progress("computing the margin")
+        return _usable(table)
+
+    margin = margin_of(table.calibration, asked, table.weakest_method, usable)
     options = resolve(asked, table.weakest_method, margin)
     rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
     excluded = rules.exclude.fingerprint if rules.exclude else None
@@ -143,6 +141,8 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
     ratios = sample_ratios(table.manifest)
     if not mixture.weights and not ratios:
         return {}
+    from packidx.lengths.survey import survey  # Arrow's functions take 0.1 s to load
+
     with table.local_files() as paths:
         counted = survey(paths)
     longest = None if options.on_long in ("split", "truncate") else options.longest
@@ -154,20 +154,9 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
     }
 
 
-def _margin(table: Lengths, asked: PlanOptions, progress: Progress) -> Margin | None:
-    """The margin that the lengths' calibration asks for; None where another one holds."""
-    calibration = table.calibration
-    known = calibration is not None and calibration.num_samples > 0
-    chance = overflow_chance(asked, table.weakest_method, known)
-    if chance is None or calibration is None:
-        return None
-    progress("computing the margin")
+def _usable(table: Lengths) -> tuple[Int64s, NDArray[Any]]:
+    """The lengths of the usable rows, and the name of each one's source."""
     rows = table.read(0, table.num_samples, ["length", "source", "status"])
     usable = np.flatnonzero(rows.is_ok() & (rows.length > 0))
     sources = rows.frame.get_column("source").fill_null("").to_numpy()[usable]
-    lengths = rows.length[usable].astype(np.int64)
-    margin = calibrated_margin(
-        calibration, lengths, sources, asked.capacity, chance, asked.shift, asked.strategy
-    )
-    default = math.floor(planned_share(asked, table.weakest_method) * asked.capacity)
-    return unknown_sources(calibration, margin, default)
+    return rows.length[usable].astype(np.int64), sources

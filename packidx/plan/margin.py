@@ -24,7 +24,7 @@ themselves is averaged with that of their neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,8 @@ from packidx.format.lengths import CalibratedSource, Calibration
 from packidx.hashing import derive_key
 from packidx.pack.solve import Problem, solve
 from packidx.permutation import permutation
-from packidx.plan.options.resolved import Margin
+from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options.resolved import Margin, overflow_chance, planned_share
 
 _STRATUM = 50  # calibrated samples of a range of lengths, if there are as many
 _ALONE = 15  # calibrated samples of one length that are looked at by themselves
@@ -58,12 +59,12 @@ class _Stratum:
     def log_moments(self, rates: Float64s, lengths: Float64s) -> Float64s:
         """psi: ``[rates, lengths]``."""
         added = _log_mean(rates[:, None] * (self.actual - self.estimated))
-        found = rates[:, None] * lengths + added[:, None]
+        psi = rates[:, None] * lengths + added[:, None]
         ratios = self.actual / self.estimated
         for number, rate in enumerate(rates):
             grown = _log_mean(rate * lengths[:, None] * ratios)
-            found[number] = np.maximum(found[number], grown)
-        return found
+            psi[number] = np.maximum(psi[number], grown)
+        return psi
 
 
 def calibrated_margin(
@@ -87,11 +88,12 @@ def calibrated_margin(
         strategy: of the plan.
     """
     strata = {source.name: _strata(source, shift) for source in calibration.sources}
-    strata = {name: found for name, found in strata.items() if found}
+    strata = {name: ranges for name, ranges in strata.items() if ranges}
     known = np.isin(sources, list(strata)) & (lengths - shift > 0) & (lengths - shift <= capacity)
     lengths, sources = lengths[known] - shift, sources[known]
     num_samples = calibration.num_samples
-    if all((one.actual <= one.estimated).all() for found in strata.values() for one in found):
+    every = [stratum for ranges in strata.values() for stratum in ranges]
+    if all((stratum.actual <= stratum.estimated).all() for stratum in every):
         return Margin(capacity, num_samples, None)
     if len(lengths) > _MAX_SAMPLES:
         chosen = permutation(len(lengths), derive_key(0, "margin"))[:_MAX_SAMPLES]
@@ -108,10 +110,32 @@ def calibrated_margin(
     return Margin(low, num_samples, _heaviest(moments, rates, lengths, sources))
 
 
-def unknown_sources(calibration: Calibration, margin: Margin, default: int) -> Margin:
-    """`margin`, or the `default` planned capacity where that is smaller and a source has samples of
-    which none was encoded: of those nothing is known."""
-    for source in calibration.sources:
+def margin_of(
+    calibration: Calibration | None,
+    asked: PlanOptions,
+    weakest_method: str,
+    usable: Callable[[], tuple[Int64s, NDArray[Any]]],
+) -> Margin | None:
+    """The margin that a calibration asks for; None where another one holds.
+
+    Args:
+        calibration: of the lengths manifest, if it has one.
+        asked: what the user asked for.
+        weakest_method: the least exact way by which a usable row was counted.
+        usable: gives the lengths that are to be packed, and the name of each one's source.
+
+    Raises:
+        OptionError: a chance is asked for and there is nothing to compute a margin from.
+    """
+    known = calibration is not None and calibration.num_samples > 0
+    chance = overflow_chance(asked, weakest_method, known)
+    if chance is None or calibration is None:
+        return None
+    margin = calibrated_margin(
+        calibration, *usable(), asked.capacity, chance, asked.shift, asked.strategy
+    )
+    default = math.floor(planned_share(asked, weakest_method) * asked.capacity)
+    for source in calibration.sources:  # of one that nobody has encoded, nothing is known
         unknown = source.num_usable and not source.num_samples
         if unknown and default < margin.planned_capacity:
             margin = replace(margin, planned_capacity=default, source=source.name)
@@ -138,7 +162,7 @@ def _moments(
     strata: Mapping[str, list[_Stratum]], lengths: Int64s, sources: NDArray[Any], rates: Float64s
 ) -> Float64s:
     """psi of every sample: ``[rates, n]``."""
-    found = np.empty((len(rates), len(lengths)))
+    moments = np.empty((len(rates), len(lengths)))
     for name, parts in strata.items():
         mine = np.flatnonzero(sources == name)
         number = np.searchsorted([part.low for part in parts], lengths[mine], "right") - 1
@@ -150,8 +174,8 @@ def _moments(
             grid = np.unique(np.geomspace(own.min(), own.max(), _GRID))
             table = part.log_moments(rates, grid)
             for rate in range(len(rates)):
-                found[rate, rows] = np.interp(own, grid, table[rate])
-    return found
+                moments[rate, rows] = np.interp(own, grid, table[rate])
+    return moments
 
 
 def _strata(source: CalibratedSource, shift: bool) -> list[_Stratum]:
@@ -196,8 +220,8 @@ def _log_mean(exponents: Float64s) -> Float64s:
     """Log of the mean exponential over the last axis, one more as large as the largest."""
     worst = exponents.max(axis=-1)
     total = np.exp(exponents - worst[..., None]).sum(axis=-1) + 1.0
-    found: Float64s = worst + np.log(total) - math.log(exponents.shape[-1] + 1)
-    return found
+    log_mean: Float64s = worst + np.log(total) - math.log(exponents.shape[-1] + 1)
+    return log_mean
 
 
 def _heaviest(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int32s, Int64s
+from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.pack.slots import Slots
 from packidx.plan.select.items import Items
 from packidx.plan.select.pieces import SUMMED
@@ -61,10 +61,10 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
     padded = tokens if items.padded is items.length else total(items.padded[item])
     sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
     for name in SUMMED:
-        found = items.column(name)
-        if found is None:
+        column = items.column(name)
+        if column is None:
             continue
-        values, null = found
+        values, null = column
         unknown = None
         if null is not None and null.any():
             unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
@@ -72,7 +72,7 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
     return Packs(sizes, sums, group)
 
 
-def with_length(item: Int32s, length: NDArray[np.integer]) -> Int64s:
-    """Items and their lengths as one number each, int64 [n]: what is put at random places is so
+def with_length(item: Int32s, length: Ints) -> Int64s:
+    """Items and their lengths as one number each, int64 [n]: what is put at random slots is so
     put once, and the lengths need not be looked up there."""
     return length.astype(np.int64, copy=False) << 32 | item

@@ -7,6 +7,7 @@ itself, and a hundred million take as long as their lengths take to read.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,20 +19,14 @@ from numpy.typing import NDArray
 from packidx.arrays import Int64s
 from packidx.errors import OptionError, SourceError
 from packidx.lengths.survey import Survey, survey
-from packidx.lengths.table import Lengths, read_lengths
+from packidx.lengths.table import read_lengths
 from packidx.pack.bounds import lower_bound
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
-from packidx.plan.margin import calibrated_margin, unknown_sources
+from packidx.plan.margin import margin_of
 from packidx.plan.options.option import dashed
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
-from packidx.plan.options.resolved import (
-    Margin,
-    ResolvedOptions,
-    overflow_chance,
-    planned_share,
-    resolve,
-)
+from packidx.plan.options.resolved import ResolvedOptions, resolve
 
 _MARGIN_SAMPLES = 1 << 16  # of all lengths, evenly taken: enough to see a plan's composition
 
@@ -116,9 +111,10 @@ def preview(
             f"{lengths} holds no usable sample ({counted.num_samples} rows): nothing to pack"
         )
     rows = []
-    for one in asked:
-        margin = _margin(table, counted, one)
-        rows.append(_row(counted, resolve(one, counted.weakest_method, margin)))
+    for options in asked:
+        lengths_taken = functools.partial(_evenly, counted.usable(options.shift))
+        margin = margin_of(table.calibration, options, counted.weakest_method, lengths_taken)
+        rows.append(_row(counted, resolve(options, counted.weakest_method, margin)))
     return rows
 
 
@@ -137,15 +133,15 @@ def _row(counted: Survey, options: ResolvedOptions) -> PreviewRow:
     counts = usable["count"].to_numpy()
     long = lengths > options.longest
     kept, kept_counts = _pieces(lengths, counts, options)
-    placed = _merged(options.padded(kept), kept_counts)
+    packed = _merged(options.padded(kept), kept_counts)
     num_tokens = int(kept @ kept_counts)
-    num_packs = best_fit_decreasing(placed, options.planned_capacity).total_packs
-    bound, name = lower_bound(placed, options.planned_capacity)
+    num_packs = best_fit_decreasing(packed, options.planned_capacity).total_packs
+    bound, name = lower_bound(packed, options.planned_capacity)
     cuts = options.on_long in ("split", "truncate")
     num_long, long_tokens = int(counts[long].sum()), int(lengths[long] @ counts[long])
     num_samples = int(counts.sum()) - (0 if cuts else num_long)
-    batch, longest = _padded_batches(placed, num_packs)
-    padded = placed.num_samples * longest
+    batch, longest = _padded_batches(packed, num_packs)
+    padded = packed.num_samples * longest
     positions = num_packs * options.capacity
     return PreviewRow(
         capacity=options.capacity,
@@ -169,28 +165,28 @@ def _row(counted: Survey, options: ResolvedOptions) -> PreviewRow:
         batch=batch,
         padding=1 - _share(num_tokens, positions),
         padding_longest=1 - _share(num_tokens, padded),
-        padding_single=1 - _share(num_tokens, placed.num_samples * options.capacity),
+        padding_single=1 - _share(num_tokens, packed.num_samples * options.capacity),
         saved=1 - _share(positions, padded),
     )
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _share(part: float, total: float) -> float:
+    return part / total if total else 0.0
 
 
 def _pieces(lengths: Int64s, counts: Int64s, options: ResolvedOptions) -> tuple[Int64s, Int64s]:
-    """The lengths that are placed and how many of each: what fits, and pieces of what does not."""
+    """The lengths that are packed and how many of each: what fits, and pieces of what does not."""
     longest = options.longest
     long = lengths > longest
-    whole, pieces = lengths[~long], lengths[long]
+    fitting, pieces = lengths[~long], lengths[long]
     if options.on_long == "truncate":
         firsts = np.full(len(pieces), longest)
-        return np.concatenate([whole, firsts]), np.concatenate([counts[~long], counts[long]])
+        return np.concatenate([fitting, firsts]), np.concatenate([counts[~long], counts[long]])
     if options.on_long != "split":
-        return whole, counts[~long]
+        return fitting, counts[~long]
     ends = pieces % longest
     return (
-        np.concatenate([whole, np.full(len(pieces), longest), ends[ends > 0]]),
+        np.concatenate([fitting, np.full(len(pieces), longest), ends[ends > 0]]),
         np.concatenate([counts[~long], counts[long] * (pieces // longest), counts[long][ends > 0]]),
     )
 
@@ -202,12 +198,12 @@ def _merged(lengths: Int64s, counts: Int64s) -> Histogram:
     return Histogram(values[::-1].astype(np.int64), sums[::-1].copy())
 
 
-def _padded_batches(placed: Histogram, num_packs: int) -> tuple[int, float]:
+def _padded_batches(packed: Histogram, num_packs: int) -> tuple[int, float]:
     """Samples of a batch like the average pack, and the mean length of the longest one in it."""
     if not num_packs:
         return 1, 0.0
-    batch = max(1, (2 * placed.num_samples + num_packs) // (2 * num_packs))
-    return batch, expected_longest(placed, batch)
+    batch = max(1, (2 * packed.num_samples + num_packs) // (2 * num_packs))
+    return batch, expected_longest(packed, batch)
 
 
 def expected_longest(histogram: Histogram, batch: int) -> float:
@@ -234,22 +230,6 @@ def _log_ways(count: int, batch: int) -> float:
     if count < batch:
         return -math.inf
     return math.lgamma(count + 1) - math.lgamma(count - batch + 1) - math.lgamma(batch + 1)
-
-
-def _margin(table: Lengths, counted: Survey, asked: PlanOptions) -> Margin | None:
-    """The margin that the lengths' calibration asks for, on lengths taken evenly from the table."""
-    calibration = table.calibration
-    known = calibration is not None and calibration.num_samples > 0
-    chance = overflow_chance(asked, counted.weakest_method, known)
-    if chance is None or calibration is None:
-        return None
-    rows = counted.usable(asked.shift)
-    lengths, sources = _evenly(rows)
-    margin = calibrated_margin(
-        calibration, lengths, sources, asked.capacity, chance, asked.shift, asked.strategy
-    )
-    default = math.floor(planned_share(asked, counted.weakest_method) * asked.capacity)
-    return unknown_sources(calibration, margin, default)
 
 
 def _evenly(rows: pa.Table) -> tuple[Int64s, NDArray[np.object_]]:

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packidx.errors import FormatError, OptionError, SourceError
+from packidx.errors import FormatError, SourceError
 from packidx.lengths.survey import SourceTotals, survey
 
 KEYS = ("source", "ok", "method", "length")
-SUMS = ("count", "label_tokens", "num_unlabelled", "image_tokens", "video_tokens", "num_with_media")
+SUMS = ("count", "label_tokens", "num_unlabelled", "num_with_media")
 
 
 def some_rows(count: int = 3000, seed: int = 0) -> list[dict[str, Any]]:
@@ -55,8 +55,7 @@ def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         one = sums.setdefault(key, Counter())
         one["count"] += 1
         one["num_unlabelled"] += row["label_tokens"] is None
-        for name in ("label_tokens", "image_tokens", "video_tokens"):
-            one[name] += row[name] or 0
+        one["label_tokens"] += row["label_tokens"] or 0
         media = [row[f"{kind}_tokens"] or 0 for kind in ("image", "video", "audio")]
         one["num_with_media"] += sum(media) > 0
     ordered = sorted(sums, key=lambda key: [(v is not None, _comparable(v)) for v in key])
@@ -94,7 +93,7 @@ def test_a_survey_counts_every_row(parts: list[Path]) -> None:
     found = survey(parts)
     assert found.table.to_pylist() == counted(some_rows())
     assert found.table.column_names == [*KEYS, *SUMS]
-    assert found.num_samples == 3000 and found.present == ("source",)
+    assert found.num_samples == 3000
 
 
 def test_threads_and_order_of_parts_change_nothing(parts: list[Path]) -> None:
@@ -113,8 +112,7 @@ def by_hand(longest: int, shift: int) -> dict[str | None, SourceTotals]:
             sums["num_samples"] += 1
             sums["num_tokens"] += tokens
             sums["num_unlabelled"] += row["label_tokens"] is None
-            for name in ("label_tokens", "image_tokens", "video_tokens"):
-                sums[name] += row[name] or 0
+            sums["label_tokens"] += row["label_tokens"] or 0
     return {name: SourceTotals(**sums) for name, sums in found.items()}
 
 
@@ -123,17 +121,7 @@ def test_totals_add_up_what_a_plan_may_use(parts: list[Path]) -> None:
     assert found.totals() == by_hand(1 << 31, 0)
     assert found.totals(shift=True, longest=499) == by_hand(499, 1)
     assert found.totals(longest=1)["web"].num_tokens == found.totals(longest=1)["web"].num_samples
-    nothing = survey(parts, by=()).usable(longest=0)
-    assert nothing.num_rows == 0
-
-
-@pytest.mark.parametrize("shift", [False, True])
-def test_the_histogram_is_of_usable_samples(parts: list[Path], shift: bool) -> None:
-    lengths = [row["length"] or 0 for row in some_rows() if row["status"] == "ok"]
-    want = Counter(length - shift for length in lengths if length > shift)
-    found = survey(parts).histogram(shift)
-    assert found.lengths.tolist() == sorted(want, reverse=True)
-    assert found.counts.tolist() == [want[length] for length in sorted(want, reverse=True)]
+    assert found.usable(longest=0).num_rows == 0
 
 
 def test_methods_are_counted_among_rows_that_are_not_rejected(parts: list[Path]) -> None:
@@ -153,8 +141,8 @@ def test_length_alone_is_a_table(tmp_path: Path) -> None:
         (3, 1),
         (5, 2),
     ]
-    assert found.present == () and found.methods == {} and found.weakest_method == "exact"
-    assert found.totals() == {None: SourceTotals(3, 13, 0, 3, 0, 0)}
+    assert found.methods == {} and found.weakest_method == "exact"
+    assert found.totals() == {None: SourceTotals(3, 13, 0, 3)}
 
 
 def test_columns_may_be_in_some_parts_only(tmp_path: Path) -> None:
@@ -169,16 +157,7 @@ def test_columns_may_be_in_some_parts_only(tmp_path: Path) -> None:
     found = survey(paths)
     assert found.totals() == {None: SourceTotals(1, 9, 3, 0), "a": SourceTotals(1, 4, 0, 1)}
     assert found.methods == {"exact": 2} and found.num_samples == 4
-    assert survey(paths[2:]).histogram().num_samples == 0
-
-
-def test_rows_are_told_apart_by_other_columns(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"length": [1, 1, 1], "shard": [2, 0, 2], "source": ["a"] * 3}), path)
-    found = survey([path], by=("shard", "source"))
-    assert [(row["shard"], row["count"]) for row in found.table.to_pylist()] == [(0, 1), (2, 2)]
-    with pytest.raises(ValueError, match="totals are by one column"):
-        found.totals()
+    assert survey(paths[2:]).usable().num_rows == 0
 
 
 BAD = [
@@ -206,9 +185,6 @@ def test_bad_questions_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 no")
     with pytest.raises(SourceError, match=r"a\.parquet cannot be read as Parquet"):
         survey([path])
-    for name in ("colour", "media", "length"):
-        with pytest.raises(OptionError, match=f"a survey by '{name}' is not possible"):
-            survey([path], by=(name,))
     pq.write_table(pa.table({"length": [1], "method": ["guess"]}), path)
     with pytest.raises(FormatError, match="method is 'guess', not one of"):
         _ = survey([path]).methods

@@ -25,14 +25,8 @@ from packidx.pack.bounds import volume_bound
 from packidx.pack.correlation import LengthPairs
 from packidx.pack.histogram import Histogram
 from packidx.pack.runs import PackRuns
-from packidx.pack.strategies.best_fit import best_fit_decreasing, fill
-from packidx.pack.strategies.worst_fit import (
-    PacksByRoom,
-    Row,
-    check_lengths,
-    deal_round,
-    to_runs,
-)
+from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.open_packs import OpenPacks
 
 # What is scanned: for each share of tokens dealt to the emptiest (in 1/20), the smallest `times`
 # that keeps the number of packs; a larger one mixes less. Fractions of `times` waste room.
@@ -62,7 +56,6 @@ def balanced(
     Raises:
         ValueError: a length is above the capacity or not positive.
     """
-    check_lengths(histogram, capacity)
     if at_most is not None and volume_bound(histogram, capacity) > at_most:
         return None
     plain = best_fit_decreasing(histogram, capacity) if plain is None else plain
@@ -112,28 +105,20 @@ def deal_evenly(histogram: Histogram, capacity: int, rule: DealRule, limit: int)
     Packs that stay empty do not count: they are the last ones, as each record takes the first
     packs of its run.
     """
-    packs = PacksByRoom(int(histogram.lengths[-1]) if len(histogram.lengths) else 1)
+    packs = OpenPacks.for_lengths(histogram, capacity)
     packs.add(capacity, (0, rule.num_packs, 0))
-    total = rule.num_packs
-    out: list[Row] = []
-    for length, count in zip(histogram.lengths.tolist(), histogram.counts.tolist(), strict=True):
-        left = count
-        enough = length - 1 if length >= rule.until else rule.times * length
+    packs.total = rule.num_packs
+    for length, count in histogram.pairs():
+        left, enough = count, length - 1
         if length < rule.until:
-            while left and (taken := packs.take_exact(length)):
-                left -= deal_round(packs, out, taken, length, left)
+            enough = rule.times * length
+            while left and packs.has(length):
+                left -= packs.deal_round(length, length, left)
         while left and packs.emptiest() > enough:
-            left -= deal_round(packs, out, packs.take_emptiest(), length, left)
-        while left:
-            taken = packs.take(length)
-            if taken is None:
-                needed = -(-left // (capacity // length))
-                taken = capacity, (total, needed, 0)
-                total += needed
-                if total > limit:
-                    return None
-            left -= fill(packs, out, taken, length, left)
-    return to_runs(out, max((first + num for first, num, _, _ in out), default=0))
+            left -= packs.deal_round(packs.emptiest(), length, left)
+        if not packs.fill_best(length, left, limit):
+            return None
+    return packs.plan(max((first + number for first, number, _, _ in packs.dealt), default=0))
 
 
 def length_correlation(runs: PackRuns, histogram: Histogram) -> float | None:

@@ -34,5 +34,5 @@ def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 def merged(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
     """Weights of two mixes, ``'source=weight'``; the second one's hold where both have one."""
-    named = {one.rpartition("=")[0]: one for one in (*before, *after)}
+    named = {weight.rpartition("=")[0]: weight for weight in (*before, *after)}
     return tuple(named.values())

@@ -33,8 +33,8 @@ def number_text(number: Fraction) -> str:
     for digits in range(DECIMALS + 1):
         scaled = number * 10**digits
         if scaled.denominator == 1:
-            whole, part = divmod(scaled.numerator, 10**digits)
-            return f"{whole}.{part:0{digits}d}" if digits else f"{whole}"
+            integer, decimals = divmod(scaled.numerator, 10**digits)
+            return f"{integer}.{decimals:0{digits}d}" if digits else f"{integer}"
     return str(number)
 
 

@@ -52,6 +52,6 @@ def _pairs(where: str, value: Any) -> tuple[str, ...]:
         return tuple(f"{name}={weight}" for name, weight in value.items())
     if isinstance(value, str):
         value = value.split(",")
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(pair, str) for pair in value):
         raise OptionError(f"{where} is {value!r}: write name: weight under it, one on a line")
     return tuple(value)

@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def parse(word: str) -> CostModel:
     frozen = tuple(values.pop("frozen").split("+")) if "frozen" in values else ()
     weights = {name: _number(name, value) for name, value in values.items()}
     if base:
-        return replace(_named(base, frozen), **_known(weights))
+        return CostModel.from_json(_named(base, frozen).to_json() | weights)
     if frozen:
         raise OptionError("frozen needs a model: write PRESET,frozen=… or CONFIG.JSON,frozen=…")
     return CostModel.from_json(weights)
@@ -164,13 +164,6 @@ def _number(name: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise OptionError(f"cost weight {name} is {value!r}: it must be a number") from None
-
-
-def _known(weights: dict[str, float]) -> dict[str, float]:
-    for name in weights:
-        if name not in {field.name for field in fields(CostModel)}:
-            raise OptionError(f"cost has no weight {name!r}: {_names()}")
-    return weights
 
 
 def _names() -> str:

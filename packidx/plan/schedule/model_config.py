@@ -64,8 +64,8 @@ class Section:
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of `names` that is there and not null."""
-        found = (self._values.get(name) for name in names)
-        return next((value for value in found if value is not None), default)
+        values = (self._values.get(name) for name in names)
+        return next((value for value in values if value is not None), default)
 
     def number(self, *names: str, default: int | None = None) -> int:
         """The same, as a whole number.
@@ -76,8 +76,8 @@ class Section:
         """
         value = self.get(*names, default=default)
         value = value[0] if isinstance(value, list | tuple) and value else value
-        whole = type(value) is int or (isinstance(value, float) and value.is_integer())
-        if not whole or value < (default is None):
+        is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+        if not is_whole or value < (default is None):
             raise OptionError(
                 f"the model's {self.name} has {names[0]} {value!r}: give a config.json with every "
                 "value (transformers leaves defaults out), a preset, or the weights themselves"

@@ -78,7 +78,7 @@ def schedule(
             (visual tokens, tokens of each source); `stratified` alone looks at them.
 
     Returns:
-        int64 [n], order[i] = the pack at place i. The n mod global_batch packs at its end are a
+        int64 [n], order[i] = the i-th pack. The n mod global_batch packs at its end are a
         seeded random choice.
 
     Raises:
@@ -95,17 +95,17 @@ def schedule(
     if kind == "random":
         return permutation(count, derive_key(key, "packs"))
     steps, chunk = count // global_batch, global_batch // micro_steps
-    places = np.arange(count % global_batch, dtype=np.uint64)
-    rest = permute(places, count, derive_key(key, "rest")).astype(np.int64)
-    whole = np.delete(np.arange(count), rest)
+    numbers = np.arange(count % global_batch, dtype=np.uint64)
+    rest = permute(numbers, count, derive_key(key, "rest")).astype(np.int64)
+    in_steps = np.delete(np.arange(count), rest)
     total = llm + vit
     largest = float(total.max(initial=0.0))
     rest = _sorted(total, rest, largest)
     if kind == "cost":
-        chunks = _sorted(total, whole, largest).reshape(-1, chunk)
+        chunks = _sorted(total, in_steps, largest).reshape(-1, chunk)
         chunks = chunks[permutation(len(chunks), derive_key(key, "chunks"))]
         return np.concatenate([chunks.ravel(), rest])
-    chunks = _cells(llm, vit, whole, chunk)
+    chunks = _cells(llm, vit, in_steps, chunk)
     table = _draw_steps(steps, micro_steps, key)
     if steps > 1 and micro_steps > 1:
         phases = [_fixed(cost, largest, 30) for cost in (llm, vit)]
@@ -131,7 +131,7 @@ def _cells(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:
     edges = [len(packs) // chunk * slab // slabs * chunk for slab in range(slabs + 1)]
     cells = [
         _split(llm[part], vit[part], part, chunk, smallest)
-        for part in (packs[one:two] for one, two in pairwise(edges))
+        for part in (packs[start:stop] for start, stop in pairwise(edges))
     ]
     return np.concatenate(cells).reshape(-1, chunk)
 
@@ -146,18 +146,18 @@ def _split(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int, smallest: in
     result = np.empty(len(packs), np.int64)
     todo = [(np.arange(len(packs)), 0)]
     while todo:
-        cell, place = todo.pop()
-        one, two = keys[0][cell], keys[1][cell]
-        longer = two if two.max() - two.min() > one.max() - one.min() else one
+        cell, first = todo.pop()
+        llm_keys, vit_keys = keys[0][cell], keys[1][cell]
+        longer = vit_keys if np.ptp(vit_keys) > np.ptp(llm_keys) else llm_keys
         count = len(cell) // chunk
         if count <= smallest:
             longer.sort()
-            result[place : place + len(cell)] = longer & number
+            result[first : first + len(cell)] = longer & number
             continue
         half = count // 2 * chunk
         longer.partition(half)
         longer &= number
-        todo += [(longer[half:], place + half), (longer[:half], place)]
+        todo += [(longer[half:], first + half), (longer[:half], first)]
     total = _keys(llm + vit, 2 * largest)[result].reshape(-1, chunk)
     total.sort(axis=1)
     return np.asarray(packs[(total & number).ravel()])
@@ -196,8 +196,8 @@ def _draw_steps(steps: int, micro_steps: int, key: int) -> Int64s:
         dealt = permutation(steps, derive_key(key, "stratum", stratum))
         table[:, stratum] = stratum * steps + dealt
     keys = np.array([derive_key(key, "step")], np.uint64) + np.arange(steps, dtype=np.uint64)
-    places = np.repeat(np.arange(micro_steps, dtype=np.uint64), steps)
-    moved = permute(places, micro_steps, np.tile(keys, micro_steps)).reshape(micro_steps, steps)
+    numbers = np.repeat(np.arange(micro_steps, dtype=np.uint64), steps)
+    moved = permute(numbers, micro_steps, np.tile(keys, micro_steps)).reshape(micro_steps, steps)
     return np.take_along_axis(table, moved.T.astype(np.int64), axis=1)
 
 
@@ -254,16 +254,16 @@ def _exchange(table: Int64s, features: Int64s, key: int) -> None:
     half = steps // 2
     for number in range(_ROUNDS if features.shape[1] > 1 else _ROUNDS_OF_ONE):
         order = permutation(steps, derive_key(key, number))
-        one, two = order[:half], order[half : 2 * half]
-        gap = sums[one] - sums[two]
+        these, those = order[:half], order[half : 2 * half]
+        gap = sums[these] - sums[those]
         for stratum in range(micro_steps):
-            mine, theirs = chunk[one, stratum], chunk[two, stratum]
+            mine, theirs = chunk[these, stratum], chunk[those, stratum]
             moved = features[mine] - features[theirs]
             better = (moved * (gap - moved)).sum(axis=1) > 0
-            chunk[one, stratum] = np.where(better, theirs, mine)
-            chunk[two, stratum] = np.where(better, mine, theirs)
+            chunk[these, stratum] = np.where(better, theirs, mine)
+            chunk[those, stratum] = np.where(better, mine, theirs)
             gap -= 2 * moved * better[:, None]
-        total = sums[one] + sums[two]
-        sums[one] = (total + gap) // 2
-        sums[two] = total - sums[one]
+        total = sums[these] + sums[those]
+        sums[these] = (total + gap) // 2
+        sums[those] = total - sums[these]
     np.put_along_axis(table, strata, chunk, axis=1)

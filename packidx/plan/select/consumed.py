@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from packidx.arrays import Int32s, Int64s
+from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
 from packidx.index.order.state import consumed_packs
@@ -29,15 +29,15 @@ _BY_CHOICE = ("excluded", "max_packs")
 _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
 
 
-class _Whole(NamedTuple):
+class _Finished(NamedTuple):
     """Copies that training has had whole, as in `Consumed`."""
 
     sample_id: Int64s
     copy: Int32s
     stop: Int32s
 
-    def select(self, chosen: Int64s) -> _Whole:
-        return _Whole(self.sample_id[chosen], self.copy[chosen], self.stop[chosen])
+    def select(self, chosen: Int64s) -> _Finished:
+        return _Finished(self.sample_id[chosen], self.copy[chosen], self.stop[chosen])
 
 
 def lineage(index: Index, state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -57,25 +57,25 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
     """
     consumed_packs(index.snapshot, state)  # refuses a state of another snapshot
     _check_begun(index, state)
-    planned, found = index.snapshot.lengths.fingerprint, table.fingerprint()
-    if planned != found:
+    planned, given = index.snapshot.lengths.fingerprint, table.fingerprint()
+    if planned != given:
         raise MismatchError(
             f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned}, "
-            f"{table.uri} has {found}: continue with the lengths that were planned"
+            f"{table.uri} has {given}: continue with the lengths that were planned"
         )
-    runs: list[_Whole] = []
+    runs: list[_Finished] = []
     begun = Begun.none()
-    for one in lineage(index, state):
+    for entry in lineage(index, state):
         ancestor = (
             index
-            if one["snapshot_id"] == index.id
-            else open_index(f"{index.path}@{one['snapshot_id']}")
+            if entry["snapshot_id"] == index.id
+            else open_index(f"{index.path}@{entry['snapshot_id']}")
         )
-        whole, left = _consumed(ancestor, {"version": 1, **one})
-        was_begun = pairs_in(whole.sample_id, whole.copy, begun.sample_id, begun.copy)
-        whole.stop[was_begun] = EVERY_TOKEN
-        begun = _gone_on(begun, whole, left)
-        runs.append(whole)
+        finished, left = _consumed(ancestor, {"version": 1, **entry})
+        was_begun = pairs_in(finished.sample_id, finished.copy, begun.sample_id, begun.copy)
+        finished.stop[was_begun] = EVERY_TOKEN
+        begun = _gone_on(begun, finished, left)
+        runs.append(finished)
     every = _joined(runs)
     if len(runs) > 1:
         order = np.lexsort((every.copy, every.sample_id))
@@ -107,7 +107,7 @@ def _left_out(index: Index) -> dict[str, Int64s]:
 
     A plan that continues another one has these among its own dropped ones, and so on.
     """
-    found: dict[str, list[Int64s]] = {}
+    left_out: dict[str, list[Int64s]] = {}
     for number in range(len(index.snapshot.result.windows)):
         dropped = index.window("dropped", number, ["sample_id", "reason"])
         reasons = pl.Series(pl.from_arrow(dropped["reason"]))
@@ -115,17 +115,17 @@ def _left_out(index: Index) -> dict[str, Int64s]:
         for reason in _BY_CHOICE:
             mine = ids[(reasons == reason).to_numpy()]
             if len(mine):
-                found.setdefault(reason, []).append(mine)
-    return {reason: np.sort(np.concatenate(ids)) for reason, ids in found.items()}
+                left_out.setdefault(reason, []).append(mine)
+    return {reason: np.sort(np.concatenate(ids)) for reason, ids in left_out.items()}
 
 
-def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[_Whole, Begun]:
+def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[_Finished, Begun]:
     """The samples and copies that one snapshot's training had whole, in order, and what it left of
     others; read window by window."""
     done = np.zeros(index.num_packs, bool)
     done[consumed_packs(index.snapshot, state)] = True
     variant = state["epoch"] % index.snapshot.options.epochs
-    wholes = [_Whole(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
+    runs = [_Finished(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
     lefts = [Begun.none()]
     for number, window in enumerate(index.snapshot.result.windows):
         of_window = done[window.first_pack : window.first_pack + window.num_packs]
@@ -136,19 +136,17 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[_Whole, Begun]:
         mine = np.repeat(packs["epoch"].to_numpy() == variant, sizes)
         samples = index.window("samples", number, _COLUMNS)
         pieces = {name: samples[name].to_numpy()[mine] for name in _COLUMNS}
-        whole, left = _of_window(pieces, np.repeat(of_window, sizes)[mine])
-        wholes.append(whole)
+        finished, left = _of_window(pieces, np.repeat(of_window, sizes)[mine])
+        runs.append(finished)
         lefts.append(left)
-    return _joined(wholes), Begun(*(np.concatenate(v) for v in zip(*lefts, strict=True)))
+    return _joined(runs), Begun(*(np.concatenate(v) for v in zip(*lefts, strict=True)))
 
 
-def _joined(runs: Sequence[_Whole]) -> _Whole:
-    return _Whole(*(np.concatenate(values) for values in zip(*runs, strict=True)))
+def _joined(runs: Sequence[_Finished]) -> _Finished:
+    return _Finished(*(np.concatenate(values) for values in zip(*runs, strict=True)))
 
 
-def _of_window(
-    pieces: dict[str, NDArray[Any]], consumed: NDArray[np.bool_]
-) -> tuple[_Whole, Begun]:
+def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[_Finished, Begun]:
     """What of a window's pieces was consumed: copies that were whole, and what is left of others.
 
     Args:
@@ -162,13 +160,13 @@ def _of_window(
     number = np.diff(np.append(first, len(sample)))
     taken = np.add.reduceat(consumed.astype(np.int64), first)
     stop = np.maximum.reduceat((pieces["token_start"] + pieces["length"])[order], first)
-    is_whole = taken == number
-    at = first[is_whole]
-    whole = _Whole(sample[at], copy[at], stop[is_whole])
+    is_finished = taken == number
+    at = first[is_finished]
+    finished = _Finished(sample[at], copy[at], stop[is_finished])
     of_begun = np.repeat((taken > 0) & (taken < number), number)
     rows = order[of_begun & ~consumed]
     if not len(rows):
-        return whole, Begun.none()
+        return finished, Begun.none()
     highest = np.maximum.reduceat(pieces["piece"][order], first)
     free = np.repeat(highest, number)[of_begun & ~consumed].astype(np.int64) + 1
     own, of_copy, start = (
@@ -179,13 +177,13 @@ def _of_window(
     begins[1:] |= start[1:] != stop[:-1]  # pieces that follow each other are one stretch again
     ends = np.append(np.flatnonzero(begins)[1:], len(rows)) - 1
     left = Begun(own[begins], of_copy[begins], start[begins], stop[ends], free[begins])
-    return whole, left
+    return finished, left
 
 
-def _gone_on(begun: Begun, whole: _Whole, left: Begun) -> Begun:
+def _gone_on(begun: Begun, finished: _Finished, left: Begun) -> Begun:
     """`begun` after more training: copies that it has had whole since are gone, what is left of
     others is `left`."""
-    gone = pairs_in(begun.sample_id, begun.copy, whole.sample_id, whole.copy)
+    gone = pairs_in(begun.sample_id, begun.copy, finished.sample_id, finished.copy)
     gone |= pairs_in(begun.sample_id, begun.copy, left.sample_id, left.copy)
     both = Begun(*(np.r_[old[~gone], new] for old, new in zip(begun, left, strict=True)))
     order = np.lexsort((both.start, both.copy, both.sample_id))

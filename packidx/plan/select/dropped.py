@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from packidx.arrays import Int32s, Int64s
+from packidx.arrays import Int32s, Int64s, Ints
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
 from packidx.lengths.rows import LengthsRows
@@ -23,11 +23,16 @@ def dropped(
     if not len(numbers):
         return DROPPED.empty_table()
     reasons = verdicts.reasons(numbers)
+    details = _details(rows, numbers, reasons.to_pylist(), weight, options)
+    return _table(rows, numbers, reasons, details)
+
+
+def _table(
+    rows: LengthsRows, numbers: Ints, reasons: pa.Array, details: list[str | None]
+) -> pa.Table:
     columns = {name: rows.take(name, numbers) for name in ("sample_id", "source", "key", "length")}
     columns["reason"] = reasons
-    columns["detail"] = pa.array(
-        _details(rows, numbers, reasons.to_pylist(), weight, options), pa.string()
-    )
+    columns["detail"] = pa.array(details, pa.string())
     return conform(pa.table(columns), DROPPED)
 
 
@@ -74,16 +79,15 @@ def _details(
         if len(capped):
             values, _ = rows.ints(name, numbers[capped])
             detail[capped] = [f"{value} > {cap} per pack" for value in values.tolist()]
-    found: list[str | None] = detail.tolist()
-    return found
+    details: list[str | None] = detail.tolist()
+    return details
 
 
 def dropped_with(
-    dropped: pa.Table, rows: LengthsRows, numbers: Int64s | Int32s, reason: str, detail: str
+    dropped: pa.Table, rows: LengthsRows, numbers: Ints, reason: str, detail: str
 ) -> pa.Table:
     """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
-    columns = {n: rows.take(n, numbers) for n in ("sample_id", "source", "key", "length")}
-    columns["reason"] = pa.array([reason] * len(numbers), pa.string())
-    columns["detail"] = pa.array([detail] * len(numbers), pa.string())
-    more = conform(pa.table(columns), DROPPED)
+    more = _table(
+        rows, numbers, pa.array([reason] * len(numbers), pa.string()), [detail] * len(numbers)
+    )
     return pa.concat_tables([dropped, more]).sort_by("sample_id")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.hashing import derive_key, hash_ints
@@ -93,11 +94,11 @@ class Rules:
     before: Mapping[str, Int64s] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
 class Verdicts:
-    """A reason for every row, or none where it is to be packed."""
+    """A reason for every row, int8 [n] into `REASONS`: 0 where it is to be packed."""
 
-    def __init__(self, size: int) -> None:
-        self._code = np.zeros(size, np.int8)
+    _code: NDArray[np.int8]
 
     def usable(self) -> Bools:
         """bool [n]: nothing speaks against the row."""
@@ -118,7 +119,7 @@ class Verdicts:
     def of(self, reasons: Sequence[str]) -> Int64s:
         """Numbers of the rows that are dropped for one of `reasons`, ascending."""
         dropped = self.dropped()
-        wanted = np.isin(np.arange(len(REASONS)), [REASONS.index(one) for one in reasons])
+        wanted = np.isin(np.arange(len(REASONS)), [REASONS.index(reason) for reason in reasons])
         return dropped[wanted[self._code[dropped]]]
 
     def reasons(self, rows: Int64s) -> pa.Array:
@@ -166,14 +167,14 @@ class Copies:
         times = np.maximum(times - (last - first), 0)
         fresh = np.repeat(rows, times)
         zeros = np.zeros(len(fresh), np.int64)
-        whole = Stretches(
+        untouched = Stretches(
             fresh,
             _lowest_free(*taken, rows, times),
             zeros,
             weight[fresh].astype(np.int64),
             zeros,
         )
-        both = Stretches(*(np.concatenate(pair) for pair in zip(begun, whole, strict=True)))
+        both = Stretches(*(np.concatenate(pair) for pair in zip(begun, untouched, strict=True)))
         return both.select(np.lexsort((both.start, both.copy, both.row)))
 
 
@@ -192,8 +193,8 @@ def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int6
         return nth
     free = copy - np.arange(len(row)) + np.searchsorted(row, row)
     upto = np.searchsorted(row << 32 | free, rows[owner] << 32 | nth, "right")
-    found: Int64s = nth + upto - np.searchsorted(row, rows)[owner]
-    return found
+    lowest: Int64s = nth + upto - np.searchsorted(row, rows)[owner]
+    return lowest
 
 
 def judge(
@@ -205,7 +206,7 @@ def judge(
         rows: a run of the table.
         weight: int64 [n], tokens of each row after the shift.
     """
-    verdicts = Verdicts(rows.num_rows)
+    verdicts = Verdicts(np.zeros(rows.num_rows, np.int8))
     ok = rows.is_ok()
     verdicts.set(~ok, "rejected")
     if (weight <= 0).any():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from packidx.arrays import Bools
 from packidx.digests import canonical_json, column_digest, digest
 from packidx.errors import FormatError, SourceError
 from packidx.io.urls import absolute
@@ -28,7 +27,7 @@ class Exclusion:
     named: pl.DataFrame
     fingerprint: str
 
-    def of(self, rows: LengthsRows) -> NDArray[np.bool_]:
+    def of(self, rows: LengthsRows) -> Bools:
         """bool [n]: which of `rows` are excluded.
 
         Raises:

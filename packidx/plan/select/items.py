@@ -16,7 +16,7 @@ from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.dropped import dropped
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.lost import shortened, trained, uncovered
-from packidx.plan.select.pieces import SUMMED, Pieces, cut
+from packidx.plan.select.pieces import Pieces, cut
 
 _NONE = np.empty(0, np.int64)
 # What a lengths table calls the column that a cap is on.
@@ -25,7 +25,7 @@ _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches
 
 @dataclass
 class Items:
-    """The units that the strategy places, in order of (row, copy, piece).
+    """The units that the strategy packs, in order of (row, copy, piece).
 
     Attributes:
         rows: of the lengths table.
@@ -33,7 +33,7 @@ class Items:
         length: int32 [n], tokens of the piece.
         padded: int32 [n], tokens that it takes in its pack.
         copy, piece, token_start: int32 [n], or None where all are 0.
-        whole: number of items, the first ones, that are whole samples; pieces follow.
+        num_whole: number of items, the first ones, that are whole samples; pieces follow.
         cut: counters of the pieces: name -> (values, is unknown).
         tokens_cut: tokens of packed samples that `truncate` left out, of every copy.
         num_eligible: tokens of all eligible samples (`packidx.format.reasons`), each counted once.
@@ -47,7 +47,7 @@ class Items:
     copy: Int32s | None = None
     piece: Int32s | None = None
     token_start: Int32s | None = None
-    whole: int = 0
+    num_whole: int = 0
     cut: dict[str, tuple[Int64s, Bools]] = field(default_factory=dict)
     tokens_cut: int = 0
     num_eligible: int = 0
@@ -61,7 +61,7 @@ class Items:
     def are_all_rows(self) -> bool:
         """Whether item i is the whole of row i."""
         last = self.num_items - 1
-        same = self.num_items == self.rows.num_rows and self.whole == self.num_items
+        same = self.num_items == self.rows.num_rows and self.num_whole == self.num_items
         return same and (last < 0 or bool((self.row == np.arange(last + 1)).all()))
 
     def column(self, name: str) -> tuple[Int64s, Bools | None] | None:
@@ -70,8 +70,8 @@ class Items:
             return np.ones(self.num_items, np.int64), None
         if name not in self.rows.frame.columns:
             return None
-        values, null = self.rows.ints(name, self.row[: self.whole])
-        if self.whole == self.num_items:
+        values, null = self.rows.ints(name, self.row[: self.num_whole])
+        if self.num_whole == self.num_items:
             return values, null
         more, unknown = self.cut[name]
         null = np.zeros(len(values), bool) if null is None else null
@@ -83,7 +83,7 @@ class Items:
         def part(values: Int32s | None) -> Int32s | None:
             return None if values is None else values[keep]
 
-        pieces = keep[self.whole :]
+        pieces = keep[self.num_whole :]
         return Items(
             self.rows,
             self.row[keep],
@@ -92,7 +92,7 @@ class Items:
             part(self.copy),
             part(self.piece),
             part(self.token_start),
-            int(keep[: self.whole].sum()),
+            int(keep[: self.num_whole].sum()),
             {name: (values[pieces], null[pieces]) for name, (values, null) in self.cut.items()},
             self.tokens_cut,
         )
@@ -115,16 +115,16 @@ def make_items(rows: LengthsRows, options: ResolvedOptions, rules: Rules) -> tup
         usable = verdicts.usable()
     long = usable & (weight > options.longest)
     fits = usable & ~long & ~copies.is_partial
-    whole = np.arange(len(fits), dtype=np.int32)
-    whole = whole if fits.all() else whole[fits]
-    items = _whole(rows, whole, weight, options, copies)
-    unplaced = np.flatnonzero(long)
-    if len(unplaced) and options.on_long == "error":
-        _complain(rows, unplaced, weight, options)
+    fitting = np.arange(len(fits), dtype=np.int32)
+    fitting = fitting if fits.all() else fitting[fits]
+    items = _whole_samples(rows, fitting, weight, options, copies)
+    left_over = np.flatnonzero(long)
+    if len(left_over) and options.on_long == "error":
+        _complain(rows, left_over, weight, options)
     if options.on_long in ("split", "truncate") or copies.is_partial.any():
         chosen = np.flatnonzero((long | copies.is_partial) & usable)
-        items, unplaced = _with_pieces(items, chosen, weight, options, copies)
-    verdicts.set(unplaced, "too_long")
+        items, left_over = _with_pieces(items, chosen, weight, options, copies)
+    verdicts.set(left_over, "too_long")
     items = _within_caps(items, options, verdicts)
     _count_lost(items, verdicts, weight, copies, truncated=options.on_long == "truncate")
     return items, dropped(rows, verdicts, weight, options)
@@ -143,7 +143,7 @@ def _check_labels(rows: LengthsRows, usable: Bools) -> None:
         )
 
 
-def _whole(
+def _whole_samples(
     rows: LengthsRows, chosen: Int32s, weight: Int32s, options: ResolvedOptions, copies: Copies
 ) -> Items:
     """Every copy of the chosen rows."""
@@ -168,11 +168,11 @@ def _with_pieces(
         stretches = stretches.select(~np.isin(stretches.row, too_long))
     truncate = options.on_long == "truncate"
     pieces, failed = cut(items.rows, stretches, options.longest, only_first=truncate)
-    unplaced = np.union1d(failed, too_long)
+    left_over = np.union1d(failed, too_long)
     if not len(pieces.row):
-        return items, unplaced
+        return items, left_over
     asked = (stretches.stop - stretches.start)[~np.isin(stretches.row, failed)]
-    return _joined(items, pieces, options, int(asked.sum() - pieces.length.sum())), unplaced
+    return _joined(items, pieces, options, int(asked.sum() - pieces.length.sum())), left_over
 
 
 def _joined(items: Items, pieces: Pieces, options: ResolvedOptions, tokens_cut: int) -> Items:
@@ -201,14 +201,14 @@ def _within_caps(items: Items, options: ResolvedOptions, verdicts: Verdicts) -> 
     """The items of samples none of which breaks a cap by itself."""
     keep = np.ones(items.num_items, bool)
     for name, cap in options.caps.items():
-        found = items.column(name)
+        column = items.column(name)
         option = _CAPPED.get(name, "--max-samples")
-        if found is None:
+        if column is None:
             raise OptionError(
                 f"{option} {cap} needs the column `{name}`, which {items.rows.uri} does not have: "
                 "leave the cap out"
             )
-        values, null = found
+        values, null = column
         if null is not None and null.any():
             raise OptionError(
                 f"{option} {cap}: {int(null.sum())} samples of {items.rows.uri} do not say their "
@@ -228,15 +228,15 @@ def _count_lost(
     left_out = verdicts.of(NOT_ELIGIBLE)
     every = int(np.maximum(weight, 0).sum(dtype=np.int64))
     items.num_eligible = every - int(np.maximum(weight[left_out], 0).sum(dtype=np.int64))
-    pieces = items.row[items.whole :].astype(np.int64)
+    pieces = items.row[items.num_whole :].astype(np.int64)
     rows = np.r_[verdicts.of(LOST), shortened(copies, weight), pieces if truncated else _NONE]
     rows = np.setdiff1d(rows, left_out)
     if not len(rows):
         return
     ranges = trained(copies, weight)
     if items.token_start is not None:
-        start = items.token_start[items.whole :].astype(np.int64)
-        ranges.append((pieces, start, start + items.length[items.whole :]))
+        start = items.token_start[items.num_whole :].astype(np.int64)
+        ranges.append((pieces, start, start + items.length[items.num_whole :]))
     items.lost = rows, uncovered(rows, weight, ranges)
 
 
@@ -248,6 +248,3 @@ def _complain(rows: LengthsRows, long: Int64s, weight: Int32s, options: Resolved
         f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
         f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
     )
-
-
-__all__ = ["SUMMED", "Items", "make_items"]

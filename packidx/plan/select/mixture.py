@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Uint64s
+from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import LengthsManifest
 from packidx.hashing import below
-from packidx.plan.options.numbers import UNITS, number_text, read_number, rounded
+from packidx.plan.options.numbers import UNITS, read_number, rounded
 
 if TYPE_CHECKING:
     from packidx.lengths.survey import SourceTotals
@@ -91,7 +90,7 @@ class Mixture:
             if totals and not any(asked.values()):
                 raise OptionError("mix gives every source weight 0: keep one")
             return asked
-        units = {name: self._units(name, one) for name, one in totals.items()}
+        units = {name: self._units(name, total) for name, total in totals.items()}
         epoch = sum(repeats[name] * units[name] for name in totals)
         resolved: dict[str | None, Fraction] = dict.fromkeys(totals, Fraction(0))
         for name, weight in self.weights.items():
@@ -100,11 +99,6 @@ class Mixture:
                 resolved[name] = rounded(epoch * share / units[name])
                 _check_repeats(name, resolved[name])
         return resolved
-
-    def to_json(self) -> dict[str, Any]:
-        """As a manifest states it: weights as decimals or fractions in text."""
-        weights = {name: number_text(weight) for name, weight in self.weights.items()}
-        return {"by": self.by, "weights": weights}
 
     def _check_names(self, totals: Mapping[str | None, SourceTotals]) -> None:
         if not self.weights:
@@ -194,12 +188,12 @@ def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
     return ratios
 
 
-def copies(weight: Fraction, hashes: Uint64s) -> NDArray[np.int64]:
+def copies(weight: Fraction, hashes: Uint64s) -> Int64s:
     """⌊weight⌋, and one more where hash < the rest * 2^64: int64 [n].
 
     Args:
         weight: 0 or more.
         hashes: uint64 [n], one per sample, of its id and the seed.
     """
-    whole = weight.numerator // weight.denominator
-    return whole + below(hashes, weight - whole).astype(np.int64)
+    floor = weight.numerator // weight.denominator
+    return floor + below(hashes, weight - floor).astype(np.int64)

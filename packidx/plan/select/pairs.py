@@ -34,9 +34,9 @@ def pairs_in(first: Int64s, second: Ints, others: Int64s, other_seconds: Ints) -
     """bool [n]: the pair is one of the others, which are in order of their firsts."""
     low, high = (np.searchsorted(others, first, side) for side in SIDES)
     near, owner = expand_ranges(low, high)
-    found = np.zeros(len(first), bool)
-    found[owner[other_seconds[near] == second[owner]]] = True
-    return found
+    is_other = np.zeros(len(first), bool)
+    is_other[owner[other_seconds[near] == second[owner]]] = True
+    return is_other
 
 
 def expand_ranges(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:

@@ -62,7 +62,7 @@ class Pieces(NamedTuple):
 
 
 class _Media(NamedTuple):
-    """Media of some rows whose places are known, int64 ``[n]``, in order of `row`.
+    """Media of some rows whose first token is stated, int64 ``[n]``, in order of `row`.
 
     `row` is a number in those rows, `kind` one in `_KINDS` or beyond.
     """
@@ -151,19 +151,19 @@ def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
         np.add.at(sums, piece if mine is None else piece[mine], amounts)
         return sums
 
-    found = {name: np.zeros(len(pieces.row), np.int64) for name in SUMMED}
+    counters = {name: np.zeros(len(pieces.row), np.int64) for name in SUMMED}
     for number, name in enumerate(_KINDS):
         mine = kind == number
-        found[f"{name}_tokens"] = total(media.tokens[medium][mine], mine)
-        if f"num_{name}s" in found:
-            found[f"num_{name}s"] = total(np.ones(int(mine.sum()), np.int64), mine)
-    found["vision_patches"] = total(patches)
-    found["vision_cost"] = total(patches * patches // np.maximum(media.t[medium], 1))
-    return found
+        counters[f"{name}_tokens"] = total(media.tokens[medium][mine], mine)
+        if f"num_{name}s" in counters:
+            counters[f"num_{name}s"] = total(np.ones(int(mine.sum()), np.int64), mine)
+    counters["vision_patches"] = total(patches)
+    counters["vision_cost"] = total(patches * patches // np.maximum(media.t[medium], 1))
+    return counters
 
 
 def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
-    """Media of the rows `numbers`, and which of these hold some whose place nobody says."""
+    """Media of the rows `numbers`, and which of these hold some whose first token is unknown."""
     lists = rows.media_lists(numbers)
     if lists is None:
         empty = np.empty(0, np.int64)
@@ -172,9 +172,9 @@ def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
     owner = np.repeat(np.arange(len(numbers)), sizes)
     values = lists.flatten()  # of null lists, none
     stated = [values.field(name) for name in ("kind", "at", "tokens")]
-    unplaced = np.zeros(len(owner), bool)
+    unstated = np.zeros(len(owner), bool)
     for column in stated:
-        unplaced |= column.is_null().to_numpy(zero_copy_only=False)
+        unstated |= column.is_null().to_numpy(zero_copy_only=False)
     names = pl.Series(pl.from_arrow(stated[0]))
     kind = np.full(len(owner), len(_KINDS))
     for number, name in enumerate(_KINDS):
@@ -183,7 +183,7 @@ def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
         values.field(name).cast(pa.int64()).fill_null(0).to_numpy()
         for name in ("at", "tokens", "patches", "t")
     )
-    unknown = np.unique(owner[unplaced])
+    unknown = np.unique(owner[unstated])
     null = lists.is_null().to_numpy(zero_copy_only=False)
     if null.any():
         missing = np.flatnonzero(null)

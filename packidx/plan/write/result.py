@@ -91,11 +91,8 @@ class PlanTotals:
 
     def take(self, other: PlanTotals) -> None:
         """Add what `other` has added up, which has gone on from here."""
-        self.num_packs, self.num_pieces, self.blocks = (
-            other.num_packs,
-            other.num_pieces,
-            other.blocks,
-        )
+        self.num_packs, self.num_pieces = other.num_packs, other.num_pieces
+        self.blocks = other.blocks
         self.proofs |= other.proofs
         self.windows += other.windows
         for name in ("sums", "dropped", "strategies", "seen", "lost", "labels", "unlabelled"):

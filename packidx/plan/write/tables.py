@@ -1,4 +1,4 @@
-"""The snapshot's tables out of placed items."""
+"""The snapshot's tables out of packed items."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num
     check(runs, histogram, capacity)
     relaxation = by_knots(histogram, capacity, num)
     if relaxation is not None:
-        bound = column_generation._Generation(relaxation, 1 << 40).bound
+        bound = column_generation._begun(relaxation).solve(1 << 40).bound
         best = best_fit_decreasing(histogram, capacity).total_packs
         assert bound <= min(best, runs.total_packs)
 
@@ -89,7 +89,7 @@ def test_the_bound_holds_whatever_the_prices(problem: tuple[list[int], int]) -> 
 
         patch.setattr(column_generation.Master, "solve", scramble)
         patch.setattr(column_generation, "_MAX_ROUNDS", 5)
-        assert column_generation._Generation(relaxation, 1 << 40).bound <= optimum(
+        assert column_generation._begun(relaxation).solve(1 << 40).bound <= optimum(
             lengths, capacity
         )
 
@@ -157,7 +157,7 @@ def test_sand_fills_what_the_patterns_leave() -> None:
     assert plan.bound >= linear_plan(long, 1024).bound
     relaxation = by_knots(histogram, 1024, 32)
     assert relaxation is not None and relaxation.sand > 0
-    bound = column_generation._Generation(relaxation, 1 << 40).bound
+    bound = column_generation._begun(relaxation).solve(1 << 40).bound
     assert bound >= 0.999 * volume_bound(histogram, 1024)
     assert plan.runs.total_packs <= 1.01 * plan.bound
 
@@ -203,7 +203,7 @@ def test_larger_units_do_not_keep_out_what_fits() -> None:
     histogram = Histogram.of(np.full(900, 349_526))
     relaxation = by_knots(histogram, capacity, 32)
     assert relaxation is not None and relaxation.room < capacity
-    assert column_generation._Generation(relaxation, 1 << 40).bound == 300
+    assert column_generation._begun(relaxation).solve(1 << 40).bound == 300
 
 
 def test_classes_fit_in_cells_as_in_tokens() -> None:

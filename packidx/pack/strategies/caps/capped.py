@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.arrays import Int64s
+from packidx.arrays import Int64s, Ints
 from packidx.hashing import derive_key
 from packidx.pack.histogram import Histogram
 from packidx.pack.strategies.best_fit import best_fit_decreasing
@@ -80,7 +80,7 @@ def alternatives(
     if (sizes[:, 0] <= 0).any() or (sizes < 0).any() or (sizes > limits).any():
         raise ValueError("every item needs tokens, and sizes must lie in 0..limit")
     tokens = _by_tokens(sizes[:, 0], int(limits[0]), key) if start is None else start
-    rooms = Rooms(int(tokens.max()) + 1, limits)
+    rooms = Rooms.empty(int(tokens.max()) + 1, limits)
     rooms.take(sizes, tokens)
     broken = float((rooms.rooms < 0).any(0).mean())
     if not broken:
@@ -92,7 +92,7 @@ def alternatives(
         if repaired is not None:
             yield "repair", _dense(repaired)
     pack = np.empty(len(sizes), np.int64)
-    pack[order] = _placed(sizes[order], Rooms(volume_packs(sizes, limits), limits), key)
+    pack[order] = _dealt(sizes[order], Rooms.empty(volume_packs(sizes, limits), limits), key)
     yield "deal", _dense(pack)
     pack = np.empty(len(sizes), np.int64)
     pack[order] = _best_fit(sizes[order], limits)
@@ -110,7 +110,7 @@ def _by_tokens(lengths: Int64s, capacity: int, key: int) -> Int64s:
     return pack
 
 
-def _descending(values: NDArray[np.integer] | NDArray[np.floating], key: int) -> Int64s:
+def _descending(values: Ints | NDArray[np.floating], key: int) -> Int64s:
     """Item numbers by value, largest first, equal ones in seeded order."""
     shuffled = permutation(len(values), derive_key(key, "items"))
     return shuffled[np.argsort(-values[shuffled], kind="stable")]
@@ -127,11 +127,11 @@ def _repaired(sizes: Int64s, rooms: Rooms, start: Int64s, order: Int64s, key: in
     is_moved = np.zeros(len(sizes), bool)
     is_moved[moved] = True
     items = order[is_moved[order]]
-    pack[items] = _placed(sizes[items], rooms, key)
+    pack[items] = _dealt(sizes[items], rooms, key)
     return pack
 
 
-def _placed(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
+def _dealt(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
     """The pack of every item, largest first: one of `rooms`, or a new one numbered behind them."""
     pack = assign_rooms(sizes, rooms, derive_key(key, 0))
     total, turn = rooms.num_packs, 0
@@ -140,7 +140,7 @@ def _placed(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
         if len(left) <= _CHUNK:
             pack[left] = total + best_fit_in_all(sizes[left], rooms.limits, 1)
             break
-        further = Rooms(volume_packs(sizes[left], rooms.limits), rooms.limits)
+        further = Rooms.empty(volume_packs(sizes[left], rooms.limits), rooms.limits)
         dealt = assign_rooms(sizes[left], further, derive_key(key, turn))
         pack[left] = np.where(dealt < 0, -1, total + dealt)
         total += further.num_packs

@@ -9,12 +9,12 @@ items, so that no two items see the same pack and all of them choose at once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Int64s
+from packidx.arrays import Float64s, Int64s
 from packidx.hashing import derive_key
 
 # How many packs an item looks at, in one attempt after another, before it is left over: first a
@@ -26,17 +26,22 @@ _FULL = 1 << 40
 _TOO_MUCH = np.iinfo(np.int64).max
 
 
+@dataclass(slots=True)
 class Rooms:
-    """What `count` packs have room for.
+    """What packs have room for.
 
     Attributes:
-        rooms: int64 [d, count], what is left of every limit.
+        rooms: int64 [d, packs], what is left of every limit.
         limits: int64 [d].
     """
 
-    def __init__(self, count: int, limits: Int64s) -> None:
-        self.limits = limits
-        self.rooms = np.repeat(limits[:, None], count, axis=1)
+    rooms: Int64s
+    limits: Int64s
+
+    @classmethod
+    def empty(cls, count: int, limits: Int64s) -> Rooms:
+        """Of `count` packs that hold nothing."""
+        return cls(np.repeat(limits[:, None], count, axis=1), limits)
 
     @property
     def num_packs(self) -> int:
@@ -88,9 +93,9 @@ def _attempt(sizes: Int64s, items: Int64s, rooms: Rooms, pack: Int64s, look: int
         window = _window(len(open_packs), len(batch) * seen, derive_key(key, turn))
         candidates = open_packs[window].reshape(len(batch), seen)
         chosen = _choose(sizes[batch], rooms, candidates, weights)
-        placed = np.flatnonzero(chosen >= 0)
-        pack[batch[placed]] = chosen[placed]
-        rooms.rooms[:, chosen[placed]] -= sizes[batch[placed]].T  # no pack stands there twice
+        fitting = np.flatnonzero(chosen >= 0)
+        pack[batch[fitting]] = chosen[fitting]
+        rooms.rooms[:, chosen[fitting]] -= sizes[batch[fitting]].T  # no pack stands there twice
         at += len(batch)
         turn += 1
 
@@ -104,9 +109,7 @@ def _window(count: int, length: int, key: int) -> Int64s:
     return (np.arange(length) * (step % count) + start) % count
 
 
-def _choose(
-    sizes: Int64s, rooms: Rooms, candidates: Int64s, weights: NDArray[np.float64]
-) -> Int64s:
+def _choose(sizes: Int64s, rooms: Rooms, candidates: Int64s, weights: Float64s) -> Int64s:
     """For each item its best candidate pack, −1 where none fits."""
     score = np.zeros(candidates.shape)
     fits = np.ones(candidates.shape, bool)

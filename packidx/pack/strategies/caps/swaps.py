@@ -9,9 +9,8 @@ packs have room for that. Partners are found at random, for all such items at on
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Int64s
+from packidx.arrays import Bools, Int64s
 from packidx.hashing import derive_key
 from packidx.pack.strategies.caps.rooms import Rooms
 
@@ -61,8 +60,8 @@ def swap(sizes: Int64s, rooms: Rooms, pack: Int64s, order: Int64s, key: int) -> 
         start = derive_key(key, turn) >> 2
         nth = begin + (start % count + np.arange(len(moving))) % count
         partner = others[np.clip(nth, 0, len(others) - 1)]
-        found = _exchange(sizes, rooms, pack, moving, partner)
-        if found < _WORTH * len(moving):  # equals are used up, then those like them are
+        exchanged = _exchange(sizes, rooms, pack, moving, partner)
+        if exchanged < _WORTH * len(moving):  # equals are used up, then those like them are
             dry += 1
             margin = 4 ** (dry // _TRIES) if dry >= _TRIES else 0
             if margin > _LIKE:
@@ -81,18 +80,18 @@ def _exchange(sizes: Int64s, rooms: Rooms, pack: Int64s, moving: Int64s, partner
     # both sides: a partner's has no negative room.
     pairs = pairs[np.unique(pack[partner[pairs]], return_index=True)[1]]
     pairs = pairs[np.unique(pack[moving[pairs]], return_index=True)[1]]
-    one, other = moving[pairs], partner[pairs]
-    rooms.take(-more[pairs], pack[one])
+    item, other = moving[pairs], partner[pairs]
+    rooms.take(-more[pairs], pack[item])
     rooms.take(more[pairs], pack[other])
-    pack[one], pack[other] = pack[other], pack[one]
+    pack[item], pack[other] = pack[other], pack[item]
     return len(pairs)
 
 
-def _stays(sizes: Int64s, pack: Int64s, limits: Int64s) -> NDArray[np.bool_]:
+def _stays(sizes: Int64s, pack: Int64s, limits: Int64s) -> Bools:
     """bool [n]: whether the items of a pack up to this one keep all limits; sorted by pack."""
     begin = np.flatnonzero(np.diff(pack, prepend=-1))
     counts = np.diff(begin, append=len(pack))
     total = np.cumsum(sizes, axis=0)
     before = np.repeat(total[begin] - sizes[begin], counts, axis=0)
-    stays: NDArray[np.bool_] = np.all(total - before <= limits, axis=1)
+    stays: Bools = np.all(total - before <= limits, axis=1)
     return stays

@@ -19,12 +19,11 @@ same plan on any machine. Effort is limited by counting operations, never second
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Int64s
+from packidx.arrays import Float64s, Int64s
 from packidx.pack.bounds import volume_bound
 from packidx.pack.histogram import Histogram
 from packidx.pack.runs import PackRuns
@@ -82,7 +81,7 @@ def _bound(histogram: Histogram, capacity: int, goal: int) -> int:
         relaxation = by_knots(histogram, capacity, num_knots)
         if relaxation is None or bound >= goal:
             break
-        bound = max(bound, _Generation(relaxation, goal).bound)
+        bound = max(bound, _begun(relaxation).solve(goal).bound)
         if bound == simple:  # prices proportional to the length are best: more knots find them too
             break
     return bound
@@ -92,7 +91,7 @@ def _plan(histogram: Histogram, capacity: int, num_classes: int) -> PackRuns:
     relaxation = by_classes(histogram, capacity, num_classes)
     if relaxation is None:
         return best_fit_decreasing(histogram, capacity)
-    solved = _Generation(relaxation, histogram.num_samples + 1)
+    solved = _begun(relaxation).solve(histogram.num_samples + 1)
     patterns, amounts = solved.patterns()
     plans = [
         fill_patterns(histogram, capacity, relaxation.lengths, patterns, num_packs)
@@ -106,18 +105,24 @@ def _num_packs(runs: PackRuns) -> int:
     return runs.total_packs
 
 
+@dataclass(slots=True)
 class _Generation:
-    """A relaxation solved by column generation.
+    """A relaxation that is solved by column generation.
 
     Attributes:
+        num_empty: columns of the first master that hold no slot.
+        added: the patterns of every round.
         bound: ⌈the best certified value⌉: of the relaxation's samples, no fewer packs hold all.
     """
 
-    def __init__(self, relaxation: Relaxation, goal: int) -> None:
-        self._relaxation = relaxation
-        self._master, self._num_empty = _first_master(relaxation)
-        self._added: list[Int64s] = []
-        self.bound = 0
+    _relaxation: Relaxation
+    _master: Master
+    num_empty: int
+    added: list[Int64s] = field(default_factory=list)
+    bound: int = 0
+
+    def solve(self, goal: int) -> _Generation:
+        """Generate columns until the bound is `goal`, none is worth adding, or time is up."""
         work = 0
         for _ in range(_MAX_ROUNDS):
             patterns = self._price()
@@ -127,7 +132,8 @@ class _Generation:
             each = self._master.work_per_pivot()
             before = self._master.num_pivots
             self._master.solve((_MAX_WORK - work) // each + 1)
-            work += (self._master.num_pivots - before) * each + relaxation.work_per_round()
+            work += (self._master.num_pivots - before) * each + self._relaxation.work_per_round()
+        return self
 
     def _price(self) -> Int64s:
         """Raise the bound; return patterns worth adding, int64 [p, most], padded with -1."""
@@ -160,25 +166,25 @@ class _Generation:
             rows = np.column_stack([rows, np.full(len(patterns), len(r.diagonal))])
             weights = np.column_stack([weights, free / r.capacity])
         self._master.add(rows, weights, np.ones(len(patterns)))
-        self._added.append(patterns)
+        self.added.append(patterns)
 
-    def patterns(self) -> tuple[Int64s, NDArray[np.float64]]:
+    def patterns(self) -> tuple[Int64s, Float64s]:
         """The solution: indices into the relaxation's lengths, int64 [p, most], and amounts."""
         basis, amounts = self._master.solution()
         num_rows = len(self._relaxation.diagonal)
-        width = max([int(self._relaxation.diagonal.max())] + [p.shape[1] for p in self._added])
+        width = max([int(self._relaxation.diagonal.max())] + [p.shape[1] for p in self.added])
         first = np.full((num_rows, width), -1)  # the columns that the master starts with
         copies = np.arange(width) < self._relaxation.diagonal[:, None]
         first[copies] = np.nonzero(copies)[0]
         rest = [
-            np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in self._added
+            np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in self.added
         ]
-        none = np.full((self._num_empty, width), -1)
+        none = np.full((self.num_empty, width), -1)
         return np.concatenate([first, none, *rest])[basis], amounts
 
 
-def _first_master(relaxation: Relaxation) -> tuple[Master, int]:
-    """The master with a pattern of equals for each row, and the number of slotless columns.
+def _begun(relaxation: Relaxation) -> _Generation:
+    """Its master has a pattern of equals for each row, and columns without slots.
 
     These are an empty pack (for sand) and, at no cost, a slot given to the next shorter row: that
     makes prices rise with the length, which speeds convergence up (Ben Amor, Desrosiers and Valério
@@ -192,8 +198,8 @@ def _first_master(relaxation: Relaxation) -> tuple[Master, int]:
     if relaxation.sand:
         demand = np.append(demand, relaxation.sand / relaxation.capacity)
         diagonal = np.append(diagonal, 1.0)
-    master = Master(demand, diagonal)
+    master = Master.starting(demand, diagonal)
     longer = np.arange(num_rows - 1)
     entries = np.tile([-1.0, 1.0], (num_rows - 1, 1))
     master.add(np.stack([longer, longer + 1], axis=1), entries, np.zeros(num_rows - 1))
-    return master, len(demand) - 1
+    return _Generation(relaxation, master, num_empty=len(demand) - 1)

@@ -12,7 +12,7 @@ import numpy as np
 from packidx.arrays import Int64s
 from packidx.pack.histogram import Histogram
 from packidx.pack.runs import PackRuns
-from packidx.pack.strategies.best_fit import OpenPacks, fill
+from packidx.pack.strategies.open_packs import OpenPacks
 
 # `packs` packs from number `first` on get `per_pack` samples of `length` each.
 _Piece = tuple[int, int, int, int]  # length, first, packs, per_pack
@@ -29,15 +29,15 @@ def fill_patterns(
             row add up to at most `capacity`.
         num_packs: int64 [p], how many packs are made after each pattern.
     """
-    pieces, rest, rest_counts = _into_slots(histogram, borders, patterns, num_packs)
+    pieces, rest = _into_slots(histogram, borders, patterns, num_packs)
     total, rooms = _close_up(pieces, capacity)
-    return _to_runs(*_best_fit(rooms, total, pieces, rest, rest_counts, capacity))
+    return _to_runs(*_best_fit(rooms, total, pieces, rest, capacity))
 
 
 def _into_slots(
     histogram: Histogram, borders: Int64s, patterns: Int64s, num_packs: Int64s
-) -> tuple[list[_Piece], list[int], list[int]]:
-    """Fill the slots; returns the pieces, and lengths and counts of what is left, descending."""
+) -> tuple[list[_Piece], list[tuple[int, int]]]:
+    """Fill the slots; returns the pieces, and (length, count) of what is left, descending."""
     first_pack = np.cumsum(num_packs) - num_packs
     pattern, column = np.nonzero((patterns >= 0) & (num_packs > 0)[:, None])
     slot_class = patterns[pattern, column]
@@ -51,9 +51,8 @@ def _into_slots(
         )
     )[::-1]
     pieces: list[_Piece] = []
-    rest: list[int] = []
-    rest_counts: list[int] = []
-    for length, count in zip(histogram.lengths.tolist(), histogram.counts.tolist(), strict=True):
+    rest: list[tuple[int, int]] = []
+    for length, count in histogram.pairs():
         left = count
         while left and slots and slots[-1][0] >= length:
             border, first, packs = slots.pop()
@@ -63,9 +62,8 @@ def _into_slots(
             if taken < packs:
                 slots.append((border, first + taken, packs - taken))
         if left:
-            rest.append(length)
-            rest_counts.append(left)
-    return pieces, rest, rest_counts
+            rest.append((length, left))
+    return pieces, rest
 
 
 def _close_up(pieces: list[_Piece], capacity: int) -> tuple[int, list[tuple[int, int, int]]]:
@@ -99,27 +97,18 @@ def _best_fit(
     rooms: list[tuple[int, int, int]],
     total: int,
     pieces: list[_Piece],
-    rest: list[int],
-    rest_counts: list[int],
+    rest: list[tuple[int, int]],
     capacity: int,
 ) -> tuple[list[_Piece], int]:
     """Best-fit-decreasing of the rest into rooms and new packs; returns all pieces, all packs."""
-    open_packs = OpenPacks(rest[-1] if rest else 1)
-    for room, first, packs in rooms:
-        open_packs.add(room, (first, packs, 0))
-    out: list[tuple[int, int, int, int]] = []
-    for length, count in zip(rest, rest_counts, strict=True):
-        left = count
-        while left:
-            taken = open_packs.take(length)
-            if taken is None:
-                needed = -(-left // (capacity // length))
-                taken = capacity, (total, needed, 0)
-                total += needed
-            left -= fill(open_packs, out, taken, length, left)
-        pieces.extend((length, first, packs, each) for first, packs, each, _ in out)
-        out.clear()
-    return pieces, total
+    packs = OpenPacks(capacity, rest[-1][0] if rest else 1, total)
+    for room, first, number in rooms:
+        packs.add(room, (first, number, 0))
+    for length, count in rest:
+        packs.fill_best(length, count)
+        pieces.extend((length, first, number, each) for first, number, each, _ in packs.dealt)
+        packs.dealt.clear()
+    return pieces, packs.total
 
 
 def _to_runs(pieces: list[_Piece], total: int) -> PackRuns:

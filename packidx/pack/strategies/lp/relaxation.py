@@ -124,7 +124,7 @@ def by_classes(histogram: Histogram, capacity: int, num_classes: int) -> Relaxat
 
 
 def _is_small(histogram: Histogram, capacity: int, most: int) -> bool:
-    """Whether every length can have a row, and every sample a place in a pattern."""
+    """Whether every length can have a row, and every sample a slot in a pattern."""
     return len(histogram.lengths) == 0 or (
         len(histogram.lengths) <= most
         and int(histogram.lengths[-1]) * _MOST_PER_PACK >= capacity

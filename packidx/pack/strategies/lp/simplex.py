@@ -9,6 +9,8 @@ pivot takes a fraction of a millisecond.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,28 +21,41 @@ _PIVOT = 1e-7  # smaller entries of a column are rounding errors
 _REFRESH = 100  # pivots after which solution and prices are computed afresh from the inverse
 
 
+@dataclass(slots=True)
 class Master:
     """min Σ cost·x over the columns added so far, Σ column·x = demand, x ≥ 0.
 
-    It starts from one column per row, ``diagonal[k]`` in row k at cost 1.
-
     Attributes:
         prices: float64 [rows], the dual solution.
+        rows, entries, costs: sparse columns: the rows each one touches, with entry 0.0 where a
+            column has fewer than others.
         num_pivots: pivots so far.
     """
 
-    def __init__(self, demand: Float64s, diagonal: Float64s) -> None:
-        rows = len(demand)
-        self._demand = demand
-        self._inverse = np.diag(1.0 / diagonal)  # transposed: [row, basic column]
-        self._amounts = demand / diagonal
-        self.prices = 1.0 / diagonal
-        self.num_pivots = 0
-        # Sparse columns: the rows each one touches, with 0.0 where a column has fewer than others.
-        self.rows = np.arange(rows)[:, None]
-        self.entries = diagonal[:, None].astype(np.float64)
-        self.costs = np.ones(rows)
-        self._basis = np.arange(rows)
+    _demand: Float64s
+    _inverse: Float64s  # transposed: [row, basic column]
+    _amounts: Float64s
+    _basis: Int64s
+    prices: Float64s
+    rows: Int64s
+    entries: Float64s
+    costs: Float64s
+    num_pivots: int = 0
+
+    @classmethod
+    def starting(cls, demand: Float64s, diagonal: Float64s) -> Master:
+        """One that starts from one column per row, ``diagonal[k]`` in row k at cost 1."""
+        rows = np.arange(len(demand))
+        return cls(
+            demand,
+            np.diag(1.0 / diagonal),
+            demand / diagonal,
+            rows.copy(),
+            1.0 / diagonal,
+            rows[:, None],
+            diagonal[:, None].astype(np.float64),
+            np.ones(len(demand)),
+        )
 
     def add(self, rows: Int64s, entries: Float64s, costs: Float64s) -> None:
         """Add sparse columns: rows int64 [n, k], entries float64 [n, k], costs float64 [n].

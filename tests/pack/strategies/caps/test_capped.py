@@ -62,7 +62,7 @@ def test_a_start_that_breaks_limits_is_repaired(problem: Problem, data: st.DataO
 @given(problems(200), st.integers(0, 2**63))
 def test_deal_never_overfills(problem: Problem, key: int) -> None:
     sizes, limits = problem
-    rooms = Rooms(max(1, volume_packs(sizes, limits) // 2), limits)
+    rooms = Rooms.empty(max(1, volume_packs(sizes, limits) // 2), limits)
     pack = assign_rooms(sizes, rooms, key)
     left = np.repeat(limits[None], rooms.num_packs, axis=0)
     np.subtract.at(left, pack[pack >= 0], sizes[pack >= 0])
@@ -97,11 +97,11 @@ def test_swapping_breaks_nothing_that_held(seed: int) -> None:
     sizes = np.stack([rng.integers(30, 41, 2000), *rng.integers(0, 9, (2, 2000))], axis=1)
     limits = np.array([150, 20, 18])
     pack = packed(sizes[:, :1], limits[:1], seed)
-    rooms = Rooms(int(pack.max()) + 1, limits)
+    rooms = Rooms.empty(int(pack.max()) + 1, limits)
     rooms.take(sizes, pack)
     before = rooms.rooms.copy()
     swap(sizes, rooms, pack, np.arange(len(sizes)), seed)
-    after = Rooms(rooms.num_packs, limits)
+    after = Rooms.empty(rooms.num_packs, limits)
     after.take(sizes, pack)
     assert np.array_equal(after.rooms, rooms.rooms)
     assert (rooms.rooms >= np.minimum(before, 0)).all()
@@ -124,7 +124,7 @@ def test_a_pack_that_gives_two_items_away_keeps_its_tokens() -> None:
     sizes = np.array([[3, 2], [5, 2], [2, 1], [5, 2], [4, 0], [6, 0]])
     for key in range(40):
         pack = np.array([0, 0, 0, 1, 2, 3])
-        rooms = Rooms(4, np.array([11, 2]))
+        rooms = Rooms.empty(4, np.array([11, 2]))
         rooms.take(sizes, pack)
         swap(sizes, rooms, pack, np.arange(6), key)
         assert (rooms.rooms[0] >= 0).all()
