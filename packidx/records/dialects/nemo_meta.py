@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from packidx.errors import BadRecord
@@ -45,17 +46,12 @@ class StatedMedia:
         if entries is None or number >= len(entries):
             return medium
         facts = _entry(entries[number], kind)
-        tokens = facts.get("tokens")
-        return Media(
-            kind,
-            medium.ref,
-            facts.get("height") if medium.height is None else medium.height,
-            facts.get("width") if medium.width is None else medium.width,
-            medium.tokens if tokens is None else tokens,
-            facts.get("num_frames") if medium.num_frames is None else medium.num_frames,
-            facts.get("fps") if medium.fps is None else medium.fps,
-            facts.get("frame_indices") if medium.frame_indices is None else medium.frame_indices,
-        )
+        taken = {
+            name: fact
+            for name, fact in facts.items()
+            if fact is not None and (name == "tokens" or getattr(medium, name) is None)
+        }
+        return replace(medium, **taken)
 
     def check(self) -> None:
         """Refuse what is stated of more or fewer media than there were.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,16 +117,11 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
         MissingExtraError: PyAV is not installed, or too old a release.
     """
     info = _stated(media, root) or _looked_at(media.ref, root)
-    info = MediaInfo(
-        height=info.height if media.height is None else media.height,
-        width=info.width if media.width is None else media.width,
-        num_frames=info.num_frames
-        if info.extracted or media.num_frames is None
-        else media.num_frames,
-        fps=info.fps if media.fps is None else media.fps,
-        frame_indices=media.frame_indices,
-        extracted=info.extracted,
-    )
+    stated = {"height": media.height, "width": media.width, "fps": media.fps}
+    if not info.extracted:
+        stated["num_frames"] = media.num_frames
+    known: dict[str, Any] = {k: fact for k, fact in stated.items() if fact is not None}
+    info = replace(info, frame_indices=media.frame_indices, **known)
     _check(info)
     return info
 
