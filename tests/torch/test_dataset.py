@@ -220,10 +220,10 @@ def test_fingerprints_must_agree(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match=r"f00d is not beef.*same processor"):
         PackedDataset(index, Stamped())
     PackedDataset(index, SyntheticEncode())  # one without a fingerprint cannot be checked
-    index.manifest["lengths"]["encoder"]["fingerprint"] = "f00d"
-    PackedDataset(index, Stamped())
-    index.manifest["lengths"]["encoder"] = None
-    PackedDataset(index, Stamped())
+    for name, planned in (("same", "f00d"), ("unknown", None)):
+        (tmp_path / name).mkdir()
+        index = make_index(tmp_path / name, {"all": TEXTS}, fingerprint=planned, capacity=64)
+        PackedDataset(index, Stamped())
 
 
 def test_bare_lengths_cannot_be_read(tmp_path: Path) -> None:
