@@ -20,6 +20,8 @@ MANY_ALIKE = {"packidx/processor/families"}
 """Folders with a file for each of many things of one kind."""
 TOO_LONG: set[str] = set()
 """Files that wait to be split."""
+ALIKE = 6
+"""Lines in a row that may not stand in two places."""
 
 
 @cache
@@ -124,6 +126,51 @@ def test_no_file_is_long() -> None:
     paths = {str(path.relative_to(REPO)): path for path in modules().values()}
     long = {name for name, path in paths.items() if path.read_text().count("\n") > MAX_LINES}
     assert long == TOO_LONG, f"too long: {long - TOO_LONG}, no longer: {TOO_LONG - long}"
+
+
+def logic(tree: ast.Module, text: str) -> list[tuple[int, str]]:
+    """Lines of a module with their numbers, but for imports, signatures, comments, docstrings."""
+    out: set[int] = set()
+    for node in ast.walk(tree):
+        first = last = 0
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            first, last = node.lineno, node.end_lineno or 0
+        elif isinstance(node, ast.FunctionDef):
+            first, last = node.lineno, node.body[0].lineno - 1
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            first, last = node.lineno, node.end_lineno or 0
+        out |= set(range(first, last + 1))
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    return [(n, line) for n, line in lines if n not in out and line and not line.startswith("#")]
+
+
+def alike(texts: dict[str, str]) -> list[str]:
+    """Places whose next lines stand in an earlier place, too."""
+    seen: dict[tuple[str, ...], str] = {}
+    again = []
+    for name, text in texts.items():
+        lines = logic(ast.parse(text), text)
+        for at in range(len(lines) - ALIKE + 1):
+            run = tuple(line for _, line in lines[at : at + ALIKE])
+            here = f"{name}:{lines[at][0]}"
+            if len(set(run)) > 1 and (there := seen.setdefault(run, here)) != here:
+                again.append(f"{there} and {here}")
+    return again
+
+
+def test_no_six_lines_stand_in_two_places() -> None:
+    work = "\n".join(f"    step_{number}()" for number in range(ALIKE))
+    first, second = f"def a():\n{work}", f"def b():\n    before()\n{work}"
+    assert alike({"a": first, "b": second}) == ["a:2 and b:3"]
+    assert not alike({"a": first, "b": "import a\n" * 9})
+    texts = {str(path.relative_to(REPO)): path.read_text() for path in modules().values()}
+    assert not alike(texts)
+
+
+def test_keys_of_manifests_are_known_in_format_alone() -> None:
+    keyed = re.compile(r"manifest\[[\"']")
+    others = [path for name, path in modules().items() if not name.startswith("packidx.format")]
+    assert not [path for path in others if keyed.search(path.read_text())]
 
 
 def test_every_part_of_the_code_has_its_layer() -> None:

@@ -24,7 +24,7 @@ def doctor(
     processor: str | None,
     encode: str | None,
     transform: str | None,
-    roots: tuple[str, ...],
+    roots: dict[str, str],
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -38,7 +38,6 @@ def doctor(
     from packidx.inspect.doctor.given import Given, Makers
     from packidx.inspect.doctor.report import examine
 
-    from ..options.roots import parse_roots
     from ..show.console import print_json, say, status
 
     if index == "":
@@ -47,8 +46,7 @@ def doctor(
         if index is None and value is not None:
             raise OptionError(f"--{name} is of an index: name INDEX as well")
     refuse_two_encoders(processor, encode)
-    moved = parse_roots(roots)
-    given = None if index is None else Given(index, moved, processor, encode, transform)
+    given = None if index is None else Given(index, roots, processor, encode, transform)
     with status(quiet) as doing:
         report = examine(given, Makers(make_encoder, make_dataset), doing)
     if as_json:

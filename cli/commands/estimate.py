@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.sources import pairs_of, progress_bar, source_options
+from ..options.sources import progress_bar, source_options
 from ..options.together import output_option
 from ..options.workers import worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
@@ -68,16 +68,7 @@ if TYPE_CHECKING:
 )
 @worker_options("count")
 @source_options
-def estimate(
-    sources: tuple[str, ...],
-    output: str,
-    columns: tuple[str, ...],
-    tags: tuple[str, ...],
-    max_rejected: str | None,
-    quiet: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Count the tokens of every record of the SOURCEs, without decoding pixels.
 
     A SOURCE is a file of records, a mix, a glob or a folder, here or at s3://…; NAME=SOURCE names
@@ -90,14 +81,7 @@ def estimate(
 
     read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet or not sys.stderr.isatty()) as progress:
-        summary = estimate_lengths(
-            list(sources),
-            output,
-            columns=pairs_of("--column", "FIELD", columns),
-            tags=pairs_of("--tag", "VALUE", tags),
-            progress=progress,
-            **options,
-        )
+        summary = estimate_lengths(progress=progress, **options)
     untrained = _untrained(summary)
     if as_json:
         told = [*summary.warnings, *untrained, *rejection_warnings(summary.sources)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.sources import pairs_of, progress_bar, source_options
+from ..options.sources import progress_bar, source_options
 from ..options.together import output_option
 from ..options.workers import worker_options
 from ..show.console import count, not_read, print_facts, print_json, say, with_parts
@@ -39,16 +39,7 @@ if TYPE_CHECKING:
 )
 @worker_options("count")
 @source_options
-def precompute(
-    sources: tuple[str, ...],
-    output: str,
-    columns: tuple[str, ...],
-    tags: tuple[str, ...],
-    max_rejected: str | None,
-    quiet: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write the SOURCEs back with _text_tokens and mm_inputs_meta in every record.
 
     For trainers that pack inside the job: the two sum to the record's exact length. Order and all
@@ -60,14 +51,7 @@ def precompute(
 
     read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet or not sys.stderr.isatty()) as progress:
-        summary = run(
-            list(sources),
-            output,
-            columns=pairs_of("--column", "FIELD", columns),
-            tags=pairs_of("--tag", "VALUE", tags),
-            progress=progress,
-            **options,
-        )
+        summary = run(progress=progress, **options)
     if as_json:
         told = [*summary.warnings, *rejection_warnings(summary.sources)]
         print_json(dataclasses.asdict(summary) | {"warnings": told})

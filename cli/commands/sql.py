@@ -80,7 +80,7 @@ def sql(
     unlocked: bool,
     timeout: float | None,
     memory_limit: str | None,
-    roots: tuple[str, ...],
+    roots: dict[str, str],
     quiet: bool,
 ) -> None:
     """Run QUERY over INDEX, INDEX@ID or LENGTHS; "-" reads it from stdin, without it list columns.
@@ -89,7 +89,6 @@ def sql(
     a SELECT, which sees nothing but them. Of what is in an object store, only the tables that QUERY
     names are fetched.
     """
-    from ..options.roots import parse_roots
     from ..show.console import status
 
     kind = kind or _kind_of(output)
@@ -106,7 +105,7 @@ def sql(
     with status(quiet) as doing, _process() as socket:  # it starts while the index is opened
         from packidx.inspect.sql import views_of
 
-        with views_of(index, parse_roots(roots), query) as views:
+        with views_of(index, roots, query) as views:
             doing("running the query")
             answer = _answer(socket, request | vars(views), timeout)
             if file is None:

@@ -24,7 +24,7 @@ def verify(
     transform: str | None,
     num_sampled: int,
     seed: int,
-    roots: tuple[str, ...],
+    roots: dict[str, str],
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -38,13 +38,12 @@ def verify(
     from packidx.inspect.verify.api import verify as run
     from packidx.user_code.named import load_named
 
-    from ..options.roots import parse_roots
     from ..show.console import print_json, print_table, status
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
     refuse_two_encoders(processor, encode)
-    opened = open_index(index, parse_roots(roots))
+    opened = open_index(index, roots)
     encoder = _processor(opened, processor) if encode is None else load_named(encode, "--encode")
     checks = []
     with status(quiet) as doing:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packidx.errors import OptionError
 from packidx.records.layout import COLUMNS, TAGS
 
-from .together import json_option, together
+from .together import json_option, pairs_option, together
 
 if TYPE_CHECKING:
     from packidx.run.progress import Progress
@@ -32,19 +31,17 @@ source_options = together(
         help="URL, such as s3://corpus/images/, below which records may refer to objects. Repeat "
         "for more.  [default: none but those below a media root, or a shard's folder, in a store]",
     ),
-    click.option(
+    pairs_option(
         "--column",
         "columns",
-        multiple=True,
-        metavar="NAME=FIELD",
-        help=f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
+        "NAME=FIELD",
+        f"FIELD of the records is the column NAME: {', '.join(COLUMNS)}. Repeat for more.",
     ),
-    click.option(
+    pairs_option(
         "--tag",
         "tags",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="role_tag and content_tag: the keys of a turn; the others: the role's word in it. "
+        "NAME=VALUE",
+        "role_tag and content_tag: the keys of a turn; the others: the role's word in it. "
         f"NAME is one of {', '.join(TAGS)}.",
     ),
     click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files."),
@@ -58,23 +55,6 @@ source_options = together(
     json_option("Print the result as one JSON object."),
 )
 """Media root, remote media, columns, tags, delimiter, max-rejected, quiet and json."""
-
-
-def pairs_of(option: str, what: str, values: tuple[str, ...]) -> dict[str, str]:
-    """``{NAME: what}`` of a repeated option.
-
-    Raises:
-        OptionError: a value without ``=``, or a name given twice.
-    """
-    pairs: dict[str, str] = {}
-    for value in values:
-        name, equals, word = value.partition("=")
-        if not (name and equals and word):
-            raise OptionError(f"{option} {value}: write NAME={what}")
-        if name in pairs:
-            raise OptionError(f"{option} {name} is given twice, {pairs[name]!r} and {word!r}")
-        pairs[name] = word
-    return pairs
 
 
 @contextlib.contextmanager

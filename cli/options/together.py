@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from packidx.errors import OptionError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -28,9 +30,39 @@ def output_option(what: str) -> Callable[[Command], Command]:
     )
 
 
-root_option = click.option(
-    "--root", "roots", multiple=True, metavar="OLD=NEW", help="Where moved data lies now."
-)
+def pairs_option(
+    option: str, argument: str, form: str, what: str, meaning: str = ""
+) -> Callable[[Command], Command]:
+    """An option that may be repeated, the command's `argument`: a dict of its words.
+
+    Args:
+        option: its name, such as ``--column``.
+        argument: of the command's function.
+        form: what is to be written, as ``NAME=FIELD``.
+        what: its help.
+        meaning: the form in words, for the error.
+    """
+
+    def pairs_of(context: Any, parameter: Any, values: tuple[str, ...]) -> dict[str, str]:
+        pairs: dict[str, str] = {}
+        for value in values:
+            name, equals, word = value.partition("=")
+            if not (name and equals and word):
+                raise OptionError(f"{option} {value}: write {form}{meaning}")
+            if name in pairs:
+                raise OptionError(f"{option} {name} is given twice, {pairs[name]!r} and {word!r}")
+            pairs[name] = word
+        return pairs
+
+    return click.option(option, argument, multiple=True, metavar=form, callback=pairs_of, help=what)
+
+
+def roots_option(option: str, argument: str, what: str) -> Callable[[Command], Command]:
+    """``OLD=NEW``: where what begins with one path lies now."""
+    return pairs_option(option, argument, "OLD=NEW", what, ", a path prefix and what replaces it")
+
+
+root_option = roots_option("--root", "roots", "Where moved data lies now.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
 
 

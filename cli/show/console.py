@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -51,6 +52,14 @@ def say(text: str, err: bool = False, lines: bool = False) -> None:
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     click.echo(json_text(value, indent=2))
+
+
+def print_result(summary: Any, show: Callable[[Any], None], as_json: bool) -> None:
+    """A dataclass as one JSON document or, by `show`, in words."""
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+    else:
+        show(summary)
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
@@ -25,6 +25,7 @@ from packidx.estimate.job import (
 )
 from packidx.estimate.processes import CounterSetup
 from packidx.estimate.rejected import check_rejected, read_limit
+from packidx.estimate.summary import CountSummary
 from packidx.estimate.tasks import make_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
@@ -46,27 +47,14 @@ from packidx.run.workers import Workers
 from packidx.user_code.transform import Function
 
 
-@dataclass(frozen=True)
-class LengthsSummary:
-    """What a lengths table holds."""
+@dataclass(frozen=True, kw_only=True)
+class LengthsSummary(CountSummary):
+    """What a lengths table holds; its `sources` have ``num_tokens`` and ``num_label_tokens`` (None
+    where some row's are unknown) besides."""
 
-    path: str
     fingerprint: str
-    num_samples: int
-    """Rows: one per record, good or bad."""
-    num_rejected: int
-    num_tokens: int
-    """Sum of `length`."""
-    methods: dict[str, int]
-    """Rows that are not rejected, by how they were counted."""
-    rejected: dict[str, int]
-    """Rejected rows by reason."""
-    sources: list[dict[str, Any]]
-    """Per source: ``name``, ``num_samples``, ``num_rejected``, ``rejected`` (rows by reason),
-    ``num_tokens`` and ``num_label_tokens`` (None where some row's are unknown)."""
     existed: bool
     """The same table was there already and was left as it is."""
-    seconds: float
     num_parts: int = 0
     resumed_parts: int = 0
     """Parts that an earlier run of this very job had finished before it ended."""
@@ -76,10 +64,6 @@ class LengthsSummary:
     """Samples that were encoded for real to see how far the lengths are off."""
     compared: Mapping[str, Any] | None = None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
-    not_read: list[str] = field(default_factory=list)
-    """What of the sources' folders is not read, a sentence each."""
-    warnings: list[str] = field(default_factory=list)
-    """What may be a mistake, a sentence each."""
 
 
 def estimate_lengths(

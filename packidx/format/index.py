@@ -16,12 +16,12 @@ from packidx.format.manifest import (
     Digests,
     Encoder,
     File,
-    Layout,
     Manifest,
     Place,
     Sha256,
     Shard,
     SnapshotId,
+    SourceData,
     Transform,
     equal,
     load,
@@ -73,14 +73,9 @@ class LengthsOf(JsonObject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(JsonObject):
+class Source(SourceData):
     """A named data set of the mix, and what became of its samples."""
 
-    name: str
-    media_root: Place | None
-    remote_media: tuple[Place, ...] = ()
-    layout: Layout | None = None
-    num_samples: Count
     num_rejected: Count | None = None
     rejected: Mapping[str, Count] | None = None
     num_tokens: Count | None = None

@@ -12,11 +12,10 @@ from packidx.format.manifest import (
     Digests,
     Encoder,
     File,
-    Layout,
     Manifest,
-    Place,
     Sha256,
     Shard,
+    SourceData,
     Transform,
     equal,
     unique,
@@ -28,14 +27,9 @@ _NOT_HASHED = ("media_root", "sample_ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(JsonObject):
+class Source(SourceData):
     """A named data set of a lengths table."""
 
-    name: str
-    media_root: Place | None
-    remote_media: tuple[Place, ...] = ()
-    layout: Layout | None = None
-    num_samples: Count
     num_rejected: Count
     rejected: Mapping[str, Count] | None = None
     num_tokens: Count

@@ -90,6 +90,17 @@ class Layout(JsonObject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceData(JsonObject):
+    """A named data set: where it is, and how large."""
+
+    name: str
+    media_root: Place | None
+    remote_media: tuple[Place, ...] = ()
+    layout: Layout | None = None
+    num_samples: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder(JsonObject):
     """What builds the samples."""
 

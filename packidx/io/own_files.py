@@ -83,7 +83,7 @@ def check_index(location: str) -> None:
     if storage.is_file(location) if is_url else _is_no_folder(location):
         raise OptionError(f"{location} is no folder: name a folder for the index")
     names = storage.names(location)
-    if names and not {"snapshots", "HEAD"} & set(names):
+    if names and "snapshots" not in names:
         raise _is_foreign(location, names[0])
     if is_url and not names:
         check_bucket(location)

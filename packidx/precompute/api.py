@@ -8,7 +8,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import LimitError, SourceError
@@ -18,6 +18,7 @@ from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, check_shards, shard_contexts
 from packidx.estimate.processes import CounterSetup, count_by
 from packidx.estimate.rejected import check_rejected, read_limit
+from packidx.estimate.summary import CountSummary
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder, replacing
 from packidx.precompute.output import KIND, check_output, manifest_of, output_names
@@ -38,31 +39,13 @@ from packidx.run.workers import WorkerDied, Workers
 _COPIED = 4 << 20
 
 
-@dataclass(frozen=True)
-class PrecomputeSummary:
-    """What a data set with counts holds."""
+@dataclass(frozen=True, kw_only=True)
+class PrecomputeSummary(CountSummary):
+    """What a data set with counts holds; rejected records are written as they were."""
 
-    path: str
     num_shards: int
-    num_samples: int
-    """Records, good and bad."""
-    num_rejected: int
-    """Records that could not be counted; they are written as they were."""
-    num_tokens: int
-    """Sum of the lengths of the others."""
-    methods: dict[str, int]
-    """Records that are not rejected, by how they were counted."""
-    rejected: dict[str, int]
-    """Rejected records by reason."""
-    sources: list[dict[str, Any]]
-    """Per source: ``name``, ``num_samples``, ``num_rejected``, ``rejected`` (records by reason)."""
     encoder: dict[str, Any]
     """Fingerprint and name of the processor."""
-    seconds: float
-    not_read: list[str] = field(default_factory=list)
-    """What of the sources' folders is not read, a sentence each."""
-    warnings: list[str] = field(default_factory=list)
-    """What may be a mistake, a sentence each."""
 
 
 def precompute(

@@ -199,6 +199,12 @@ def test_verify_exits_3_when_something_is_wrong(
         (["log", "nowhere"], {1}, "does not exist"),
         (["sql", "INDEX", "SELECT nonsense"], {1}, "nonsense"),
         (["sql", "INDEX", "SELECT 1", "--root", "x"], {1}, "OLD=NEW"),
+        (
+            ["export", "energon", "INDEX", "-o", "out", "--energon-root", "x"],
+            {1},
+            "--energon-root x: write OLD=NEW",
+        ),
+        (["verify", "INDEX", "--root", "a=b", "--root", "a=c"], {1}, "--root a is given twice"),
         (["verify", "INDEX", "--sample", "3"], {1}, "--processor"),
         (["verify", "INDEX", "--sample", "-1"], {1}, "--sample"),
         (["frobnicate"], {2}, "frobnicate"),

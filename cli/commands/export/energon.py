@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...options.together import json_option, output_option, quiet_option, root_option
+from ...options.together import (
+    json_option,
+    output_option,
+    quiet_option,
+    root_option,
+    roots_option,
+)
 from ...options.workers import worker_options
 from ...show.console import say
 
@@ -25,21 +30,15 @@ if TYPE_CHECKING:
     "[default: absolute]",
 )
 @root_option
-@click.option(
+@roots_option(
     "--energon-root",
     "energon_roots",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
+    "What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
 )
 @worker_options("read the tars")
 @quiet_option
 @json_option("Print the result as one JSON object.")
 def energon(
-    index: str,
-    output: str,
-    roots: tuple[str, ...],
-    energon_roots: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -51,22 +50,14 @@ def energon(
     """
     from packidx.export.energon.api import export_energon
 
-    from ...options.roots import parse_roots
-    from ...show.console import print_json, status
+    from ...show.console import print_result, status
 
     with status(quiet) as doing:
         summary = export_energon(
-            index,
-            output,
-            roots=parse_roots(roots),
-            energon_roots=parse_roots(energon_roots),
             progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} written"),
             **options,
         )
-    if as_json:
-        print_json(dataclasses.asdict(summary))
-    else:
-        _print(summary)
+    print_result(summary, _print, as_json)
     for text in summary.warnings:
         say(f"warning: {text}", err=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 @quiet_option
 @json_option("Print the result as one JSON object.")
 def wds(
-    index: str,
-    output: str,
-    roots: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -45,22 +41,15 @@ def wds(
     """
     from packidx.export.wds.api import export_wds
 
-    from ...options.roots import parse_roots
-    from ...show.console import print_json, status
+    from ...show.console import print_result, status
 
     words = {"packs": "written", "files": "uploaded"}
     with status(quiet) as doing:
         summary = export_wds(
-            index,
-            output,
-            roots=parse_roots(roots),
             progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} {words[what]}"),
             **options,
         )
-    if as_json:
-        print_json(dataclasses.asdict(summary))
-    else:
-        _print(summary)
+    print_result(summary, _print, as_json)
 
 
 def _print(summary: WdsSummary) -> None:

@@ -24,12 +24,34 @@ import numpy as np
 
 from packidx.arrays import Float64s, Int64s
 from packidx.hashing import derive_key
+from packidx.index.cost import COLUMNS, pack_cost
+from packidx.index.order.epochs import Epochs
+from packidx.index.reader import Index
 from packidx.permutation import permutation
 
 RANKS = (8, 64, 512)
 
 
 _DIGITS = 6
+
+
+def first_epoch(
+    index: Index, others: Sequence[str] = ()
+) -> tuple[dict[str, Int64s], Float64s, Float64s]:
+    """Columns of the first epoch's packs by name, int64 [n], and their costs in LLM and ViT.
+
+    Args:
+        index: the packs, in the order of their schedule.
+        others: columns beside those that the cost is made of; what is unknown is left out.
+    """
+    packs = index.packs([*others, *COLUMNS])
+    mine = Epochs.of(index.snapshot).scheduled(0)
+    columns = {
+        name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
+        for name in packs.column_names
+        if packs[name].null_count < packs.num_rows
+    }
+    return columns, *pack_cost(index.snapshot.options.cost_model.to_json(), columns)
 
 
 @dataclass(frozen=True, slots=True)

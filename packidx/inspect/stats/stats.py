@@ -10,12 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
-from packidx.index.cost import COLUMNS as COSTS
-from packidx.index.cost import pack_cost
 from packidx.index.order.epochs import Epochs, packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.stats.composition import Composition
-from packidx.inspect.stats.idle import RANKS, ScheduledPacks, ranks_stats
+from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats
 from packidx.inspect.stats.locality import Locality
 
 _COLUMNS = (
@@ -101,14 +99,8 @@ def _by_source(
 
 def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
     """What the order of the first epoch's packs is worth for each number of ranks."""
-    packs = index.packs(["image_tokens", "video_tokens", *COSTS])
+    columns, llm, vit = first_epoch(index, ["image_tokens", "video_tokens"])
     mine = Epochs.of(index.snapshot).scheduled(0)
-    columns = {
-        name: packs[name].fill_null(0).to_numpy().astype(np.int64)[mine]
-        for name in packs.column_names
-        if packs[name].null_count < packs.num_rows
-    }
-    llm, vit = pack_cost(index.snapshot.options.cost_model.to_json(), columns)
     known = [columns[name] for name in ("image_tokens", "video_tokens") if name in columns]
     vision = sum(known[1:], known[0]) if known else None
     scheduled = ScheduledPacks(

@@ -35,7 +35,7 @@ from packidx.processor.families.shared.frames import (
     too_few_frames,
     too_narrow,
 )
-from packidx.processor.families.shared.resize import PixelLimits, pixel_limits, smart_resize_video
+from packidx.processor.families.shared.resize import PixelLimits, pixel_limits
 from packidx.records.conversation import MediaInfo
 
 IMAGE = "<|image|>"
@@ -55,15 +55,7 @@ class Limits(PixelLimits):
             frames: how many there are; an image counts as `temporal_patch_size`.
             heights, widths: pixels ``[n]``.
         """
-        height, width = smart_resize_video(
-            frames,
-            heights,
-            widths,
-            temporal_factor=self.temporal_patch_size,
-            factor=self.factor,
-            min_pixels=self.min_pixels,
-            max_pixels=self.max_pixels,
-        )
+        height, width = self.resized(frames, heights, widths)
         return height // self.patch_size, width // self.patch_size
 
 

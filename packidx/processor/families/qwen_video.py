@@ -32,7 +32,6 @@ from packidx.processor.families.shared.resize import (
     PixelLimits,
     pixel_limits,
     smart_resize,
-    smart_resize_video,
 )
 from packidx.records.conversation import MediaInfo
 
@@ -155,20 +154,12 @@ class Qwen3Videos(QwenVideos):
         return frames
 
     def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
-        limit: int | Int64s = self.max_pixels
-        if self.token_cap is not None:
-            num = np.maximum(frames, 1)
-            frame = np.minimum(self.token_cap * self.factor * self.factor, limit // num)
-            limit = np.maximum(frame, int(self.min_pixels * 1.05)) * num
-        return smart_resize_video(
-            frames,
-            heights,
-            widths,
-            temporal_factor=self.temporal_patch_size,
-            factor=self.factor,
-            min_pixels=self.min_pixels,
-            max_pixels=limit,
-        )
+        if self.token_cap is None:
+            return self.resized(frames, heights, widths)
+        num = np.maximum(frames, 1)
+        frame = np.minimum(self.token_cap * self.factor * self.factor, self.max_pixels // num)
+        limit = np.maximum(frame, int(self.min_pixels * 1.05)) * num
+        return self.resized(frames, heights, widths, limit)
 
     def _expansions(
         self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s

@@ -155,6 +155,24 @@ class PixelLimits:
         """Pixels per side that make one token."""
         return self.patch_size * self.merge_size
 
+    def resized(
+        self,
+        frames: ArrayLike,
+        heights: ArrayLike,
+        widths: ArrayLike,
+        max_pixels: int | NDArray[np.int64] | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`smart_resize_video` by these limits, or with another `max_pixels`."""
+        return smart_resize_video(
+            frames,
+            heights,
+            widths,
+            temporal_factor=self.temporal_patch_size,
+            factor=self.factor,
+            min_pixels=self.min_pixels,
+            max_pixels=self.max_pixels if max_pixels is None else max_pixels,
+        )
+
 
 def pixel_limits(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """The fields of `PixelLimits` out of complete settings.
