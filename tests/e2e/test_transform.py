@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,10 @@ def test_another_transform_is_refused(
     other = planned(shard, folder, "other", transform="own_transforms:both", seed=6)
     assert other.id != index.id
     assert len(PackedDataset(other, encoder, transform=module.both)[0]["input_ids"])
-    other.manifest["lengths"]["transform"]["seed"] = 5
+    counted = other.snapshot.lengths
+    assert counted.transform is not None
+    wrongly = replace(counted, transform=replace(counted.transform, seed=5))
+    other.snapshot = replace(other.snapshot, lengths=wrongly)
     with pytest.raises(MismatchError, match="encoded to"):
         wrong = PackedDataset(other, encoder, transform=module.both)
         for number in range(len(wrong)):
