@@ -10,10 +10,10 @@ _PACKAGES = ("packidx", "numpy", "pyarrow", "polars", "orjson", "pillow", "token
 
 def software() -> dict[str, str]:
     """Versions of what makes a table: recorded, never hashed."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed as a package"
-    return found
+            versions[package] = "not installed as a package"
+    return versions

@@ -78,30 +78,30 @@ _MARKS = {"ok": "ok", "problem": "NO", "unknown": "??", "absent": "--"}
 """In front of lines; read without colours."""
 
 
-def _show_environment(found: Environment, reading: bool) -> None:
+def _show_environment(facts: Environment, reading: bool) -> None:
     from ..show.console import print_cells, print_marked
 
-    title = f"packidx {found.packidx}, Python {found.python}, {found.platform}"
+    title = f"packidx {facts.packidx}, Python {facts.python}, {facts.platform}"
     rows = [
-        ("", "installed", f"{found.folder}; Python is {found.executable}"),
-        ("", "cores", f"{found.cpus} for this process, of {found.machine_cpus}"),
-        ("", "memory", _memory(found)),
-        ("", "cache", _cache(found)),
-        ("", "torch", _torch(found)),
-        ("", "attention", _attention(found.attention)),
+        ("", "installed", f"{facts.folder}; Python is {facts.executable}"),
+        ("", "cores", f"{facts.cpus} for this process, of {facts.machine_cpus}"),
+        ("", "memory", _memory(facts)),
+        ("", "cache", _cache(facts)),
+        ("", "torch", _torch(facts)),
+        ("", "attention", _attention(facts.attention)),
     ]
-    needed = found.needed(reading)
+    needed = facts.needed(reading)
     absent = [
         package.name
-        for package in found.packages
+        for package in facts.packages
         if package.version is None and package.name not in needed
     ]
     if absent:
         rows.append(("--", "planner", f"{', '.join(absent)}: {_not_needed()}"))
     print_marked(title, rows)
-    shown = [package for package in found.packages if package.name not in absent]
+    shown = [package for package in facts.packages if package.name not in absent]
     print_cells("packages, and what packidx asks for", map(_package, shown))
-    print_marked("extras, and what they are for", map(_extra, found.extras))
+    print_marked("extras, and what they are for", map(_extra, facts.extras))
 
 
 def _not_needed() -> str:
@@ -114,27 +114,27 @@ def _not_needed() -> str:
     )
 
 
-def _memory(found: Environment) -> str:
-    said = f"{_size(found.memory)} in this machine"
-    if found.memory_limit is None or found.memory_limit >= found.memory:
+def _memory(facts: Environment) -> str:
+    said = f"{_size(facts.memory)} in this machine"
+    if facts.memory_limit is None or facts.memory_limit >= facts.memory:
         return said
-    return f"{said}, {_size(found.memory_limit)} for this process's container"
+    return f"{said}, {_size(facts.memory_limit)} for this process's container"
 
 
-def _cache(found: Environment) -> str:
-    cache = found.cache
+def _cache(facts: Environment) -> str:
+    cache = facts.cache
     if cache is None:
         return "not looked at: it needs numpy and pyarrow"
     bound = "a size that cannot be read" if cache.limit is None else _size(cache.limit)
     return f"{cache.folder} holds {_size(cache.nbytes)}, of at most {bound}"
 
 
-def _torch(found: Environment) -> str:
+def _torch(facts: Environment) -> str:
     from packidx.inspect.doctor.machine import devices_in_words
 
-    if found.torch is not None:
-        return f"{found.torch.version}, {devices_in_words(found.torch)}"
-    package = found.package("torch")
+    if facts.torch is not None:
+        return f"{facts.torch.version}, {devices_in_words(facts.torch)}"
+    package = facts.package("torch")
     if package is None or package.version is None:
         return "not installed: lengths can be counted and planned, packs cannot be built"
     return f"{package.version}, which cannot be imported"
@@ -169,34 +169,34 @@ def _extra(extra: Extra) -> tuple[str, str, str]:
     return "ok" if sound else "NO", extra.name, f"{extra.enables}: {listed}"
 
 
-def _show_index(found: IndexFacts) -> None:
+def _show_index(facts: IndexFacts) -> None:
     from ..show.console import count, number_of, print_marked
 
-    if found.snapshot_id is None:
-        title = f"index {found.path}"
+    if facts.snapshot_id is None:
+        title = f"index {facts.path}"
     else:
         title = (
-            f"index {found.path}@{found.snapshot_id[:12]}, {number_of(found.num_packs, 'pack')} of "
-            f"{count(found.capacity)} tokens, planned by packidx {found.planned_by}"
+            f"index {facts.path}@{facts.snapshot_id[:12]}, {number_of(facts.num_packs, 'pack')} of "
+            f"{count(facts.capacity)} tokens, planned by packidx {facts.planned_by}"
         )
     rows = []
-    for finding in found.findings:
+    for finding in facts.findings:
         detail = finding.detail if finding.state != "problem" else ""  # which stands at the end
-        if finding.name == "packs" and found.reading is not None:
-            detail = "; ".join(filter(None, (_reading(found), detail)))
+        if finding.name == "packs" and facts.reading is not None:
+            detail = "; ".join(filter(None, (_reading(facts), detail)))
         if finding.do is not None and finding.state != "problem":
             detail = f"{detail}: {finding.do}"
         rows.append((_MARKS[finding.state], finding.name, detail))
     print_marked(title, rows)
 
 
-def _reading(found: IndexFacts) -> str:
+def _reading(facts: IndexFacts) -> str:
     """How long packs took, in words."""
     from packidx.inspect.doctor.reading import milliseconds
 
     from ..show.console import number_of
 
-    reading = found.reading
+    reading = facts.reading
     assert reading is not None
     each, rate, share = milliseconds(reading)
     number = number_of(len(reading.packs), "pack")

@@ -112,7 +112,9 @@ def _print(summary: LengthsSummary) -> None:
     print_facts("Lengths", facts)
     from packidx.lengths.existing import first_rejected
 
-    kinds = [(one["name"], reason) for one in summary.sources for reason in one["rejected"]]
+    kinds = [
+        (source["name"], reason) for source in summary.sources for reason in source["rejected"]
+    ]
     print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
 
 
@@ -121,9 +123,9 @@ def _untrained(summary: LengthsSummary) -> list[str]:
     from packidx.index.untrained import without_labels
 
     usable = {
-        one["name"]: one["num_samples"] - one["num_rejected"]
-        for one in summary.sources
-        if one["num_label_tokens"] == 0
+        source["name"]: source["num_samples"] - source["num_rejected"]
+        for source in summary.sources
+        if source["num_label_tokens"] == 0
     }
     return [without_labels(name, number) for name, number in usable.items() if number]
 

@@ -30,7 +30,9 @@ def log(index: str, quiet: bool, as_json: bool) -> None:
             snapshots.append(Index(newest.path, ident).snapshot)
         except FormatError as error:
             say(f"warning: left out: {error}", err=True)
-    snapshots.sort(key=lambda one: (one.created, one.snapshot_id == head), reverse=True)
+    snapshots.sort(
+        key=lambda snapshot: (snapshot.created, snapshot.snapshot_id == head), reverse=True
+    )
     if as_json:
         from ..show.console import print_json
 

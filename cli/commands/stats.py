@@ -41,18 +41,18 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     snapshot = opened.snapshot
     with status(quiet) as doing:
         packs = pack_stats(opened)
-        found = sample_stats(opened, doing, ranks or RANKS)
+        of_samples = sample_stats(opened, doing, ranks or RANKS)
     if as_json:
         keys = ("snapshot_id", "parent", "created", "lengths", "options", "result", "sources")
         told = {"packs": packs, "warnings": untrained(snapshot)}
-        print_json({key: opened.manifest.get(key) for key in keys} | told | found)
+        print_json({key: opened.manifest.get(key) for key in keys} | told | of_samples)
         return
-    facts = result_facts(snapshot) | _composition_facts(found)
+    facts = result_facts(snapshot) | _composition_facts(of_samples)
     print_facts(f"{opened.path}@{opened.id[:12]}", facts)
     rows = [[name, *(_number(cell[key]) for key in _QUANTILES)] for name, cell in packs.items()]
     print_table(["per pack", *_QUANTILES], rows, right=1)
-    _print_schedule(snapshot.result, found["schedule"])
-    for note in _powerless(opened, found["schedule"]):
+    _print_schedule(snapshot.result, of_samples["schedule"])
+    for note in _powerless(opened, of_samples["schedule"]):
         say(note)
     if snapshot.sources:
         _print_sources(snapshot.sources)
@@ -69,9 +69,9 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2f}"
 
 
-def _composition_facts(found: dict[str, Any]) -> dict[str, str]:
+def _composition_facts(of_samples: dict[str, Any]) -> dict[str, str]:
     """How mixed the packs are, and how their samples lie, in words."""
-    composition, locality = found["composition"], found["locality"]
+    composition, locality = of_samples["composition"], of_samples["locality"]
     facts = {}
     correlation = composition["length_correlation"]
     if correlation is not None:
@@ -103,30 +103,30 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
     if result.schedule == "random":
         return []
     notes = []
-    for one in ranks:
-        planned, random = one["planned"], one["random"]
+    for of_ranks in ranks:
+        planned, random = of_ranks["planned"], of_ranks["random"]
         if planned is None or planned["useful"] is None:
             continue
         # Its micro-steps, planned apart, are all of one micro-step of these ranks.
-        joined = one["micro_steps"] == 1 and result.schedule_chunk < result.schedule_block
+        joined = of_ranks["micro_steps"] == 1 and result.schedule_chunk < result.schedule_block
         below = planned["useful"] < random["useful"]
         if joined or below:
             share, other = _percent(planned["useful"]), _percent(random["useful"])
             said = f"{share} useful time, {'below' if below else 'beside'} random order's {other}"
-            why = f": one micro-step per step leaves nothing to even out{_more(index, one)}"
-            number = number_of(one["ranks"], "rank")
+            why = f": one micro-step per step leaves nothing to even out{_more(index, of_ranks)}"
+            number = number_of(of_ranks["ranks"], "rank")
             notes.append(f"note: with {number} the schedule gives {said}{why if joined else ''}")
     return notes
 
 
-def _more(index: Index, one: dict[str, Any]) -> str:
+def _more(index: Index, of_ranks: dict[str, Any]) -> str:
     """What more micro-steps would bring."""
     from packidx.inspect.stats.advice import MICRO_STEPS, useful_with_micro_steps
 
-    useful = useful_with_micro_steps(index, one["ranks"])
+    useful = useful_with_micro_steps(index, of_ranks["ranks"])
     if useful is None:
         return ""
-    batch = MICRO_STEPS * one["ranks"]
+    batch = MICRO_STEPS * of_ranks["ranks"]
     return (
         f"; --micro-steps {MICRO_STEPS} with --global-batch {batch} would bring {_percent(useful)}"
     )
@@ -140,17 +140,17 @@ def _print_schedule(result: Result, ranks: list[dict[str, Any]]) -> None:
     from ..show.console import print_table
 
     rows = []
-    for one in ranks:
+    for of_ranks in ranks:
         for name, words in _ORDERS.items():
-            if (order := one[name]) is None:
+            if (order := of_ranks[name]) is None:
                 continue
             if name == "planned":
                 words = f"{words}: {result.schedule}"
             rows.append(
                 [
-                    f"{one['ranks']} x {one['micro_steps']}",
+                    f"{of_ranks['ranks']} x {of_ranks['micro_steps']}",
                     words,
-                    count(one["steps"]),
+                    count(of_ranks["steps"]),
                     _percent(order["useful"]),
                     _percent(order["useful_by_phase"]),
                     _ratio(order["autocorrelation"], ""),

@@ -33,14 +33,14 @@ def visible(text: str, lines: bool = False) -> str:
     return (_KEPT_LINES if lines else _UNSEEN).sub(_escape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def _escape(unseen: re.Match[str]) -> str:
+    return unseen[0].encode("unicode_escape").decode("ascii")
 
 
 def json_text(value: Any, **options: Any) -> str:
     """`value` as JSON that does nothing to a terminal."""
     text = json.dumps(value, ensure_ascii=False, **options)
-    return _KEPT_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _KEPT_LINES.sub(lambda unseen: f"\\u{ord(unseen[0]):04x}", text)
 
 
 def say(text: str, err: bool = False, lines: bool = False) -> None:

@@ -22,7 +22,7 @@ def show(rows: Sequence[PreviewRow], as_json: bool, unseen: Sequence[str] = ()) 
         print_json([asdict(row) for row in rows])
     else:
         cells = [_cells(row) for row in rows]
-        print_table(cells[0], [list(one.values()) for one in cells])
+        print_table(cells[0], [list(row.values()) for row in cells])
         for line in _legend(rows):
             say(line)
     if unseen:

@@ -18,11 +18,11 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
         examples: source and reason -> a record and what is wrong with it.
     """
     rows = []
-    for one in sources:
-        good = one["num_samples"] - one["num_rejected"]
-        rows.append([one["name"], count(good), count(one["num_rejected"]), "", ""])
-        for reason, number in sorted(one["rejected"].items(), key=lambda pair: -pair[1]):
-            example = examples.get((one["name"], reason))
+    for source in sources:
+        good = source["num_samples"] - source["num_rejected"]
+        rows.append([source["name"], count(good), count(source["num_rejected"]), "", ""])
+        for reason, number in sorted(source["rejected"].items(), key=lambda pair: -pair[1]):
+            example = examples.get((source["name"], reason))
             rows.append(["", "", count(number), reason, ": ".join(example) if example else ""])
     header = ["source", "ok", "rejected", "reason", "for example"]
     width = len(header) if examples else len(header) - 1
@@ -41,6 +41,6 @@ def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, pa
 
     share = read_limit(limit)
     over = over_limit(sources, share)
-    for text in rejection_warnings([one for one in sources if one not in over]):
+    for text in rejection_warnings([source for source in sources if source not in over]):
         say(f"warning: {text}", err=True)
     check_rejected(sources, share, path)

@@ -156,5 +156,5 @@ def _source(source: Mapping[str, Any]) -> list[Any]:
     """What of a source is no place: its name, whether nothing outside its media root is read, and
     its own names for things."""
     layout = source.get("layout") or {}
-    names = {name: one for name, one in layout.items() if name not in _NOT_HASHED}
+    names = {name: value for name, value in layout.items() if name not in _NOT_HASHED}
     return [source["name"], source["media_root"] is not None, names]

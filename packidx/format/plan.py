@@ -122,10 +122,10 @@ class Result(JsonObject):
             block, chunk = self.schedule_block, self.schedule_chunk
             raise Unfit("has ", f".schedule_block {block}, no multiple of schedule_chunk {chunk}")
         row = pack = 0
-        for number, one in enumerate(self.windows):
-            if (one.first_row, one.first_pack) != (row, pack):
+        for number, window in enumerate(self.windows):
+            if (window.first_row, window.first_pack) != (row, pack):
                 raise Unfit("has ", f".windows[{number}], which does not follow the one before")
-            row, pack = row + one.num_rows, pack + one.num_packs
+            row, pack = row + window.num_rows, pack + window.num_packs
         if pack != self.num_packs:
             raise Unfit("has ", f".num_packs {self.num_packs}, its windows have {pack}")
         if sum(self.dropped.values()) != self.num_dropped:

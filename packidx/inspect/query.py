@@ -108,13 +108,13 @@ def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str,
 def _check_nothing_runs_early(connection: duckdb.DuckDBPyConnection, query: str) -> None:
     """Refuse what DuckDB 1 begins as soon as it takes a query apart: it computes the arguments of
     a PRAGMA, and opens the files of an IMPORT."""
-    found = _EARLY.search(query)
-    if found is None:
+    early = _EARLY.search(query)
+    if early is None:
         return
     # In nothing but SELECTs, the word is a name, a text or a comment.
     explained = _EXPLAIN.match(query)
     if _tree(connection, query[explained.end() :] if explained else query).get("error", True):
-        what = found[0].upper()
+        what = early[0].upper()
         raise OptionError(f"the query is no SELECT but {what}, which is locked: {UNLOCKED}")
 
 
@@ -144,11 +144,11 @@ def _explained(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, s
     EXPLAIN's options in parentheses are not taken: they are no statement, and only a whole
     statement is read here as the engine reads it.
     """
-    found = _EXPLAIN.match(text)
+    explain = _EXPLAIN.match(text)
     try:
-        if found is not None:
-            before = "EXPLAIN ANALYZE " if found[1] else "EXPLAIN "
-            return before, *_only_statement(connection, text[found.end() :])
+        if explain is not None:
+            before = "EXPLAIN ANALYZE " if explain[1] else "EXPLAIN "
+            return before, *_only_statement(connection, text[explain.end() :])
     except duckdb.ParserException:
         pass
     raise OptionError(

@@ -60,8 +60,8 @@ def stat(path: str) -> Stat:
         OSError: there is no such file.
     """
     if not is_url(path):
-        found = os.stat(path)
-        return Stat(found.st_size, str(found.st_mtime_ns))
+        status = os.stat(path)
+        return Stat(status.st_size, str(status.st_mtime_ns))
     info = call_store(path, "info")
     if info.get("type") == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -106,10 +106,10 @@ def names(folder: str) -> list[str]:
     try:
         if not is_url(folder):
             return sorted(os.listdir(folder))
-        found = call_store(folder, "ls", detail=False)
+        entries = call_store(folder, "ls", detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted({entry.rstrip("/").rpartition("/")[2] for entry in found} - {""})
+    return sorted({entry.rstrip("/").rpartition("/")[2] for entry in entries} - {""})
 
 
 def files_below(url: str) -> list[str]:
@@ -158,8 +158,8 @@ def glob(pattern: str) -> list[str]:
         while not os.path.isdir(folder or "."):
             folder = os.path.dirname(folder)
         rest = pattern[len(folder) :]
-        found = local_glob.glob(local_glob.escape(folder) + rest, recursive=True)
-        return sorted(name for name in found if not os.path.isdir(name))
+        paths = local_glob.glob(local_glob.escape(folder) + rest, recursive=True)
+        return sorted(name for name in paths if not os.path.isdir(name))
     scheme = pattern.partition("://")[0]
     matches: dict[str, Any] = call_store(pattern, "glob", detail=True)
     return sorted(

@@ -58,9 +58,9 @@ def extension(data: bytes, name: str = "") -> str:
         name: its file's, where it has one; taken where the content is of no kind that is known.
     """
     head = data[:80]
-    found = next((ending for ending, magic in _KNOWN if magic.match(head)), None)
+    known = next((ending for ending, magic in _KNOWN if magic.match(head)), None)
     own = _OWN.search(name)
-    return found or (own[1].lower() if own is not None else "bin")
+    return known or (own[1].lower() if own is not None else "bin")
 
 
 def read_conversation(
@@ -76,9 +76,9 @@ def read_conversation(
     Raises:
         BadRecord, SourceError, PackidxError: as `Fetcher.read`, or it cannot be parsed.
     """
-    found = fetcher.record(sample)
-    collector = _Collector(found.root, fetcher.index.resolve)
-    conversation = parse(collector.opened(found.record))
+    fetched = fetcher.record(sample)
+    collector = _Collector(fetched.root, fetcher.index.resolve)
+    conversation = parse(collector.opened(fetched.record))
     names: list[str | list[str]] = []
     files: Files = []
     for number, medium in enumerate(conversation.media):
@@ -94,10 +94,10 @@ def read_conversation(
     return conversation, names, files
 
 
-def _file(stem: str, found: tuple[str, bytes] | None) -> tuple[str, bytes]:
-    if found is None:
+def _file(stem: str, content: tuple[str, bytes] | None) -> tuple[str, bytes]:
+    if content is None:
         raise BadRecord("bad_media", "a medium is given neither as a file nor as bytes")
-    name, data = found
+    name, data = content
     return f"{stem}.{extension(data, name)}", data
 
 

@@ -78,7 +78,7 @@ def _said(turn: Turn) -> list[str]:
     calls = turn.extra.get("tool_calls")
     # What is no JSON has no words either: who writes the record's messages refuses it.
     called = orjson.dumps(calls, default=str).decode() if calls else None
-    return [one for one in (text, called) if one] or [""]
+    return [words for words in (text, called) if words] or [""]
 
 
 def _extra(turn: Turn) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _extra(turn: Turn) -> dict[str, Any]:
 def _has_seams(turn: Turn) -> bool:
     """Whether two pieces of text meet: in one text, nobody would see where."""
     pieces = [isinstance(part, str) for part in turn.parts]
-    return any(one and other for one, other in zip(pieces, pieces[1:], strict=False))
+    return any(piece and following for piece, following in zip(pieces, pieces[1:], strict=False))
 
 
 def _has_frames(medium: Media) -> bool:

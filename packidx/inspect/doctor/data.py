@@ -163,9 +163,9 @@ def _references(index: Index) -> Iterator[tuple[str, str]]:
     """(kind, reference) of the media of some samples; what cannot be read is told by `packs`."""
     from packidx.records.dialects.parse import parse
 
-    for found in _records(index):
+    for fetched in _records(index):
         with suppress(PackidxError):
-            for medium in parse(found.record).media:
+            for medium in parse(fetched.record).media:
                 refs: Any = medium.ref
                 for ref in refs if isinstance(refs, list | tuple) else [refs]:
                     yield medium.kind, ref if isinstance(ref, str) else ""
@@ -182,8 +182,8 @@ def _records(index: Index) -> Iterator[Located]:
 
 
 def _samples(index: Index) -> list[Sample]:
-    found: list[Sample] = []
+    samples: list[Sample] = []
     with suppress(PackidxError):
         for number in chosen_packs(index):
-            found += index.pack(number).samples
-    return found
+            samples += index.pack(number).samples
+    return samples

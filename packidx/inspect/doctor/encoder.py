@@ -130,10 +130,10 @@ def _folder_of(index: Index, name: str | None) -> str | None:
 
         from packidx.processor.folder import PATTERNS
 
-        found: str = snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True)
+        snapshot: str = snapshot_download(name, allow_patterns=PATTERNS, local_files_only=True)
     except Exception:  # whatever the library raises for what is no model's name
         return None
-    return found if os.path.isdir(found) else None
+    return snapshot if os.path.isdir(snapshot) else None
 
 
 def _own(spec: str, stated: Encoder | None) -> Chosen:

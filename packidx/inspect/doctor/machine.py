@@ -210,10 +210,10 @@ def _cache() -> Cache:
 
 def _torch(extras: tuple[Extra, ...], imported: dict[str, Imported]) -> Torch | None:
     package = next((p for e in extras for p in e.packages if p.name == "torch"), None)
-    found = imported.get("torch")
-    if package is None or package.version is None or found is None or found.facts is None:
+    outcome = imported.get("torch")
+    if package is None or package.version is None or outcome is None or outcome.facts is None:
         return None
-    facts: dict[str, Any] = found.facts
+    facts: dict[str, Any] = outcome.facts
     return Torch(
         version=package.version,
         cuda=facts["cuda"],

@@ -38,9 +38,9 @@ def _walked(value: Any, text: Any) -> Any:
     if isinstance(value, str):
         return text(value)
     if isinstance(value, list | tuple):
-        return type(value)(_walked(one, text) for one in value)
+        return type(value)(_walked(inner, text) for inner in value)
     if isinstance(value, Mapping):
-        return {name: _walked(one, text) for name, one in value.items()}
+        return {name: _walked(inner, text) for name, inner in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
             value, **{f.name: _walked(getattr(value, f.name), text) for f in fields(value)}
@@ -60,16 +60,18 @@ def _shown(text: str, secrets: list[str], homes: list[str]) -> str:
 
 def _secrets(environment: Mapping[str, str]) -> list[str]:
     """Values of variables that are named like secrets, the longest first."""
-    found = {
+    secrets = {
         value
         for name, value in environment.items()
         if _SECRET.search(name) and len(value) >= _SHORTEST and not os.path.exists(value)
     }
-    return sorted(found, key=len, reverse=True)
+    return sorted(secrets, key=len, reverse=True)
 
 
 def _homes() -> list[str]:
     """The user's folder, as it is called and where it really is; the longest first."""
     home = os.path.expanduser("~")
     named = {home, os.path.realpath(home)}
-    return sorted((one for one in named if one.count("/") and len(one) > 1), key=len, reverse=True)
+    return sorted(
+        (path for path in named if path.count("/") and len(path) > 1), key=len, reverse=True
+    )

@@ -95,15 +95,15 @@ class Composition:
         num_packs, total = int(self._sizes.sum()), int(self._tokens.sum())
         if not num_packs or not total:
             return {"mean": None, "random": None}
-        whole = np.array([(int(own) << 32) // total for own in self._tokens], np.int64)
+        shares_of_all = np.array([(int(own) << 32) // total for own in self._tokens], np.int64)
         common = 0
-        for share, counts, sums in zip(whole.tolist(), *self._bins, strict=True):
+        for share, counts, sums in zip(shares_of_all.tolist(), *self._bins, strict=True):
             at = share >> _BIN  # below: min is the pack's share; above: the whole's
             common += int(sums[:at].sum()) + int(counts[at + 1 :].sum()) * share
             common += min(int(sums[at]), int(counts[at]) * share)
         sizes, tokens, source = self._pool.shuffled()
-        _, of, drawn = _shares(sizes, tokens, source, len(whole))
-        random = int(np.minimum(drawn, whole[of]).sum())
+        _, of, drawn = _shares(sizes, tokens, source, len(shares_of_all))
+        random = int(np.minimum(drawn, shares_of_all[of]).sum())
         return {
             "mean": max(0.0, 1 - common / (num_packs * _ONE)),
             "random": max(0.0, 1 - random / (len(sizes) * _ONE)) if len(sizes) else None,
@@ -209,8 +209,8 @@ def _quantiles(packs_by_size: Int64s) -> dict[str, int | float | None]:
         return dict.fromkeys(("min", "p50", "p95", "max", "mean"))
     at_most = np.cumsum(packs_by_size)
     ranks = {"min": 1, "p50": -(-num_packs // 2), "p95": -(-num_packs * 19 // 20), "max": num_packs}
-    found: dict[str, int | float | None] = {
+    distance: dict[str, int | float | None] = {
         name: int(np.searchsorted(at_most, rank)) for name, rank in ranks.items()
     }
-    found["mean"] = exact_dot(packs_by_size, np.arange(len(packs_by_size))) / num_packs
-    return found
+    distance["mean"] = exact_dot(packs_by_size, np.arange(len(packs_by_size))) / num_packs
+    return distance

@@ -108,7 +108,9 @@ def ranks_stats(
     if packs.vision is not None:
         # Packs with equally many stand in random order: that much of NeMo's is arbitrary.
         orders["by_vision_tokens"] = drawn[np.argsort(packs.vision[drawn], kind="stable")]
-    return [_for_ranks(packs, orders, -(-global_batch // one) * one, one) for one in ranks]
+    return [
+        _for_ranks(packs, orders, -(-global_batch // number) * number, number) for number in ranks
+    ]
 
 
 def _for_ranks(
@@ -162,10 +164,10 @@ def _autocorrelation(costs: Int64s) -> float | None:
     values = [int(cost) for cost in costs]
     mean = sum(values) / len(values)
     off = [value - mean for value in values]
-    power = math.fsum(one * one for one in off)
+    power = math.fsum(here * here for here in off)
     if len(values) < 3 or not power:
         return None
-    along = math.fsum(one * two for one, two in zip(off, off[1:], strict=False))
+    along = math.fsum(here * following for here, following in zip(off, off[1:], strict=False))
     return round(along / power, _DIGITS)
 
 
@@ -201,5 +203,5 @@ def _compare(
 def _largest_ratio(mine: list[float] | None, random: list[float] | None) -> float | None:
     """None where nothing varies in random order: there is nothing to compare with."""
     pairs = zip(mine or (), random or (), strict=True)
-    ratios = [one / other for one, other in pairs if other > 0]
+    ratios = [ours / chance for ours, chance in pairs if chance > 0]
     return round(max(ratios), _DIGITS) if ratios else None

@@ -38,7 +38,7 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
         if len(values) < table.num_rows or not len(values) or not values.any():
             continue
         quantiles = np.quantile(values, [0, 0.5, 0.95, 1], method="nearest")
-        numbers = [*(float(one) for one in quantiles), float(values.mean())]
+        numbers = [*(float(quantile) for quantile in quantiles), float(values.mean())]
         out[name] = dict(zip(("min", "p50", "p95", "max", "mean"), numbers, strict=True))
     return out
 
@@ -79,8 +79,8 @@ def sample_stats(
 
 
 def _numbers(column: pa.ChunkedArray, names: list[str]) -> Int64s:
-    found = pc.index_in(column, value_set=pa.array(names, pa.string()))
-    numbers: Int64s = found.fill_null(len(names)).to_numpy().astype(np.int64)
+    places = pc.index_in(column, value_set=pa.array(names, pa.string()))
+    numbers: Int64s = places.fill_null(len(names)).to_numpy().astype(np.int64)
     return numbers
 
 
@@ -94,7 +94,7 @@ def _by_source(
         np.concatenate([[0], np.cumsum(np.where(source == number, length, 0))])[first_row]
         for number in largest
     ]
-    return np.stack([np.diff(one) for one in running], axis=1)
+    return np.stack([np.diff(sums) for sums in running], axis=1)
 
 
 def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> list[dict[str, Any]]:
