@@ -81,6 +81,18 @@ PACKS = pa.schema(
     ]
 )
 
+SUMMED = (
+    "label_tokens",
+    "image_tokens",
+    "video_tokens",
+    "audio_tokens",
+    "num_images",
+    "num_videos",
+    "vision_patches",
+    "vision_cost",
+)
+"""Counters of a sample that its pieces share out among them, and that packs sum up."""
+
 SAMPLES = pa.schema(
     [
         pa.field("pack_id", pa.int64()),

@@ -27,6 +27,15 @@ from packidx.pack.strategies.worst_fit import worst_fit_decreasing
 # that `lp` takes.
 LP_GAP = 0.001
 
+_BY_ITEM = {
+    "first-fit": lambda sizes, limits, window: first_fit(sizes, limits),
+    "next-fit": lambda sizes, limits, window: next_fit(sizes, limits),
+    "knapsack": lambda sizes, limits, window: worst_fit(sizes, limits),
+    "window": window_fit,
+}
+"""Rules that take items one after the other: sizes, limits, window. `knapsack` does so under caps,
+and on counts without any, to the same packs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -134,10 +143,16 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
     """Pack `problem` by a strategy, as `PlanOptions` names it; `key` is the first composition's.
 
     Caps take a rule for several limits, whatever the strategy, but for those of other packers.
+
+    Raises:
+        OptionError: there is no such strategy, or it finds no plan.
     """
     name, _, number = strategy.partition(":")
-    if name in ("first-fit", "next-fit", "window") or (problem.caps and name == "knapsack"):
-        return _item_by_item(problem, name, int(number or 0))
+    if name in _BY_ITEM and (problem.caps or name != "knapsack"):
+        sizes, limits, _ = problem.sizes()
+        window = int(number or 0)
+        pack = _BY_ITEM[name](sizes, limits, window).astype(np.int32)
+        return ItemSolution(f"{name}:{window}" if number else name, bound_of(problem), pack)
     if problem.caps:
         return _capped(problem, name, key)
     return _on_counts(problem, name)
@@ -162,6 +177,8 @@ def _on_counts(problem: Problem, strategy: str) -> CountSolution:
         return CountSolution(strategy, bound, runs, is_even=True)
     if strategy == "lp":
         return _linear(histogram, capacity, bound)
+    if strategy not in ("auto", "bfd"):
+        raise OptionError(f"there is no strategy {strategy!r}")
     best_fit = CountSolution("bfd", bound, best_fit_decreasing(histogram, capacity))
     return _better(histogram, capacity, best_fit) if strategy == "auto" else best_fit
 
@@ -202,16 +219,6 @@ def _keep_caps(problem: Problem, tokens: CountSolution, key: int) -> tuple[str, 
     packs[start.item] = start.pack
     name, packs = capped(sizes, limits, key, packs)
     return name, None if name == "tokens" else packs.astype(np.int32)
-
-
-def _item_by_item(problem: Problem, name: str, window: int) -> ItemSolution:
-    sizes, limits, _ = problem.sizes()
-    if name == "window":
-        name, pack = f"window:{window}", window_fit(sizes, limits, window)
-    else:
-        rules = {"first-fit": first_fit, "next-fit": next_fit, "knapsack": worst_fit}
-        pack = rules[name](sizes, limits)
-    return ItemSolution(name, bound_of(problem), pack.astype(np.int32))
 
 
 def _evened(problem: Problem, slots: Slots, key: int) -> Slots:

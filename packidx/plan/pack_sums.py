@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
+from packidx.format.schema import SUMMED
 from packidx.pack.slots import Slots
 from packidx.plan.select.items import Items
-from packidx.plan.select.pieces import SUMMED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int32s, Int64s
+from packidx.format.schema import SUMMED
 from packidx.hashing import derive_key
 from packidx.lengths.table import Lengths
 from packidx.pack.apart import keep_apart
@@ -274,5 +275,5 @@ def plan_window(
 
 def _columns(table: Lengths) -> list[str]:
     """Columns that a plan looks at; of a bare table all, for its fingerprint's sake."""
-    unused = {"text_tokens", "num_turns", "method"}
+    unused = {"text_tokens", "num_turns", "method"}.difference(SUMMED)
     return [name for name in table.columns if table.manifest is None or name not in unused]

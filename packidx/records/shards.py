@@ -20,10 +20,7 @@ from packidx.records.containers.blocks import local_shard
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 from packidx.records.containers.tar.container import TAR
-from packidx.records.containers.tar.samples import MEMBERS
-from packidx.records.dialects.loongforge import TEXTS, with_texts
-from packidx.records.dialects.media_type import check_kinds, stated_kinds
-from packidx.records.dialects.webdataset import with_members
+from packidx.records.dialects.standard import standard
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shard_marks import marks_of
 
@@ -112,18 +109,6 @@ def own_root(path: str, kind: str) -> str:
 def _whole(path: str, kind: str) -> AbstractContextManager[str]:
     """Where a shard is read through: a tar at its place, since most of it is passed over."""
     return nullcontext(path) if kind == TAR else local_shard(path)
-
-
-def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
-    """A record in the standard names, with the media that its container has beside it."""
-    record = layout.apply(record, cells=cells)
-    if TEXTS not in record and MEMBERS not in record:
-        return record
-    stated = stated_kinds(record)
-    record = with_members(with_texts(record), stated)
-    if stated is not None:
-        check_kinds(record, stated)
-    return record
 
 
 def _has_cells(kind: str) -> bool:

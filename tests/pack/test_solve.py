@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from vlm_mix import vlm_mix
 
+from packidx.errors import OptionError
 from packidx.pack.solve import CappedSolution, Problem, solve
 
 N = 2000
@@ -45,3 +46,9 @@ def test_caps_are_solved_anew_for_another_composition_alone() -> None:
     other = replace(solution, pack=solution.pack[::-1].copy())
     assert not np.array_equal(solution.slots(given, 5).pack, other.slots(given, 5).pack)
     assert np.array_equal(solution.slots(given, 6).pack, other.slots(given, 6).pack)
+
+
+def test_a_strategy_that_is_none_is_no_other_one() -> None:
+    for caps in ({}, {"num_images": 24}):
+        with pytest.raises(OptionError, match="no strategy 'no such'"):
+            solve(problem(**caps), "no such", 5)

@@ -14,8 +14,8 @@ from packidx.io.ranges import ReadAhead
 from packidx.records.containers.base import BrokenFile
 from packidx.records.containers.tar.samples import is_record, record_of, samples_of
 from packidx.records.containers.tar.stream import Member, SkippingStream, members
+from packidx.records.dialects.standard import standard
 from packidx.records.layout import Layout
-from packidx.records.shards import standard
 
 _LOCAL_BLOCK = 4096  # a header and a short record; a request to a store asks for more
 

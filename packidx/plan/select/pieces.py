@@ -14,20 +14,9 @@ import polars as pl
 import pyarrow as pa
 
 from packidx.arrays import Bools, Int64s
+from packidx.format.schema import SUMMED
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.select.pairs import SIDES, changes, expand_ranges
-
-SUMMED = (
-    "label_tokens",
-    "image_tokens",
-    "video_tokens",
-    "audio_tokens",
-    "num_images",
-    "num_videos",
-    "vision_patches",
-    "vision_cost",
-)
-"""Counters of a sample that its pieces share out among them."""
 
 _KINDS = ("image", "video", "audio")
 
