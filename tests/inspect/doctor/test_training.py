@@ -76,8 +76,10 @@ def with_transformers(environment: Environment, release: str | None) -> Environm
 def told(environment: Environment, **compared: Any) -> tuple[str, str]:
     """State and words of the encoder of an index whose manifest says that of the comparison."""
     index = open_index("index")
-    stated = index.manifest["lengths"]["encoder"]
-    stated["compared"] |= compared
+    lengths = index.snapshot.lengths
+    assert lengths.encoder is not None and lengths.encoder.compared is not None
+    changed = replace(lengths.encoder, compared={**lengths.encoder.compared, **compared})
+    index.snapshot = replace(index.snapshot, lengths=replace(lengths, encoder=changed))
     finding = choose(index, Given("index", {}), environment).finding
     return finding.state, f"{finding.detail} -> {finding.do}"
 
