@@ -61,7 +61,7 @@ test: $(VENV)/.dev  ## run the tests but the slow ones (installs torch and trans
 test-planner: $(VENV)/.dev  ## of these, what must pass where torch and transformers cannot be imported
 	@$(PYTEST) -m "not slow" -p tests.helpers.no_torch $(PLANNER_TESTS)
 
-test-slow: $(VENV)/.dev  ## random kills, fuzzers, clusters, limits of memory
+test-slow: $(VENV)/.dev  ## random kills, fuzzers, Ray, training on several ranks, limits of memory
 	@$(PYTEST) -m slow
 
 test-energon: $(ENERGON_VENV)/.ready $(VENV)/.base  ## load both exports with Megatron-Energon, in an environment of its own

@@ -369,6 +369,7 @@ def test_verify_says_that_it_cannot_compare(tmp_path: Path) -> None:
     assert "no fingerprint" in found.detail
 
 
+@pytest.mark.slow
 def test_trl_counts_as_trl_encodes(
     corpus: Path, processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ import torch
 
 from packidx import estimate_lengths, plan_packs
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -15,6 +15,8 @@ import torchvision_cpu  # noqa: F401 - before transformers
 
 from packidx.encode import ProcessorEncoder
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_vqa.py"
 
 

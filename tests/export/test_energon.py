@@ -123,6 +123,7 @@ def fill(sample: Line, content: dict[str, bytes]) -> Line:
     return dict(sample["json"])
 
 
+@pytest.mark.slow
 def test_encoded_lines_are_what_the_reader_builds(tmp_path: Path, processors: Path) -> None:
     """Token by token, cut samples included: the text of a line is all that lengths are made of."""
     chat = turns("<image>Tell me. ", "It is so. " * 80)

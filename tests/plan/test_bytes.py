@@ -45,6 +45,7 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: "-".join(rules))
 def test_threads_change_no_byte(lengths: Path, tmp_path: Path, rules: dict[str, Any]) -> None:
     code = (

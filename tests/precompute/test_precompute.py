@@ -69,6 +69,7 @@ def counter_of(processor: str) -> RecordCounter:
 # -- the counts ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl"])
 def test_the_corpus_states_its_exact_lengths(
     corpus: Path, processors: Path, tmp_path: Path, name: str

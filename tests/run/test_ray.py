@@ -39,6 +39,8 @@ from packidx.precompute import precompute
 from packidx.run.engines import ENGINES
 from packidx.run.ray.workers import RayWorkers
 
+pytestmark = pytest.mark.slow
+
 N = 6000
 
 

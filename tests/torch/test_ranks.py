@@ -15,6 +15,8 @@ from packidx.index import open_index
 from packidx.plan import plan_packs
 from packidx.torch import PackedDataset, PackSampler, check_ranks
 
+pytestmark = pytest.mark.slow
+
 
 class Named(Encode):
     """An encoder with a fingerprint."""

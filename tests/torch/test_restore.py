@@ -55,6 +55,7 @@ def make(kind: Any, index: Index, sampler: PackSampler, workers: int, **options:
     return kind(dataset, batch_size=1, sampler=sampler, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 def test_restored_at_every_step(index: Index, workers: int) -> None:
     for rank in range(2):

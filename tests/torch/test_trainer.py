@@ -98,6 +98,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "index")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", RANKS)
 def test_gradients_do_not_depend_on_ranks(index: str, tmp_path: Path, size: int) -> None:
     launch(one_step, size, size, index, str(tmp_path))
@@ -145,6 +146,7 @@ def epochs(rank: int, path: str, out: str) -> None:
         torch.save((dataset.asked, weights), f"{out}/{'resumed' if resume else 'whole'}-{rank}.pt")
 
 
+@pytest.mark.slow
 def test_each_rank_gets_exactly_the_samplers_packs(index: str, tmp_path: Path) -> None:
     launch(epochs, 2, index, str(tmp_path))
     for rank in range(2):

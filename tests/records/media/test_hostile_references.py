@@ -99,6 +99,7 @@ def counted(
     }
 
 
+@pytest.mark.slow
 def test_the_run_ends_well(counted: dict[str, Any]) -> None:
     done = counted["done"]
     assert done.returncode == 0, done.stderr

@@ -91,6 +91,7 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_packs_of_families_whose_pixels_differ_in_shape(tmp_path: Path, name: str) -> None:
     """Their models get what they want: packed logits are those of each sample alone."""
