@@ -18,7 +18,7 @@ except ModuleNotFoundError as _error:  # an image in which packs are only read
 
 from .lazy import LazyGroup
 from .show.console import say
-from .startup import finished, is_near_limit, no_memory, prepare
+from .startup import LEAST, address_space, finished, is_near_limit, no_memory, prepare
 
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
@@ -46,6 +46,8 @@ def cli() -> None:
     packidx plan lengths/ -o index/ --capacity 8192
     packidx stats index/
     """
+    if (address_space() or LEAST) < LEAST:  # Arrow would print a traceback of its own
+        raise MemoryError
 
 
 def main(args: list[str] | None = None) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 _FINISHED = "PACKIDX_FINISHED"  # number of the pipe by which a process says that it has spoken
 _NEAR = 1 << 30  # bytes
+LEAST = 1 << 28
+"""Bytes of addresses below which no command runs: numpy and Arrow alone need more."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as <malloc.h> of glibc numbers them
 _SIZE = 1 << 30  # bytes

@@ -74,7 +74,8 @@ class Words:
 
 def dying_write(todo: Any, planner: Any) -> Any:
     """Write a window; the first try at the second one dies when its files are to be closed."""
-    mark = todo.folder.parent.parent.parent / "mark"
+    snapshots = next(folder for folder in todo.folder.parents if folder.name == "snapshots")
+    mark = snapshots.parent.parent / "mark"
     if todo.solved.window.number == 1 and not mark.exists():
         mark.touch()
         WindowFiles.close = die  # type: ignore[method-assign, assignment]
