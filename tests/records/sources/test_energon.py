@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import braceexpand
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packidx_cli.main import cli
 from record_files import tar_of
@@ -212,11 +213,16 @@ PATTERNS = st.recursive(
 
 
 @given(PATTERNS)
+@example("{004..82..-1}" * 4)
 def test_names_of_brace_patterns_are_counted_before_they_are_made(pattern: str) -> None:
     try:
-        names = list(braceexpand.braceexpand(pattern))
+        names = list(islice(braceexpand.braceexpand(pattern), braces.MAX_NAMES + 1))
     except ValueError:
         with pytest.raises(ValueError, match="make no sense"):
+            braces.expanded(pattern)
+        return
+    if len(names) > braces.MAX_NAMES:
+        with pytest.raises(ValueError, match="over 1,000,000 names"):
             braces.expanded(pattern)
         return
     assert braces.expanded(pattern) == names
