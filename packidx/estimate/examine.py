@@ -21,11 +21,11 @@ from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
-from packidx.records.keys import record_key
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media.opener import check_reference, is_remote, media_size
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.video import media_info
+from packidx.records.shards import record_key
 
 BATCH = 512
 """Records that are tokenised together."""

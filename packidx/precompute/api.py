@@ -29,8 +29,8 @@ from packidx.precompute.values import LISTS, check_form
 from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
+from packidx.records.shards import is_large, scan_shards
 from packidx.records.sources.find_shards import find_shards, not_read
-from packidx.records.sources.scan import is_large, scan_shards
 from packidx.run.engines import open_workers
 from packidx.run.limits import num_workers
 from packidx.run.progress import Progress, silent

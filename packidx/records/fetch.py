@@ -16,7 +16,6 @@ from packidx.errors import (
 )
 from packidx.format.rows import Sample
 from packidx.io import cache, storage, urls
-from packidx.records.keys import check_key, key_of
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest, Source
@@ -141,7 +140,7 @@ class Fetcher:
                 another one's.
             BadRecord, SourceError: record or shard cannot be read.
         """
-        from packidx.records.shards import own_root, read_row
+        from packidx.records.shards import key_of, own_root, read_row
 
         located = sample.offset is not None and sample.nbytes is not None
         shard = self._shard_of(sample)
@@ -251,3 +250,15 @@ def _layout(index: Snapshot, source: Source) -> Layout:
             f"the manifest of snapshot {index.id} has a layout of source {source.name!r} that "
             f"cannot be read: {error}; a newer packidx may have written it"
         ) from None
+
+
+def check_key(path: str, sample: Sample, actual: str | None) -> None:
+    """
+    Raises:
+        ChangedSource: the record is called `actual`, which is not what the plan calls it.
+    """
+    if actual is not None and sample.key is not None and actual != sample.key:
+        raise ChangedSource(
+            f"shard {path} has the record {actual!r} where {sample.key!r} was counted: it was"
+            " written anew since, so restore it, or estimate and plan again"
+        )

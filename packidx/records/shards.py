@@ -1,4 +1,4 @@
-"""Shards read in the standard names: scanning them, their records in order and by row.
+"""Shards read in the standard names: scans, their records in order and by row, and their keys.
 
 Of a shard in an object store, a range is read where records have ranges: one record, or of a tar
 its headers. Any other shard is copied to the local cache first, once, and read there.
@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord
-from packidx.io import urls
+from packidx.io import storage, urls
 from packidx.records.containers.base import TASK_BYTES, RawRecord, RecordRange, ShardScan
-from packidx.records.containers.blocks import local_shard
+from packidx.records.containers.blocks import file_version, local_shard
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 from packidx.records.containers.tar.container import TAR
+from packidx.records.containers.tar.samples import KEY
 from packidx.records.dialects.standard import standard
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shard_marks import marks_of
+
+if TYPE_CHECKING:
+    from packidx.run.progress import Progress
+
+_KEYS = ("id", "key", "__key__", "uid")  # a record's own id
 
 
 def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
@@ -98,6 +105,26 @@ def read_row(
         raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
 
 
+def record_key(record: Mapping[str, Any]) -> str | None:
+    """The record's own id as text; None where it has none that is text or an integer.
+
+    No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
+    """
+    for name in _KEYS:
+        value = record.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return str(value)
+    return None
+
+
+def key_of(record: Mapping[str, Any], kind: str) -> str | None:
+    """What a record is called in its shard, a container of `kind`; None where it has no name."""
+    if kind != TAR:
+        return record_key(record)
+    named = record.get(KEY)  # not there where a layout says which members are read
+    return None if named is None else str(named)
+
+
 def own_root(path: str, kind: str) -> str:
     """The folder that relative media paths of a shard start from where none is stated: its own.
 
@@ -135,6 +162,25 @@ class Shard:
     """The folder source whose first shard it is, as given; empty of all others."""
     beside: tuple[str, ...] = ()
     """Files below `folder` that look like data and are not read."""
+
+
+def is_large(shards: Sequence[Shard]) -> bool:
+    """Whether there is work for several processes."""
+    return sum(file_version(shard.path)[0] for shard in shards) > 2 * TASK_BYTES
+
+
+def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> list[ShardScan]:
+    """All shards' scans; hashing lets go of the interpreter, and so does waiting for a store."""
+    total = sum(file_version(shard.path)[0] for shard in shards)
+    done = 0
+    scans = []
+    threads = storage.THREADS if any(urls.is_url(shard.path) for shard in shards) else workers
+    with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:
+        for result in pool.map(lambda s: scan(s.path, s.container, s.layout), shards):
+            scans.append(result)
+            done += result.nbytes
+            progress("scan", done, total)
+    return scans
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -19,8 +19,7 @@ from packidx.export.energon.sources import Sources
 from packidx.index import Index, Sample
 from packidx.io import files, urls
 from packidx.io.output_folder import OutputFolder
-from packidx.records.fetch import Fetcher
-from packidx.records.keys import check_key
+from packidx.records.fetch import Fetcher, check_key
 from packidx.run.progress import Progress
 from packidx.run.workers import WorkerDied, Workers
 

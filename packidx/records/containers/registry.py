@@ -11,14 +11,16 @@ import orjson
 
 from packidx.errors import OptionError, SourceError
 from packidx.format.manifest import Container as Kind
+from packidx.io import urls
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.arrow import Arrow
 from packidx.records.containers.base import BOM, Container, named
+from packidx.records.containers.blocks import local_shard
 from packidx.records.containers.compressed import GZIP, ZSTD, Text, text_blocks
 from packidx.records.containers.delimited import Delimited
 from packidx.records.containers.lines import JsonLines, Lines
 from packidx.records.containers.parquet import Parquet
-from packidx.records.containers.tar.container import Tar
+from packidx.records.containers.tar.container import Tar, refuse_compressed
 from packidx.records.containers.text import TextContainer
 
 DEFAULT = "jsonl"
@@ -42,6 +44,9 @@ SUFFIXES = (
     *(f".{kind}" for kind in _BINARY),
 )
 """Endings of file names that hold records."""
+KNOWN = ", ".join(SUFFIXES)
+JSON = (".json", ".json.gz", ".json.zst")
+"""Endings of files that must be looked into to know what they are."""
 
 
 @functools.cache
@@ -78,6 +83,26 @@ def strip_suffix(name: str) -> str:
     return name.removesuffix(longest)
 
 
+def required_kind(uri: str, path: str, data_type: str | None = None) -> str:
+    """The container of a file of records, `data_type` where the file does not say.
+
+    Raises:
+        SourceError: the file is of no known kind.
+    """
+    if not urls.is_url(path) and not os.path.isfile(path):  # `find_shards` says what it is
+        return DEFAULT
+    refuse_compressed(uri)
+    kind = kind_of(path)
+    if kind is not None or (kind := data_type) is not None:
+        return kind
+    if path.endswith(JSON):
+        raise SourceError(
+            f"{uri} holds one object that is neither a record nor a mix: write an array of "
+            "records, one record a line, or a mix of data sets with file_name"
+        )
+    raise SourceError(f"{uri} is of an unknown kind: known endings are {KNOWN}, and .yaml, .yml")
+
+
 _OBJECT_BYTES = 16 << 20  # of a file that is a single object, such as a mix
 
 
@@ -101,7 +126,8 @@ def kind_of(path: str) -> str | None:
             stem, codec = name.removesuffix(ending), ending
     text = _ENDINGS.get(stem.rpartition(".")[2]) if "." in stem else None
     if text == "json":
-        text = _array_or_lines(path, codec[1:])
+        with local_shard(path) as copy:  # which is read again for its records
+            text = _array_or_lines(copy, codec[1:])
     return None if text is None else text + codec
 
 

@@ -12,17 +12,17 @@ from typing import Any
 from packidx.errors import SourceError
 from packidx.io import cache, storage, urls
 from packidx.io.storage import unreadable
-from packidx.records.containers.registry import container, strip_suffix
+from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
-from packidx.records.sources import energon, mix_entries, mixes, unread
+from packidx.records.sources import energon, mix_entries, mixes
 from packidx.records.sources.folders import (
     in_folder,
     prepared_shards,
     refuse_compressed_in,
     source_name,
+    unread,
 )
-from packidx.records.sources.kinds import KNOWN, is_small, mix_in_file, required_kind
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
@@ -83,7 +83,7 @@ def not_read(shards: Sequence[Shard]) -> energon.NotRead:
         reports = [energon.not_read(folder, paths) for folder in folders]
     except OSError as error:  # of a store
         raise unreadable(error.filename or next(iter(folders)), error) from error
-    reports += [unread.about(shard.folder, shard.beside) for shard in shards if shard.beside]
+    reports += [unread(shard.folder, shard.beside) for shard in shards if shard.beside]
     return energon.NotRead(
         tuple(text for report in reports for text in report.notes),
         tuple(text for report in reports for text in report.warnings),
@@ -137,10 +137,9 @@ def _find(arg: str, layout: Layout) -> list[Shard]:
 
 def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
     """The shard that a file is, or the shards of the mix that it is."""
-    if path.endswith((".json", *mixes.SUFFIXES)) and storage.is_file(path):
-        mix = mix_in_file(path) if path.endswith(mixes.SUFFIXES) or is_small(path) else None
-        if mix is not None:
-            return _in_mix(path, mix, layout)
+    may_be_mix = path.endswith((".json", *mixes.SUFFIXES)) and storage.is_file(path)
+    if may_be_mix and (mix := mixes.mix_in_file(path)) is not None:
+        return _in_mix(path, mix, layout)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
     return [Shard(uri, path, name, required_kind(uri, path, data_type), layout)]

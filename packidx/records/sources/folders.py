@@ -1,21 +1,36 @@
-"""Data files below a folder."""
+"""Data files below a folder, those that Hugging Face's `datasets` has saved among them.
+
+A folder has much that is no data (media, a README, indexes of tars, descriptions): that is passed
+over. What is packed or compressed, or is a table of another kind, may be half of a corpus: it is
+told, so that none is missed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from packidx.io import urls
-from packidx.records.containers.registry import SUFFIXES, strip_suffix
-from packidx.records.containers.tar.container import TAR, refuse_compressed
+from packidx.errors import SourceError
+from packidx.io import storage, urls
+from packidx.io.storage import unreadable
+from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
+from packidx.records.containers.tar.container import COMPRESSED, TAR, refuse_compressed
 from packidx.records.layout import Layout
 from packidx.records.shards import Shard
-from packidx.records.sources import energon, hf_datasets, unread
-from packidx.records.sources.kinds import JSON, is_small, known_kind, mix_in_file, required_kind
+from packidx.records.sources import energon
+from packidx.records.sources.mixes import mix_in_file
 
 _SHARD_NUMBER = re.compile(r"(^|[-_.])(\d+[-_]of[-_]\d+|0\d+|\d{5,})$")  # no year, no version
+_STATE = "state.json"  # in every folder of a data set that `datasets` saved
+_SPLITS = "dataset_dict.json"  # in a folder of several
+_ARCHIVES = (*COMPRESSED, ".tbz", ".zip", ".7z", ".rar")
+_CODECS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br", ".sz", ".snappy", ".z")
+_TABLES = (".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msgpack", ".xlsx")
+_DATA = (*_ARCHIVES, *_CODECS, *_TABLES, *SUFFIXES)
+_MEDIA = (".nii.gz", ".svg.gz")  # compressed as a rule
 
 
 def in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
@@ -28,8 +43,8 @@ def in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
         inner = os.path.join(path, name)
         uri = os.path.join(arg, name)
         if inner.endswith(JSON):
-            mix = inner.endswith(".json") and is_small(inner) and mix_in_file(inner) is not None
-            if mix or known_kind(inner) is None:
+            mix = inner.endswith(".json") and mix_in_file(inner) is not None
+            if mix or kind_of(inner) is None:
                 continue  # a mix or a configuration beside the data
         kind = required_kind(uri, inner)
         shards.append(Shard(uri, inner, source, kind, layout, prepared or None))
@@ -82,17 +97,67 @@ def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str
             for number, name in enumerate(energon.shard_names(here)):
                 yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below, here
             continue
-        if hf_datasets.STATE in files:
+        if _STATE in files:
             folders.clear()
-            for name in hf_datasets.file_names(here):
+            for name in _saved_files(here):
                 path = os.path.join(below, name)
                 yield path, path, below or top, ""
             continue
         for name in files:
-            if name.startswith(".") or name == hf_datasets.SPLITS:
+            if name.startswith(".") or name == _SPLITS:
                 continue
             if name.endswith(SUFFIXES):
                 path = os.path.join(below, name)
                 yield path, path, source_name(path, top), ""
-            elif unread.looks_like_data(name):
+            elif _looks_like_data(name):
                 beside.append(os.path.join(below, name))
+
+
+def _saved_files(folder: str) -> list[str]:
+    """The Arrow files of a folder that `datasets` saved, as its ``state.json`` lists them.
+
+    Raises:
+        SourceError: it cannot be understood, or holds a selection.
+    """
+    path = urls.join(folder, _STATE)
+    try:
+        state = json.loads(storage.read(path))
+        names = [entry["filename"] for entry in state["_data_files"]]
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, KeyError, TypeError):
+        raise SourceError(
+            f"{path} is not what `datasets` writes: save the data set again"
+        ) from None
+    if state.get("_indices_data_files"):
+        raise SourceError(f"{folder} holds a selection: run flatten_indices() and save it again")
+    for name in names:
+        if not isinstance(name, str) or os.path.basename(name) != name:
+            raise SourceError(f"{path} lists {name!r}, which is no file of its folder")
+    return names
+
+
+def _looks_like_data(name: str) -> bool:
+    """Whether a file that is not read may hold records, by its name."""
+    lower = name.lower()  # .JSONL and .TAR are not read either
+    return lower.endswith(_DATA) and not lower.endswith(_MEDIA)
+
+
+def unread(folder: str, names: Sequence[str]) -> energon.NotRead:
+    """What is said of files that look like data and are not read.
+
+    Args:
+        folder: the source, as given.
+        names: paths below it; at least one.
+    """
+    several = len(names) > 1
+    files = f"{len(names):,} file{'s' if several else ''} of {folder}"
+    is_, them = ("are", "them") if several else ("is", "it")
+    examples = energon.some(names)
+    return energon.NotRead(
+        (f"{files} {is_} in a form that packidx does not read",),
+        (
+            f"{files} look{'' if several else 's'} like data and {is_} not read: {examples}; "
+            f"unpack {them} to a form that packidx reads, or move {them} out of the folder",
+        ),
+    )

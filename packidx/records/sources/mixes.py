@@ -17,7 +17,7 @@ import orjson
 from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.records.containers.blocks import open_regular
+from packidx.records.containers.blocks import local_shard, open_regular
 from packidx.records.sources.mix_entries import HUBS, DataSet, from_list, from_meta
 
 SUFFIXES = (".yaml", ".yml")
@@ -38,6 +38,14 @@ def is_mix(value: Any) -> bool:
     return bool(entries) and all(
         isinstance(entry, dict) and not {"file_name", *HUBS}.isdisjoint(entry) for entry in entries
     )
+
+
+def mix_in_file(path: str) -> Any:
+    """`load_mix` of a local copy, which is kept: a ``.json`` file is read again for its records."""
+    if not path.endswith(SUFFIXES) and storage.stat(path).nbytes > _MAX_BYTES:
+        return None
+    with local_shard(path) as copy:
+        return load_mix(copy)
 
 
 def load_mix(path: str) -> Any:
