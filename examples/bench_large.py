@@ -21,8 +21,8 @@ from packidx.format.parquet import open_writer
 from packidx.index import open_index
 from packidx.index.window_files import ROW_GROUP
 from packidx.io.files import fsync_path
-from packidx.pack.histogram import Histogram
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.counts import Histogram
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 
 ROUNDS = 2
 

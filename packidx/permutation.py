@@ -22,7 +22,7 @@ _CHUNK = 1 << 15
 # odd multipliers); a wider domain costs a longer cycle walk and mixes well.
 _MIN_BITS = 6
 # Four rounds passed the chi-square tests of positions and neighbours in
-# tests/index/order/test_epoch_order.py, three did not at 4 and 128 elements; six for margin.
+# tests/index/order/test_epochs.py, three did not at 4 and 128 elements; six for margin.
 _KEYED_ROUNDS = 6
 
 

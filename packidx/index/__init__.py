@@ -1,8 +1,7 @@
 """The pack index on disk: publishing, opening and reading snapshots."""
 
 from packidx.format.rows import Pack, Sample
-from packidx.index.head import read_head, snapshot_ids
-from packidx.index.opening import open_index
+from packidx.index.opening import open_index, read_head, snapshot_ids
 from packidx.index.reader import Index
 from packidx.index.writer import SnapshotWriter, writing
 

@@ -1,4 +1,4 @@
-"""Opening an index by its folder or URL, with ``@ID`` or at its newest snapshot."""
+"""Opening an index by its folder or URL, with ``@ID`` or at its newest snapshot, as HEAD has it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,36 @@ from pathlib import Path
 from packidx.errors import FormatError, NotFoundInIndex
 from packidx.format.index import is_snapshot_id
 from packidx.format.schema import LENGTHS_FORMAT
-from packidx.index.head import read_head, snapshot_ids
 from packidx.index.reader import Index
 from packidx.io import storage, urls
+from packidx.io.copies import overlapped
+
+
+def snapshot_ids(folder: str | Path, beginning: str = "") -> list[str]:
+    """Ids of all complete snapshots of an index, or of those that begin so, sorted.
+
+    Raises:
+        OSError: a store cannot be asked.
+    """
+    home = urls.join(str(folder), "snapshots")
+    names = [name for name in storage.names(home) if name.startswith(beginning)]
+    names = [name for name in names if is_snapshot_id(name)]
+    manifests = [urls.join(home, f"{name}/manifest.json") for name in names]
+    there = overlapped(storage.is_file, manifests)
+    return [name for name, is_there in zip(names, there, strict=True) if is_there]
+
+
+def read_head(index: str | Path) -> str | None:
+    """The id that HEAD names, None where there is no HEAD.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        text = storage.read(urls.join(str(index), "HEAD"))
+        return text.decode("utf-8", "replace").strip() or None
+    except FileNotFoundError:
+        return None
 
 
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
@@ -29,30 +56,18 @@ def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None)
     if isinstance(path, Index):
         return Index(path.path, path.id, {**path.roots, **(roots or {})}) if roots else path
     folder, wanted = _split(urls.local_path(str(path)))
-    if urls.is_url(folder):
-        return _open_stored(folder, wanted, roots)
-    if not (Path(folder) / "snapshots").is_dir():
+    snapshots = urls.join(folder, "snapshots")
+    # Of a store, where every look is a request, this is asked only where nothing else is there.
+    if not urls.is_url(folder) and not storage.is_folder(snapshots):
         raise _no_index(folder)
-    known = snapshot_ids(folder)
-    if wanted is None:
-        head = read_head(Path(folder))
-        if head is None or head not in known:
-            raise _without_head(folder, head)
-        return Index(folder, head, roots)
-    return Index(folder, _the_one(folder, known, wanted), roots)
-
-
-def _open_stored(folder: str, wanted: str | None, roots: Mapping[str, str] | None) -> Index:
-    """The same in an object store, where every look costs a request."""
     if wanted is not None:
         known = snapshot_ids(folder, wanted)
-        if not known and not storage.names(urls.join(folder, "snapshots")):
+        if not known and not storage.is_folder(snapshots):
             raise _no_index(folder)
         return Index(folder, _the_one(folder, known, wanted), roots)
     head = read_head(folder)
     if head is None or not is_snapshot_id(head):
-        there = storage.names(urls.join(folder, "snapshots"))
-        raise _without_head(folder, head) if there else _no_index(folder)
+        raise _without_head(folder, head) if storage.is_folder(snapshots) else _no_index(folder)
     try:
         return Index(folder, head, roots)
     except FormatError:

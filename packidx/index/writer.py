@@ -26,7 +26,7 @@ from packidx.format.index import (
     snapshot_id,
 )
 from packidx.format.manifest import sealed
-from packidx.index.head import read_head
+from packidx.index.opening import read_head
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.io import storage, urls
 from packidx.io.copies import content_digest, local_copy, overlapped, unsound_file

@@ -11,7 +11,7 @@ import numpy as np
 
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.hashing import derive_key
-from packidx.pack.runs import PackRuns
+from packidx.pack.counts import PackRuns
 from packidx.permutation import KeyedPermutation, permutation, permuted
 
 _SORTED = 1 << 20  # items sorted at a time

@@ -10,18 +10,15 @@ import numpy as np
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import OptionError
 from packidx.hashing import derive_key
-from packidx.pack.bounds import lower_bound
+from packidx.pack.bounds import joint_bound, lower_bound
+from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.even import even_out
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
 from packidx.pack.slots import Slots, deal_into, from_packs
 from packidx.pack.strategies.balanced import balanced
-from packidx.pack.strategies.best_fit import best_fit_decreasing
-from packidx.pack.strategies.caps.bounds import joint_bound
 from packidx.pack.strategies.caps.capped import capped
+from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
 from packidx.pack.strategies.lp.column_generation import linear_plan
-from packidx.pack.strategies.worst_fit import worst_fit_decreasing
 
 # Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
 # that `lp` takes.

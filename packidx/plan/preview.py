@@ -21,8 +21,8 @@ from packidx.errors import OptionError, SourceError
 from packidx.lengths.survey import Survey, survey
 from packidx.lengths.table import read_lengths
 from packidx.pack.bounds import lower_bound
-from packidx.pack.histogram import Histogram
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.counts import Histogram
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.plan.margin import margin_of
 from packidx.plan.options.option import dashed
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions

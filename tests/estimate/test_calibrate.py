@@ -20,9 +20,9 @@ from packidx.errors import FormatError, OptionError
 from packidx.estimate.calibrate import _draw, _quotas
 from packidx.format.decode import decoded
 from packidx.format.lengths import Calibration
-from packidx.pack.histogram import Histogram
+from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.plan.margin import calibrated_margin
 
 Ints = NDArray[np.int64]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from small_problems import optimum, tiny_problems
 
 from packidx.pack.bounds import dual_feasible, lower_bound, martello_toth_l2, volume_bound
-from packidx.pack.histogram import Histogram
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.counts import Histogram
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 
 
 @given(tiny_problems())

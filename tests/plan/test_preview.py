@@ -21,7 +21,7 @@ from manifests import write_lengths_manifest
 from packidx_cli.show.preview import show
 
 from packidx.errors import OptionError, SourceError
-from packidx.pack.histogram import Histogram
+from packidx.pack.counts import Histogram
 from packidx.plan import PlanOptions, plan_packs
 from packidx.plan.preview import PreviewRow, expected_longest, preview, unseen
 

@@ -1,14 +1,123 @@
-"""An epoch's packs: variants, ranges and blocks."""
+"""An epoch's packs, and their order: a keyed bijection from order positions to pack numbers.
+
+Nothing is shuffled in memory. A position is turned into a pack number by a few integer operations,
+so any part of the order can be had on its own, on any rank, after any restart. Only wrapping uint64
+arithmetic is used: the same numbers come out on every platform and in every NumPy version.
+
+A plan's schedule survives: an epoch exchanges whole blocks (optimizer steps), within a block whole
+chunks (micro-steps), and within a chunk packs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from packidx.arrays import Int64s
+from packidx.arrays import Int64s, Uint64s
 from packidx.format.index import IndexManifest
-from packidx.index.order.epoch_order import EpochOrder, Ranges, blocks_first, order_key
+from packidx.hashing import derive_key, splitmix64, splitmix64s
+from packidx.permutation import permute
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def order_key(snapshot_id: str, seed: int, epoch: int) -> int:
+    """The 64-bit key of one epoch's order."""
+    return derive_key(seed, epoch, snapshot_id)
+
+
+class EpochOrder:
+    """Order position -> pack number, for one epoch, in memory for its ranges and one block.
+
+    The packs that fill no block, fewer than one, stand at the end of the order, where a reader of
+    steps as large as blocks leaves them out. Lest those be the same in every epoch, they first
+    change places, by chunks, with as many packs of one block: which one is drawn so that every pack
+    is left out alike often, and only one step of the epoch has micro-steps of unequal cost.
+
+    Args:
+        ranges: [first pack, number of packs] of every range of the epoch; the packs of a range that
+            fill no block of it come after the blocks of all ranges.
+        block: `result.schedule_block` of the manifest.
+        chunk: `result.schedule_chunk`; `block` is a multiple.
+        key: from `order_key`.
+    """
+
+    def __init__(self, ranges: Sequence[Sequence[int]], block: int, chunk: int, key: int) -> None:
+        self.block, self.chunk, self.key = block, chunk, key
+        parts = blocks_first(ranges, block, chunk)
+        self._first = np.array([first for first, _ in parts], np.int64)
+        self._starts = np.cumsum([0, *(count for _, count in parts)], dtype=np.int64)
+        self.num_packs = int(self._starts[-1])
+        self.full, self.tail = divmod(self.num_packs, block)
+        self._exchanged = self._draw_exchanged()
+        self._sorted = np.argsort(self._exchanged)
+
+    def packs(self, positions: npt.NDArray[Any]) -> Int64s:
+        """Pack numbers, int64, at the order `positions` (each in [0, num_packs))."""
+        where = np.asarray(positions).astype(np.uint64)
+        body = np.uint64(self.full * self.block)
+        planned = np.empty(len(where), np.int64)
+        inside = where < body
+        planned[inside] = self._in_blocks(where[inside])
+        planned[~inside] = body + permute(where[~inside] - body, self.tail, self._key(4))
+        self._exchange(planned)
+        part = np.searchsorted(self._starts, planned, side="right") - 1
+        return self._first[part] + planned - self._starts[part]
+
+    def _in_blocks(self, where: Uint64s) -> Uint64s:
+        """Where in the plan positions of full blocks are, blocks, chunks and packs permuted."""
+        block, chunk = np.uint64(self.block), np.uint64(self.chunk)
+        number = permute(where // block, self.full, self._key(1))
+        per_block = self.block // self.chunk
+        slot = where % block // chunk
+        slot = permute(slot, per_block, splitmix64s(number ^ np.uint64(self._key(2))))
+        slot += number * np.uint64(per_block)
+        pack = permute(where % chunk, self.chunk, splitmix64s(slot ^ np.uint64(self._key(3))))
+        return slot * chunk + pack
+
+    def _draw_exchanged(self) -> Int64s:
+        """What exchanges its packs with the tail, as places in the plan, int64 [tail], or none.
+
+        A block is drawn with the share of the packs that it has, and so is the tail itself, which
+        then stays; from a block the tail's whole chunks take chunks, its rest packs of one more.
+        """
+        drawn = self._key(5) % max(1, self.num_packs)
+        if not self.tail or drawn >= self.full * self.block:
+            return np.zeros(0, np.int64)
+        tail = np.arange(self.tail, dtype=np.uint64)
+        slot = permute(tail // np.uint64(self.chunk), self.block // self.chunk, self._key(6))
+        inside = permute(tail % np.uint64(self.chunk), self.chunk, self._key(7))
+        first = drawn // self.block * self.block
+        return first + (slot * np.uint64(self.chunk) + inside).astype(np.int64)
+
+    def _exchange(self, planned: Int64s) -> None:
+        """Exchange, in `planned`, the tail with what was drawn for it."""
+        if not len(self._exchanged):
+            return
+        body = self.full * self.block
+        nearest = np.searchsorted(self._exchanged, planned, sorter=self._sorted)
+        tail = self._sorted[np.minimum(nearest, self.tail - 1)]
+        there, here = planned >= body, self._exchanged[tail] == planned
+        planned[there] = self._exchanged[planned[there] - body]
+        planned[here] = body + tail[here]
+
+    def _key(self, purpose: int) -> int:
+        return splitmix64(self.key ^ purpose)
+
+
+def blocks_first(ranges: Sequence[Sequence[int]], block: int, chunk: int) -> list[tuple[int, int]]:
+    """`ranges` cut into their blocks, then their chunks that fill none, then the rest."""
+    blocks, chunks, packs = [], [], []
+    for first, count in ranges:
+        in_blocks, in_chunks = count // block * block, count // chunk * chunk
+        blocks.append((first, in_blocks))
+        chunks.append((first + in_blocks, in_chunks - in_blocks))
+        packs.append((first + in_chunks, count - in_chunks))
+    return [part for part in (*blocks, *chunks, *packs) if part[1]]
 
 
 def packs_per_step(snapshot: IndexManifest) -> int | None:

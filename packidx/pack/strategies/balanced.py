@@ -23,9 +23,8 @@ import numpy as np
 
 from packidx.pack.bounds import volume_bound
 from packidx.pack.correlation import LengthPairs
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.pack.strategies.open_packs import OpenPacks
 
 # What is scanned: for each share of tokens dealt to the emptiest (in 1/20), the smallest `times`

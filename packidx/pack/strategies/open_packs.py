@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
+from packidx.pack.counts import Histogram, PackRuns
 
 Run = tuple[int, int, int]
 """Packs with equal content: the first one's number, how many, and the samples in each."""

@@ -16,11 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
+from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.strategies.balanced import DealRule, balanced, deal_evenly, length_correlation
-from packidx.pack.strategies.best_fit import best_fit_decreasing
-from packidx.pack.strategies.worst_fit import worst_fit_decreasing
+from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 
 
 def problems() -> st.SearchStrategy[tuple[list[int], int]]:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from small_problems import optimum, tiny_problems
 
 from packidx.pack.bounds import lower_bound, volume_bound
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.pack.strategies.lp import column_generation
 from packidx.pack.strategies.lp.column_generation import linear_plan
 from packidx.pack.strategies.lp.dealing import fill_patterns

@@ -12,9 +12,9 @@ from vlm_mix import SOURCES, vlm_mix
 
 from packidx.errors import OptionError
 from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
-from packidx.pack.histogram import Histogram
+from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.permutation import permutation
 from packidx.plan.schedule import pack_order as module
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET, parse

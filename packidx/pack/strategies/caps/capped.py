@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Int64s, Ints
 from packidx.hashing import derive_key
-from packidx.pack.histogram import Histogram
-from packidx.pack.strategies.best_fit import best_fit_decreasing
-from packidx.pack.strategies.caps.bounds import volume_packs
+from packidx.pack.bounds import volume_packs
+from packidx.pack.counts import Histogram
 from packidx.pack.strategies.caps.rooms import Rooms, assign_rooms, best_fit_in_all, scarcity
 from packidx.pack.strategies.caps.swaps import swap, too_many
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.permutation import permutation
 
 # Best fit looks at every pack: of so many items only.

@@ -25,9 +25,8 @@ import numpy as np
 
 from packidx.arrays import Float64s, Int64s
 from packidx.pack.bounds import volume_bound
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.pack.strategies.lp.dealing import fill_patterns
 from packidx.pack.strategies.lp.knapsack import Knapsack
 from packidx.pack.strategies.lp.relaxation import Relaxation, by_classes, by_knots

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from packidx.arrays import Int64s
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
+from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.strategies.open_packs import OpenPacks
 
 # `packs` packs from number `first` on get `per_pack` samples of `length` each.

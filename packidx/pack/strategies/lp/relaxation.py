@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packidx.arrays import Float64s, Int64s
-from packidx.pack.histogram import Histogram
+from packidx.pack.counts import Histogram
 
 _SAND = 32  # a sample of at most capacity / _SAND is sand
 _PLAN_SAND = 8  # in plans one of up to capacity / _PLAN_SAND, as long as

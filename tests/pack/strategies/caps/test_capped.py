@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from sized_items import Int64s, Problem, assert_plan, problems
 from vlm_mix import vlm_mix
 
-from packidx.pack.histogram import Histogram
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.bounds import joint_bound, volume_packs
+from packidx.pack.counts import Histogram
 from packidx.pack.strategies.caps import capped as module
-from packidx.pack.strategies.caps.bounds import joint_bound, volume_packs
 from packidx.pack.strategies.caps.capped import alternatives, capped
 from packidx.pack.strategies.caps.rooms import Rooms, assign_rooms, best_fit_in_all
 from packidx.pack.strategies.caps.swaps import swap
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 
 NAMES = ("tokens", "num_images", "vision_patches", "samples")
 

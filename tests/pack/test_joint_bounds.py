@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packidx.pack.bounds import lower_bound
-from packidx.pack.histogram import Histogram
-from packidx.pack.strategies.caps.bounds import joint_bound, volume_packs
+from packidx.pack.bounds import joint_bound, lower_bound, volume_packs
+from packidx.pack.counts import Histogram
 from packidx.pack.strategies.caps.capped import capped
 
 Int64s = NDArray[np.int64]

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.pack.histogram import Histogram
-from packidx.pack.runs import PackRuns
-from packidx.pack.strategies.best_fit import best_fit_decreasing
+from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.strategies.decreasing import best_fit_decreasing
 
 CAPACITIES = st.integers(1, 60)
 

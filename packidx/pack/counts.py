@@ -1,4 +1,4 @@
-"""Lengths as counts: the planner's whole view of the data."""
+"""Samples as counts of lengths, packs as runs of equal ones: the planner's view of both."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ class Histogram:
     @classmethod
     def of(cls, lengths: Ints) -> Histogram:
         """The histogram of `lengths`, any order, all positive."""
-        if len(lengths) == 0:
-            return cls(np.empty(0, np.int64), np.empty(0, np.int64))
-        if int(lengths.max()) <= 1 << 24:
-            size = int(lengths.max()) + 1
-            dense = np.zeros(size, np.int64)
+        longest = int(lengths.max(initial=0))
+        if longest <= 1 << 24:
+            dense = np.zeros(longest + 1, np.int64)
             for start in range(0, len(lengths), _BLOCK):  # bincount copies what it counts
-                dense += np.bincount(lengths[start : start + _BLOCK], minlength=size)
+                dense += np.bincount(lengths[start : start + _BLOCK], minlength=longest + 1)
             present = np.flatnonzero(dense)[::-1]
             return cls(present.astype(np.int64), dense[present].astype(np.int64))
         values, counts = np.unique(lengths, return_counts=True)
@@ -50,3 +48,24 @@ class Histogram:
     @property
     def num_tokens(self) -> int:
         return int(self.lengths @ self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class PackRuns:
+    """A plan as runs of packs: each of `num_packs` packs gets `per_pack` equal samples.
+
+    Runs stand in the order in which the samples, sorted by length descending, are dealt out.
+
+    Attributes:
+        first_pack: int64 [n], the lowest pack number of the run.
+        num_packs: int64 [n].
+        per_pack: int64 [n].
+        position: int64 [n], samples that each of these packs holds already.
+        total_packs: number of packs of the whole plan.
+    """
+
+    first_pack: Int64s
+    num_packs: Int64s
+    per_pack: Int64s
+    position: Int64s
+    total_packs: int
