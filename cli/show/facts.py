@@ -130,7 +130,7 @@ def _lost(result: Result, num_in: int) -> str:
 
 def _reasons(result: Result, *, by_choice: bool) -> str:
     """Dropped samples by reason, but for the rejected: those left out by choice, or the others."""
-    from packidx.format.reasons import BY_CHOICE
+    from packidx.format.terms import BY_CHOICE
 
     counted = {
         why: n

@@ -1,6 +1,9 @@
-"""Columns of every table packidx writes: the one place where they are defined (see FORMAT.md)."""
+"""Columns of every table packidx writes, defined here alone, and rows as Python has them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -59,28 +62,6 @@ LENGTHS = pa.schema(
     ]
 )
 
-PACKS = pa.schema(
-    [
-        pa.field("pack_id", pa.int64()),
-        pa.field("epoch", pa.int32()),
-        pa.field("group", pa.string()),
-        pa.field("window", pa.int32()),
-        pa.field("num_samples", pa.int32()),
-        pa.field("length", pa.int32()),
-        pa.field("padded_length", pa.int32()),
-        pa.field("label_tokens", pa.int32()),
-        pa.field("image_tokens", pa.int32()),
-        pa.field("video_tokens", pa.int32()),
-        pa.field("audio_tokens", pa.int32()),
-        pa.field("num_images", pa.int32()),
-        pa.field("num_videos", pa.int32()),
-        pa.field("vision_patches", pa.int64()),
-        pa.field("vision_cost", pa.int64()),
-        pa.field("attention_cost", pa.int64()),
-        pa.field("first_row", pa.int64()),
-    ]
-)
-
 SUMMED = (
     "label_tokens",
     "image_tokens",
@@ -92,6 +73,21 @@ SUMMED = (
     "vision_cost",
 )
 """Counters of a sample that its pieces share out among them, and that packs sum up."""
+
+PACKS = pa.schema(
+    [
+        pa.field("pack_id", pa.int64()),
+        pa.field("epoch", pa.int32()),
+        pa.field("group", pa.string()),
+        pa.field("window", pa.int32()),
+        pa.field("num_samples", pa.int32()),
+        pa.field("length", pa.int32()),
+        pa.field("padded_length", pa.int32()),
+        *(LENGTHS.field(name) for name in SUMMED),
+        pa.field("attention_cost", pa.int64()),
+        pa.field("first_row", pa.int64()),
+    ]
+)
 
 SAMPLES = pa.schema(
     [
@@ -113,15 +109,39 @@ SAMPLES = pa.schema(
 SAMPLES_WITHOUT_MEDIA = pa.schema([field for field in SAMPLES if field.name != "media"])
 
 DROPPED = pa.schema(
-    [
-        pa.field("sample_id", pa.int64()),
-        pa.field("source", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("length", pa.int32()),
-        pa.field("reason", pa.string()),
-        pa.field("detail", pa.string()),
-    ]
+    [LENGTHS.field(name) for name in ("sample_id", "source", "key", "length", "reason", "detail")]
 )
 
 METHODS = ("exact", "precomputed", "heuristic")
 """Strongest first; a row's is the weakest of its parts."""
+
+
+class Sample(NamedTuple):
+    """One row of the samples table (FORMAT.md): a piece in a pack, and where its record lies."""
+
+    pack_id: int
+    position: int
+    sample_id: int
+    copy: int
+    piece: int
+    token_start: int
+    start: int
+    length: int
+    padded_length: int
+    label_tokens: int | None
+    source: str | None
+    key: str | None
+    shard: int | None
+    row: int | None
+    offset: int | None
+    nbytes: int | None
+    media: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """One pack: its row of the packs table and its samples in order of position."""
+
+    pack_id: int
+    stats: dict[str, Any]
+    samples: list[Sample]

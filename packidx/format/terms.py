@@ -1,4 +1,7 @@
-"""Words and bounds of a plan's options. Imports no library, so that a command's help is quick."""
+"""Words of a plan's options, and why samples are in no pack: what is lost, what was left out.
+
+Imports no library, so that a command's help is quick.
+"""
 
 from __future__ import annotations
 
@@ -9,3 +12,19 @@ GroupBy = Literal["source", "media_type"]
 Schedule = Literal["stratified", "cost", "random"]
 Side = Literal["train", "holdout"]
 MAX_CAPACITY = 1 << 30
+
+BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix", "max_packs")
+"""The plan was asked to leave these out, or training has had them."""
+
+LOST = ("too_long", "max_images", "max_vision_patches", "max_samples")
+"""These were to be packed, and do not fit."""
+
+NOT_ELIGIBLE = ("rejected", "invalid_length", "empty", "excluded", "holdout", "train", "mix")
+"""Samples that hold nothing, and those that the plan is not about. The others are eligible: packed,
+lost, drawn out by `max_packs`, or consumed."""
+
+
+def lost_percent(num_tokens_lost: int, num_tokens_eligible: int) -> float:
+    """Of the tokens of all eligible samples, each counted once, those that are in no pack of any
+    epoch and that training has not had."""
+    return 100 * num_tokens_lost / max(num_tokens_eligible, 1)

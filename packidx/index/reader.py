@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, NotFoundInIndex, OptionError
 from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
-from packidx.format.rows import Pack, Sample
-from packidx.format.schema import PACKS
+from packidx.format.schema import PACKS, Pack, Sample
 from packidx.index.row_groups import RowGroups, readable
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, local_copy

@@ -13,7 +13,7 @@ from packidx.format.manifest import load
 from packidx.index import Index, open_index
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies
-from packidx.lengths.open import find_table
+from packidx.lengths.files import find_table
 
 TABLES = ("packs", "samples", "dropped")
 

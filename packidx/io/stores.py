@@ -1,4 +1,4 @@
-"""fsspec: the file system of a URL, and requests tried again."""
+"""fsspec: the file system of a URL, requests tried again, and which errors may be gone then."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
 # Errors that waiting does not mend.
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _LASTING_KINDS = (NotImplementedError, ImportError, TypeError, ValueError)
+_LASTING_NUMBERS = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS}
+    | {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EBADF, errno.ENODEV, errno.ENXIO}
+)
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
@@ -113,6 +117,24 @@ def retried(path: str, call: Callable[[], T]) -> T:
                 raise OSError(number, _words(error), path) from error
         time.sleep(_PAUSE * 2**attempt)
     raise AssertionError("unreachable")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether an input or output error is behind `error` that may be gone at the next attempt.
+
+    A missing or forbidden file is none, nor is what Pillow raises as OSError without a number: an
+    image that cannot be decoded.
+    """
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, TimeoutError | ConnectionError):
+            return True
+        if isinstance(current, OSError) and current.errno not in (None, *_LASTING_NUMBERS):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
 
 
 def _words(error: BaseException) -> str:

@@ -18,9 +18,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, SourceError
-from packidx.format.schema import METHODS
+from packidx.format.parquet import scan_of
+from packidx.format.schema import LENGTHS, METHODS
 from packidx.lengths.rows import strongest_first
-from packidx.lengths.scan import READ, SUMS, is_text, scan
+
+_MEDIA = ("image_tokens", "video_tokens", "audio_tokens")
+
+_READ = ("source", "status", "method", "length", "label_tokens", *_MEDIA)
+"""The columns that are read."""
+
+_SUMS = ("count", "label_tokens", "num_unlabelled", "num_with_media")
+"""The aggregates, all int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +121,16 @@ def survey(files: Sequence[Path], *, threads: int | None = None) -> Survey:
     """
     kinds = {"source": pa.string(), "ok": pa.bool_(), "method": pa.string(), "length": pa.int64()}
     keys = list(kinds)
-    tables = [pa.schema(kinds | dict.fromkeys(SUMS, pa.int64())).empty_table()]
+    tables = [pa.schema(kinds | dict.fromkeys(_SUMS, pa.int64())).empty_table()]
     present: set[str] = set()
     for names, group in _by_columns(files).items():
         present |= set(names)
-        counted = scan(group, names, threads)
+        counted = _scan(group, names, threads)
         tables.append(counted.select(tables[0].column_names).cast(tables[0].schema))
     if "length" not in present:
         raise FormatError(f"{files[0] if files else 'no file'}: there is no column `length`")
-    table = pa.concat_tables(tables).group_by(keys).aggregate([(name, "sum") for name in SUMS])
-    table = table.rename_columns([*keys, *SUMS])
+    table = pa.concat_tables(tables).group_by(keys).aggregate([(name, "sum") for name in _SUMS])
+    table = table.rename_columns([*keys, *_SUMS])
     return Survey(table.take(pc.sort_indices(*_nulls_first(table, keys))))
 
 
@@ -143,7 +151,7 @@ def _by_columns(files: Sequence[Path]) -> dict[tuple[str, ...], list[Path]]:
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise SourceError(f"{path} cannot be read as Parquet ({reason})") from None
-        names = [name for name in READ if name in schema.names]
+        names = [name for name in _READ if name in schema.names]
         nulls = {name for name in names if _is_null(path, schema.field(name))}
         # A column of nulls alone is as good as none, if it is not the one that has to be there.
         names = [name for name in names if name == "length" or name not in nulls]
@@ -158,7 +166,57 @@ def _is_null(path: Path, field: pa.Field) -> bool:
         kind = kind.value_type
     types = pa.types
     texts = (types.is_string, types.is_large_string, types.is_string_view)
-    wanted, fits = ("text", texts) if is_text(field.name) else ("integer", (types.is_integer,))
+    wanted, fits = ("text", texts) if _is_text(field.name) else ("integer", (types.is_integer,))
     if types.is_null(kind) or any(fit(kind) for fit in fits):
         return bool(types.is_null(kind))
     raise FormatError(f"{path}: column `{field.name}` is {kind}, not {wanted}: cast it first")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a column of the lengths table holds text."""
+    return bool(pa.types.is_string(LENGTHS.field(name).type))
+
+
+def _scan(files: Sequence[Path], present: Sequence[str], threads: int | None = None) -> pa.Table:
+    """The rows of `files` by ``source``, ``ok``, ``method`` and ``length``; order undefined.
+
+    Args:
+        files: each has the columns `present` and no other that is read.
+        threads: of DuckDB; None leaves them to it.
+    """
+    import duckdb
+
+    def column(name: str) -> str:
+        kind = "VARCHAR" if _is_text(name) else "INTEGER"
+        known = f'"{name}"' if name in present else "NULL"
+        return f"CAST({known} AS {kind})"
+
+    media = " + ".join(f"coalesce({column(name)}, 0)::BIGINT" for name in _MEDIA)
+    keys = {name: column(name) for name in ("source", "method", "length")}
+    keys["ok"] = "coalesce(status = 'ok', false)" if "status" in present else "true"
+    sums = (
+        "count(*)",
+        f"coalesce(sum({column('label_tokens')}), 0)",
+        f"count(*) - count({column('label_tokens')})",
+        f"count(*) FILTER ({media} > 0)",
+    )
+    aggregates = {name: f"({how})::BIGINT" for name, how in zip(_SUMS, sums, strict=True)}
+    named = ", ".join(f'{how} AS "{name}"' for name, how in (keys | aggregates).items())
+    query = f"SELECT {named} FROM {scan_of(files)} GROUP BY ALL"
+    with duckdb.connect(config={} if threads is None else {"threads": threads}) as connection:
+        try:
+            return connection.sql(query).to_arrow_table()
+        except duckdb.ConversionException as error:
+            raise FormatError(
+                f"{_at(files)}: {_first_line(error)}; correct the value or leave the column out"
+            ) from None
+        except duckdb.Error as error:
+            raise SourceError(f"{_at(files)} cannot be read ({_first_line(error)})") from None
+
+
+def _at(files: Sequence[Path]) -> str:
+    return f"{files[0]}" if len(files) == 1 else f"{files[0]} or one of {len(files) - 1} more"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0]

@@ -23,8 +23,15 @@ from packidx.format.manifest import Encoder, Shard, load
 from packidx.format.schema import LENGTHS, METHODS
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
-from packidx.lengths.footers import RowGroup, groups_in_order, known_names, read_footer, readable
-from packidx.lengths.open import HELP, find_table
+from packidx.lengths.files import (
+    HELP,
+    RowGroup,
+    find_table,
+    groups_in_order,
+    known_names,
+    read_footer,
+    readable,
+)
 from packidx.lengths.rows import LengthsRows, strongest_first, typed
 
 

@@ -21,10 +21,9 @@ from packidx.precompute.slices import ShardSlice, SliceTotals, changed
 from packidx.precompute.values import Values, count_values, names_of
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, BrokenFile
-from packidx.records.containers.blocks import file_blocks, local_shard
+from packidx.records.containers.blocks import TooLarge, file_blocks, local_shard, size_of
 from packidx.records.containers.compressed import GZIP, text_blocks
 from packidx.records.containers.delimited import Delimited
-from packidx.records.containers.large import TooLarge, size_of
 from packidx.records.containers.lines import JsonLines
 
 Rewrite = Callable[[bytes, Values | BadRecord], bytes]

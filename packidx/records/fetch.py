@@ -14,7 +14,7 @@ from packidx.errors import (
     PackidxError,
     SourceError,
 )
-from packidx.format.rows import Sample
+from packidx.format.schema import Sample
 from packidx.io import cache, storage, urls
 
 if TYPE_CHECKING:

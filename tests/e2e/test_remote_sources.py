@@ -27,7 +27,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import SourceError
 from packidx.io import cache, storage
-from packidx.io.retry import is_transient
+from packidx.io.stores import is_transient
 from packidx.precompute import precompute
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot

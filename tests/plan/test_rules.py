@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, PackidxError
 from packidx.format.parquet import conform
-from packidx.format.reasons import NOT_ELIGIBLE
 from packidx.format.schema import LENGTHS
+from packidx.format.terms import NOT_ELIGIBLE
 from packidx.index import Index
 from packidx.inspect.verify.snapshot import verify_snapshot
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
-from packidx.format.reasons import LOST, lost_percent
+from packidx.format.terms import LOST, lost_percent
 from packidx.index.reader import Index
 from packidx.inspect.verify.check import Check, Looker, Window, ints
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError, OptionError
-from packidx.format.reasons import LOST, NOT_ELIGIBLE
+from packidx.format.terms import LOST, NOT_ELIGIBLE
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.dropped import dropped
@@ -36,7 +36,7 @@ class Items:
         num_whole: number of items, the first ones, that are whole samples; pieces follow.
         cut: counters of the pieces: name -> (values, is unknown).
         tokens_cut: tokens of packed samples that `truncate` left out, of every copy.
-        num_eligible: tokens of all eligible samples (`packidx.format.reasons`), each counted once.
+        num_eligible: tokens of all eligible samples (`packidx.format.terms`), each counted once.
         lost: rows of which tokens are lost, int64, ascending, and how many, int64.
     """
 

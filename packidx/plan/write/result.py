@@ -14,8 +14,7 @@ from packidx.format import plan as format_plan
 from packidx.format.decode import decoded
 from packidx.format.index import IndexManifest, LengthsOf, Source
 from packidx.format.lengths import LengthsManifest
-from packidx.format.reasons import lost_percent
-from packidx.format.terms import Schedule
+from packidx.format.terms import Schedule, lost_percent
 from packidx.lengths.table import Lengths
 from packidx.plan.options.resolved import Margin, ResolvedOptions
 from packidx.plan.window import Variant, WindowPlan

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from packidx.records.containers.base import BOM, BrokenFile
+from packidx.records.containers.blocks import Gathered, TooLarge
 from packidx.records.containers.json_records import JsonText
-from packidx.records.containers.large import Gathered, TooLarge
 
 Positions = np.ndarray[Any, np.dtype[Any]]
 

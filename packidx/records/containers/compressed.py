@@ -21,8 +21,15 @@ import pyarrow as pa
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.blocks import BLOCK, Stream, file_blocks, file_version, local_shard
-from packidx.records.containers.large import MAX_RECORD, size_of
+from packidx.records.containers.blocks import (
+    BLOCK,
+    MAX_RECORD,
+    Stream,
+    file_blocks,
+    file_version,
+    local_shard,
+    size_of,
+)
 
 GZIP, ZSTD = "gz", "zst"
 

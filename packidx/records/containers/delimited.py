@@ -13,8 +13,8 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.blocks import MAX_RECORD, TooLarge, size_of
 from packidx.records.containers.compressed import Text
-from packidx.records.containers.large import MAX_RECORD, TooLarge, size_of
 from packidx.records.containers.lines import whole_lines
 
 # The module's limit of 128 KiB a cell is a single one for the process; a chat may be longer.

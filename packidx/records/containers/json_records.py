@@ -10,8 +10,8 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.containers.base import attempted
+from packidx.records.containers.blocks import TooLarge, size_of, too_large
 from packidx.records.containers.compressed import Text
-from packidx.records.containers.large import TooLarge, size_of, too_large
 
 BLANK = b" \t\r\v\f"
 _NO_NUMBER = re.compile("-?(NaN|Infinity|nan|inf)|None|True|False")

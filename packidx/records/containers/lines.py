@@ -19,9 +19,17 @@ from packidx.records.containers.base import (
     attempted,
     within,
 )
-from packidx.records.containers.blocks import Hashing, file_blocks, file_version, read_bytes
+from packidx.records.containers.blocks import (
+    MAX_RECORD,
+    Gathered,
+    Hashing,
+    TooLarge,
+    file_blocks,
+    file_version,
+    read_bytes,
+    size_of,
+)
 from packidx.records.containers.json_records import BLANK, JsonText, decode
-from packidx.records.containers.large import MAX_RECORD, Gathered, TooLarge, size_of
 
 SCAN_BLOCK = 4 << 20
 _SHORT = 16  # bytes of a line: records are longer, so shorter ones are mostly blank

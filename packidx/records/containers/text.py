@@ -17,9 +17,14 @@ from packidx.records.containers.base import (
     too_few,
     within,
 )
-from packidx.records.containers.blocks import Hashing, file_blocks, file_version, read_bytes
+from packidx.records.containers.blocks import (
+    Hashing,
+    file_blocks,
+    file_version,
+    read_bytes,
+    too_large,
+)
 from packidx.records.containers.compressed import Text, range_of, text_blocks, unpacked
-from packidx.records.containers.large import too_large
 
 
 class TextContainer:

@@ -1,14 +1,28 @@
-"""Records in the standard names: a dialect with other names for its turns or media ends here."""
+"""Records in the standard names: a dialect with other names for its turns or media ends here.
+
+WebDataset samples and LoongForge's ``texts`` may have a ``media_type``: of which kinds their media
+are. What it says must be so; a word that is none of `_KINDS` is another tool's, and says nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from packidx.errors import BadRecord
 from packidx.records.containers.tar.samples import MEMBERS
-from packidx.records.dialects.loongforge import TEXTS, with_texts
-from packidx.records.dialects.media_type import check_kinds, stated_kinds
-from packidx.records.dialects.webdataset import with_members
-from packidx.records.layout import Layout
+from packidx.records.dialects.loongforge import TEXTS, is_texts, stated_type, with_texts
+from packidx.records.dialects.webdataset import has_placeholder, with_members
+from packidx.records.layout import TURN_KEYS, Layout
+from packidx.records.media.references import LIST_KEYS, media_entries
+
+_KINDS = {
+    "text": frozenset[str](),
+    "image": frozenset(("image",)),
+    "video": frozenset(("video",)),
+    "image+video": frozenset(("image", "video")),
+    "video+image": frozenset(("image", "video")),
+}
 
 
 def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
@@ -16,8 +30,39 @@ def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, A
     record = layout.apply(record, cells=cells)
     if TEXTS not in record and MEMBERS not in record:
         return record
-    stated = stated_kinds(record)
+    stated = _stated_kinds(record)
     record = with_members(with_texts(record), stated)
     if stated is not None:
-        check_kinds(record, stated)
+        _check_kinds(record, stated)
     return record
+
+
+def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
+    """The kinds of media that a record states it has, all of them; None where it does not say."""
+    word = stated_type(record) if is_texts(record) else record.get("media_type")
+    return _KINDS.get(word) if isinstance(word, str) else None
+
+
+def _check_kinds(record: Mapping[str, Any], stated: frozenset[str]) -> None:
+    """
+    Args:
+        record: in the standard names, its media in their places.
+        stated: by `_stated_kinds`.
+
+    Raises:
+        BadRecord: ``bad_media``, the record has media, or places for them, of other kinds.
+    """
+    actual = {kind for kind in LIST_KEYS if _has(record, kind)}
+    if actual != stated:
+        has = " and ".join(f"{kind}s" for kind in sorted(actual)) or "no media"
+        text = (
+            f"the record's media_type says {'+'.join(sorted(stated)) or 'text'}, but it has {has}"
+        )
+        raise BadRecord("bad_media", text)
+
+
+def _has(record: Mapping[str, Any], kind: str) -> bool:
+    if media_entries(record, kind)[1]:
+        return True
+    turns = (turn for key in TURN_KEYS for turn in record.get(key) or ())
+    return any(has_placeholder(turn, kind) for turn in turns)

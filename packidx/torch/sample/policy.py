@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from packidx.errors import BadRecord, OptionError, PackidxError, SourceError
-from packidx.io.retry import is_transient
+from packidx.io.stores import is_transient
 
 ON_MISMATCH = ("error", "drop", "truncate")
 ON_ERROR = ("raise", "hole")

@@ -16,8 +16,8 @@ from record_files import zstd
 from packidx.errors import BadRecord, SourceError
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, Container
+from packidx.records.containers.blocks import TooLarge, size_of
 from packidx.records.containers.delimited import Delimited
-from packidx.records.containers.large import TooLarge, size_of
 from packidx.records.containers.lines import JsonLines, Lines, whole_lines
 from packidx.records.containers.text import TextContainer
 

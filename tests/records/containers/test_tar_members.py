@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from packidx import estimate_lengths
-from packidx.records.containers.large import MAX_RECORD
+from packidx.records.containers.blocks import MAX_RECORD
 from packidx.records.shards import read_records, read_row, scan
 
 GOOD = json.dumps(

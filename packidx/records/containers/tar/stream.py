@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from packidx.errors import BadRecord
 from packidx.io.ranges import Extent, ReadAhead
 from packidx.records.containers.base import BrokenFile
-from packidx.records.containers.blocks import Stream
-from packidx.records.containers.large import MAX_RECORD, too_large
+from packidx.records.containers.blocks import MAX_RECORD, Stream, too_large
 from packidx.records.containers.tar.headers import (
     EXTENDED,
     MAX_EXTENDED,
