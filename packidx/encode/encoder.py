@@ -10,11 +10,16 @@ import numpy as np
 
 from packidx.encode.imports import import_torch
 from packidx.encode.loading import files_of, load_part
-from packidx.encode.media import decoded_image, info_of, refuse_unsupported, video_of
-from packidx.encode.mrope import MropeMedium, mrope_positions
-from packidx.encode.patches import check_grids, check_settings, check_tiles, not_built
-from packidx.encode.video import encode_videos
-from packidx.encode.video_positions import video_positions
+from packidx.encode.media import (
+    check_patches,
+    decoded_image,
+    encode_videos,
+    info_of,
+    not_built,
+    refuse_unsupported,
+    video_of,
+)
+from packidx.encode.mrope import MropeMedium, mrope_positions, video_positions
 from packidx.errors import OptionError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
@@ -62,14 +67,13 @@ class ProcessorEncoder:
     ) -> None:
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
+        self._parts: dict[str, Any] = {}
         if isinstance(processor, str | os.PathLike):
             self.files = load_processor(processor, policy)
-            self._image_processor: Any = None
-            self._video_processor: Any = None
         else:
             self.files = files_of(processor, policy)
-            self._image_processor = getattr(processor, "image_processor", None)
-            self._video_processor = getattr(processor, "video_processor", None)
+            self._parts["image"] = getattr(processor, "image_processor", None)
+            self._parts["video"] = getattr(processor, "video_processor", None)
         if self.files.tokenizer is None or self.files.template is None:
             lacking = "tokenizer.json" if self.files.tokenizer is None else "chat template"
             raise OptionError(f"processor {self.files.name} has no {lacking}: samples need one")
@@ -85,19 +89,13 @@ class ProcessorEncoder:
         import them before torchvision is dealt with."""
         state = self.__dict__.copy()
         if self.files.folder is not None:
-            state.update(_image_processor=None, _video_processor=None)
+            state["_parts"] = {}
         return state
 
     @property
     def media_token_ids(self) -> dict[str, int]:
         """Token id of each kind of medium, ``{"image": 151655}``: finds a cut sample's media."""
-        if self.files.vision is None or self.files.tokenizer is None:
-            return {}
-        ids = {
-            kind: self.files.tokenizer.token_to_id(token)
-            for kind, token in self.files.vision.feature_tokens.items()
-        }
-        return {kind: ident for kind, ident in ids.items() if ident is not None}
+        return self.files.media_token_ids
 
     @property
     def pad_token_id(self) -> int | None:
@@ -167,9 +165,7 @@ class ProcessorEncoder:
         for number in sorted(media.errors):
             raise media.errors[number]
         pixels = self._encode_media(conversation.media, infos)
-        check_grids(media, pixels, self.files.name)
-        if pixels and self.files.vision is not None and self.files.vision.pixels_in_order:
-            check_tiles(media, pixels, self.files.name)
+        check_patches(media, pixels, self.files)
         seconds = pixels.get("second_per_grid_ts")
         intervals = [] if seconds is None else (seconds * self.tokens_per_second).tolist()
         arrays = self._encode_text(conversation, media, intervals)
@@ -206,15 +202,11 @@ class ProcessorEncoder:
         vision = self.files.vision
         if not images or vision is None:
             return {}
-        if self._image_processor is None:
-            loaded = load_part(str(self.files.folder), "image")
-            self._image_processor = check_settings(loaded, self.files, "image")
+        processor = self._part("image")
         opened = [decoded_image(medium) for medium in images]
         try:
             # One list of one sample's images, as the whole processor passes them on.
-            features = self._image_processor(
-                images=[opened], return_tensors="pt", **vision.image_options
-            )
+            features = processor(images=[opened], return_tensors="pt", **vision.image_options)
         except ValueError as cause:
             sizes = ", ".join(f"{image.width}x{image.height}" for image in opened)
             raise not_built(self.files.name, f"images of {sizes} pixels", cause) from cause
@@ -224,14 +216,18 @@ class ProcessorEncoder:
         vision = self.files.vision
         if not videos or vision is None:
             return {}
-        if self._video_processor is None:
-            loaded = load_part(str(self.files.folder), "video")
-            self._video_processor = check_settings(loaded, self.files, "video")
+        processor = self._part("video")
         try:
-            return encode_videos(videos, vision, self._video_processor)
+            return encode_videos(videos, vision, processor)
         except ValueError as cause:
             sizes = ", ".join(f"{info.width}x{info.height}" for _, info in videos)
             raise not_built(self.files.name, f"videos of {sizes} pixels", cause) from cause
+
+    def _part(self, kind: str) -> Any:
+        """The image or video processor, loaded when it is first needed."""
+        if self._parts.get(kind) is None:
+            self._parts[kind] = load_part(self.files, kind)
+        return self._parts[kind]
 
     def _encode_text(
         self, conversation: Conversation, media: MediaColumns, intervals: Sequence[float]
@@ -273,8 +269,7 @@ def _settings(files: ProcessorFiles) -> dict[str, Mapping[str, Any] | None]:
 def _given(conversation: Conversation) -> dict[str, np.ndarray]:
     """A record's own ids, and its labels if it has any."""
     input_ids = np.array(conversation.input_ids, np.int64)
-    labels = np.array(
-        conversation.input_ids if conversation.labels is None else conversation.labels, np.int64
-    )
+    labels = input_ids if conversation.labels is None else conversation.labels
+    labels = np.array(labels, np.int64)
     labels[:1] = IGNORED
     return {"input_ids": input_ids, "labels": labels, "position_ids": np.arange(len(input_ids))}

@@ -1,15 +1,14 @@
-"""A transformers processor as `ProcessorFiles` and the image processor that makes its pixels."""
+"""A transformers processor as `ProcessorFiles`, and its parts that make pixels."""
 
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from packidx.encode.imports import INSTALL, transformers_class
-from packidx.errors import MissingExtraError, OptionError
+from packidx.errors import MismatchError, MissingExtraError, OptionError
 from packidx.processor.assemble import (
     ProcessorFiles,
     assemble,
@@ -17,7 +16,8 @@ from packidx.processor.assemble import (
     named_tokens,
     plain_tokenizer,
 )
-from packidx.processor.families import VisionFamily
+from packidx.processor.families import FAMILIES, VisionFamily
+from packidx.processor.fingerprint import complete_settings, setting_differences
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
@@ -75,22 +75,23 @@ def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:
     return None
 
 
-def load_part(folder: str, kind: str) -> Any:
-    """The image or video processor of a processor folder.
+def load_part(files: ProcessorFiles, kind: str) -> Any:
+    """The image or video processor of a processor folder, with the settings that were counted.
 
     It alone is loaded, not the whole `AutoProcessor`, which cannot do without torchvision.
 
     Args:
-        folder: the processor's.
+        files: the processor's, read from a folder.
         kind: ``"image"`` or ``"video"``.
 
     Raises:
         MissingExtraError: transformers is not installed or cannot be used; or this release does not
             know the part's class, or needs torchvision for it, as some do for images, too.
+        MismatchError: it has other settings.
     """
     loader = transformers_class(f"Auto{kind.title()}Processor")
     try:
-        return loader.from_pretrained(folder)
+        processor = loader.from_pretrained(files.folder)
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:120]
         raise MissingExtraError(
@@ -98,9 +99,33 @@ def load_part(folder: str, kind: str) -> Any:
             "install the torchvision that belongs to your torch"
         ) from error
     except (ValueError, KeyError, AttributeError) as error:
-        release = import_module("transformers").__version__
+        release = transformers_class("__version__")
         reason = " ".join(str(error).split())[:120]
         raise MissingExtraError(
-            f"transformers {release} cannot load the {kind} processor of {folder} ({reason} …): "
-            "use the release that saved it, or a newer one"
+            f"transformers {release} cannot load the {kind} processor of {files.folder} "
+            f"({reason} …): use the release that saved it, or a newer one"
         ) from error
+    _check_settings(processor, files, kind)
+    return processor
+
+
+def _check_settings(processor: Any, files: ProcessorFiles, kind: str) -> None:
+    """A folder may hold two files of settings that differ, of which releases read one or the other.
+
+    Raises:
+        MismatchError: transformers read others than were counted.
+    """
+    family = next((known for known in FAMILIES.values() if known.name == files.family), None)
+    counted = files.image_settings if kind == "image" else files.video_settings
+    if family is None or counted is None:
+        return
+    defaults = family.image_defaults if kind == "image" else family.video_defaults
+    loaded = complete_settings(processor.to_dict(), defaults, family.settings, family.older_names)
+    differences = setting_differences({kind: loaded}, {kind: counted})
+    if differences:
+        release = transformers_class("__version__")
+        raise MismatchError(
+            f"transformers {release} reads the settings of {files.name} otherwise than they were "
+            f"counted ({', '.join(differences)}): make its preprocessor_config.json and "
+            "processor_config.json agree, or use the release that saved it"
+        )

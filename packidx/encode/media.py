@@ -1,11 +1,17 @@
-"""A record's media as the encoder takes them."""
+"""A record's media, and the model's inputs that transformers makes of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packidx.errors import BadRecord
+import numpy as np
+
+from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
+from packidx.errors import BadRecord, MismatchError
 from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counts import KINDS, MediaColumns
+from packidx.processor.families import VisionFamily
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.media.images import open_image
 from packidx.records.media.paths import MediaRoot
@@ -60,3 +66,118 @@ def refuse_unsupported(conversation: Conversation, files: ProcessorFiles) -> Non
     for medium in conversation.media:
         if files.vision is None or medium.kind not in files.vision.feature_tokens:
             raise BadRecord("unsupported_media", f"{files.name} cannot encode {medium.kind}")
+
+
+def encode_videos(
+    videos: Sequence[tuple[Video, MediaInfo]], vision: VisionFamily, video_processor: Any
+) -> dict[str, Any]:
+    """Decode the frames that the plan counted and process them as the whole processor would.
+
+    Args:
+        videos: a sample's, in order, each with what `media_info` knows of it.
+        vision: chooses the frames.
+        video_processor: the transformers processor's own.
+
+    Returns:
+        Those of ``vision.model_inputs`` that come from videos, as tensors: for Qwen
+        ``pixel_values_videos`` float32 ``[patches, dim]`` and ``video_grid_thw`` int64 ``[n, 3]``,
+        for Qwen2.5-VL also ``second_per_grid_ts`` float32 ``[n]``, seconds per step of the grid.
+
+    Raises:
+        BadRecord: a video cannot be decoded, or is not what the record says.
+        MissingExtraError: torch, transformers or PyAV is missing.
+    """
+    torch = import_torch()
+    allow_cuda_torchvision()
+    from transformers.video_utils import VideoMetadata
+
+    pixels, metadata = [], []
+    for video, info in videos:
+        numbers = vision.sample_frames(info)
+        frames = video.frames(np.arange(info.num_frames) if info.extracted else numbers)
+        if frames.shape[1:3] != (info.height, info.width):
+            height, width = frames.shape[1:3]
+            raise BadRecord(
+                "broken_media",
+                f"{video.label} has frames of {width}x{height} pixels, "
+                f"the record says {info.width}x{info.height}",
+            )
+        # Channels first, as processors make it: no size is mistaken for the number of channels.
+        pixels.append(torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous())
+        metadata.append(
+            VideoMetadata(
+                total_num_frames=info.num_frames,
+                fps=info.fps,
+                duration=None if info.fps is None else info.num_frames / info.fps,
+                height=info.height,
+                width=info.width,
+                frames_indices=numbers.tolist(),
+            )
+        )
+    features = video_processor(
+        videos=pixels, video_metadata=metadata, do_sample_frames=False, return_tensors="pt"
+    )
+    if "second_per_grid_ts" in vision.model_inputs:
+        # As `Qwen2_5_VLProcessor._process_videos`.
+        step = video_processor.temporal_patch_size
+        seconds = [step / _sampled_fps(video) for video in metadata]
+        features["second_per_grid_ts"] = torch.tensor(seconds)
+    if vision.pixels_in_order:  # frames as images, one after the other
+        return {"pixel_values": features["pixel_values_videos"].flatten(0, 1)}
+    return {name: features[name] for name in vision.model_inputs if name in features}
+
+
+def _sampled_fps(metadata: Any) -> float:
+    """Frames taken per second: `VideoMetadata.sampled_fps`, which transformers 4 lacks."""
+    if metadata.fps is None:
+        return 24.0
+    taken = len(metadata.frames_indices) / metadata.total_num_frames
+    return float(taken * metadata.fps)
+
+
+def check_patches(media: MediaColumns, pixels: Mapping[str, Any], files: ProcessorFiles) -> None:
+    """That transformers makes the patches that were counted.
+
+    A release that does not know a setting of the processor leaves it out without a word.
+
+    Args:
+        media: a sample's, counted.
+        pixels: the tensors that transformers made of them.
+
+    Raises:
+        MismatchError: they are others.
+    """
+    if pixels and files.vision is not None and files.vision.pixels_in_order:
+        # InternVL's patches are tiles of ``pixel_values`` and have no grids.
+        tiles, counted = len(pixels["pixel_values"]), int(media.grid[:, 0].sum())
+        if tiles != counted:
+            raise _other_patches("image", files.name, f"{tiles} tiles", counted)
+    for number, kind in enumerate(KINDS):
+        given = pixels.get(f"{kind}_grid_thw")
+        if given is None:
+            continue
+        grids, of_kind = np.asarray(given), media.grid[media.kind == number]
+        in_chunks = len(grids) > len(of_kind)  # Kimi's videos
+        if in_chunks and grids.prod(1).sum() == of_kind.prod(1).sum():
+            continue
+        if not np.array_equal(grids, of_kind):
+            made = f"grids {grids.tolist()} (time, height, width)"
+            raise _other_patches(kind, files.name, made, of_kind.tolist())
+
+
+def _other_patches(kind: str, name: str, made: str, counted: Any) -> MismatchError:
+    return MismatchError(
+        f"the {kind} processor of {name} makes {made} of a sample, and {counted} were counted: "
+        f"transformers {transformers_class('__version__')} does not read its settings as they were "
+        "counted, use a newer release"
+    )
+
+
+def not_built(name: str, media: str, cause: Exception) -> MismatchError:
+    """The error where transformers refuses media that were counted, as older releases do."""
+    reason = " ".join(str(cause).split())[:120]
+    return MismatchError(
+        f"transformers {transformers_class('__version__')} does not build {media}, which were "
+        f"counted, with the processor {name} ({reason}): use a newer release, or estimate again "
+        "without them"
+    )

@@ -33,7 +33,7 @@ from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.lengths.existing import KIND, existing_manifest, is_complete
 from packidx.lengths.parts import SourceSums
-from packidx.processor.compared import Compared
+from packidx.processor.counts import Compared
 from packidx.processor.text import backends
 from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media

@@ -26,7 +26,7 @@ from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, raw_records, spread_ranges
 from packidx.io import cache, files, urls
 from packidx.io.storage import unreadable
-from packidx.processor.compared import Compared
+from packidx.processor.counts import Compared
 from packidx.records.containers.base import RawRecord, ShardScan
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
@@ -78,7 +78,7 @@ def compare(
         if (kept := _kept(path)) is not None:
             return kept
     talks = _talks(counter, shards, scans)
-    compared: Compared = import_module("packidx.encode.probe.proof").compare(processor, talks)
+    compared: Compared = import_module("packidx.encode.proof").compare(processor, talks)
     if path is None or compared.by is None or compared.unequal:
         return compared  # what could not be compared may be another time
     return _keep(path, compared)

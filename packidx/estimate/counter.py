@@ -9,9 +9,8 @@ from typing import Any
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.compared import Compared
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import Counts
+from packidx.processor.counts import Compared, Counts
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, Media, MediaInfo

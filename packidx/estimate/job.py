@@ -27,7 +27,7 @@ from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, s
 from packidx.io import urls
 from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
-from packidx.processor.compared import Compared
+from packidx.processor.counts import Compared
 from packidx.records.containers.base import TASK_BYTES, ShardScan
 from packidx.records.shard_marks import check_unchanged
 from packidx.records.shards import Shard, short_names

@@ -11,7 +11,7 @@ from typing import Any
 
 from packidx.errors import MismatchError
 from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.processor.compared import Compared
+from packidx.processor.counts import Compared
 from packidx.records.media.opener import forget_media
 from packidx.run.workers import Setup, Workers
 

@@ -195,9 +195,8 @@ def _grids(
 
 def counts_of(measured: Sequence[Measured]) -> Counts:
     """The columns of n samples that were measured."""
-    offsets = np.zeros(len(measured) + 1, np.int64)
-    np.cumsum([len(sample.kinds or ()) for sample in measured], out=offsets[1:])
-    media = _media_columns(measured, offsets)
+    media = _media_columns(measured)
+    offsets = media.offsets
     sums = np.array([sample.of_kind or (UNKNOWN,) * len(KINDS) for sample in measured], np.int64)
     sums = sums.reshape(-1, len(KINDS))
     length = np.array([sample.length for sample in measured], np.int64)
@@ -218,21 +217,11 @@ def counts_of(measured: Sequence[Measured]) -> Counts:
     )
 
 
-def _media_columns(measured: Sequence[Measured], offsets: Int64s) -> MediaColumns:
-    num = int(offsets[-1])
-    unknown = np.full(num, UNKNOWN, np.int64)
-    columns = MediaColumns(
-        offsets=offsets,
-        kind=np.array([kind for sample in measured for kind in sample.kinds or ()], np.int64),
-        tokens=unknown.copy(),
-        grid=np.full((num, 3), UNKNOWN, np.int64),
-        patches=unknown.copy(),
-        cost=unknown.copy(),
-        at=unknown.copy(),
-        method=np.full(num, EXACT, np.int64),
-        expansions=[None] * num,
-    )
-    for sample, first, end in zip(measured, offsets[:-1], offsets[1:], strict=True):
+def _media_columns(measured: Sequence[Measured]) -> MediaColumns:
+    columns = MediaColumns.unknown([len(sample.kinds or ()) for sample in measured])
+    columns.kind[:] = [kind for sample in measured for kind in sample.kinds or ()]
+    columns.method[:] = EXACT
+    for sample, first, end in zip(measured, columns.offsets[:-1], columns.offsets[1:], strict=True):
         if sample.tokens:
             columns.tokens[first:end] = sample.tokens
             columns.at[first:end] = sample.at

@@ -9,10 +9,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from packidx.digests import canonical_json, digest
 from packidx.errors import PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import VisionFamily, find_family
-from packidx.processor.fingerprint import complete_settings, processor_fingerprint
+from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
 SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -45,8 +46,8 @@ class ProcessorFiles:
 
     @property
     def is_known(self) -> bool:
-        """Whether our tests hold its arithmetic to the real processor's: of a family of ours, or
-        of text alone."""
+        """Whether our tests hold its arithmetic to the real processor's: a family of ours, or text
+        alone."""
         return self.family is not None or self.image_settings is None
 
     def fingerprint(self) -> str:
@@ -54,26 +55,35 @@ class ProcessorFiles:
         return self._fingerprint
 
     @cached_property
-    def feature_ids(self) -> tuple[int, ...]:
-        """Ids of the tokens that stand for features of media."""
-        if self.vision is None or self.tokenizer is None:
-            return ()
-        ids = {self.tokenizer.token_to_id(token) for token in self.vision.feature_tokens.values()}
-        return tuple(sorted(ident for ident in ids if ident is not None))
+    def _fingerprint(self) -> str:
+        tokenizer, template, policy = self.tokenizer, self.template, self.policy.describe()
+        if template is not None and template.used_tokens:
+            policy["special_tokens"] = template.used_tokens
+        content = {
+            "tokenizer": None if tokenizer is None else normalise_tokenizer(tokenizer.to_str()),
+            # Text mode and Jinja both read every line end as \n.
+            "template": None if template is None else template.source.replace("\r\n", "\n"),
+            "image": self.image_settings,
+            "video": self.video_settings,
+            "policy": policy,
+        }
+        if self.own_settings:
+            content["own"] = self.own_settings
+        return digest(canonical_json(content))
 
     @cached_property
-    def _fingerprint(self) -> str:
-        policy = self.policy.describe()
-        if self.template is not None and self.template.used_tokens:
-            policy["special_tokens"] = self.template.used_tokens
-        return processor_fingerprint(
-            tokenizer_json=None if self.tokenizer is None else self.tokenizer.to_str(),
-            template=None if self.template is None else self.template.source,
-            image_settings=self.image_settings,
-            video_settings=self.video_settings,
-            own_settings=self.own_settings,
-            policy=policy,
-        )
+    def media_token_ids(self) -> dict[str, int]:
+        """Kind of medium → id of the token that stands for its features."""
+        if self.vision is None or self.tokenizer is None:
+            return {}
+        tokens = self.vision.feature_tokens.items()
+        ids = {kind: self.tokenizer.token_to_id(token) for kind, token in tokens}
+        return {kind: ident for kind, ident in ids.items() if ident is not None}
+
+    @cached_property
+    def feature_ids(self) -> tuple[int, ...]:
+        """Ids of the tokens that stand for features of media, ascending."""
+        return tuple(sorted(set(self.media_token_ids.values())))
 
     def adds_special_tokens(self, text: str) -> bool:
         """Whether the tokenizer adds its special tokens to what the template wrote.

@@ -14,13 +14,14 @@ import numpy as np
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, LimitError
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.compared import TEXT, Compared
 from packidx.processor.counts import (
     EXACT,
     HEURISTIC,
     KINDS,
     PRECOMPUTED,
+    TEXT,
     UNKNOWN,
+    Compared,
     Counts,
     MediaColumns,
     Texts,
@@ -41,8 +42,6 @@ from packidx.processor.text.sequence import (
 from packidx.records.conversation import Conversation, MediaInfo
 
 CHARS_PER_TOKEN = 3
-
-
 OUT_OF_MEMORY = "memory ran out: use fewer --workers, or leave the record out"
 
 
@@ -84,12 +83,7 @@ class ConversationCounter:
             infos: per sample and medium, in order of appearance, what is known of it.
         """
         media = self.count_media(conversations, infos)
-        texts = self._count_texts(conversations, media)
-        owners = media.owners
-        errors = dict(texts.errors)
-        for number in sorted(media.errors, reverse=True):  # the first one's stays
-            errors[int(owners[number])] = media.errors[number]
-        return combine(texts, media, owners, errors)
+        return combine(self._count_texts(conversations, media), media)
 
     # -- media -------------------------------------------------------------------------------------
 
@@ -101,8 +95,7 @@ class ConversationCounter:
         """The media side of `count`; what cannot be used is in the columns' errors."""
         listed = [medium for c in conversations for medium in c.media]
         known = [info for of_sample in infos for info in of_sample]
-        columns = stated(conversations, [medium.tokens for medium in listed])
-        columns.kind = np.array([KINDS.index(medium.kind) for medium in listed], np.int64)
+        columns = stated(conversations)
         vision = self.files.vision if self.files is not None else None
         if self.files is not None and vision is None:
             # Whoever states its tokens: the text in which it stands cannot be built either.
@@ -126,7 +119,8 @@ class ConversationCounter:
             if name == "image":
                 sizes = np.array([(info.height, info.width) for info in given], np.int64)
                 fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
-                _refuse_sizes(columns, chosen, sizes)
+                for at in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
+                    columns.errors.setdefault(chosen[at], refuse_size(*sizes[at].tolist()))
             else:
                 fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
         if vision.one_kind_per_sample:
@@ -212,27 +206,29 @@ class ConversationCounter:
         Raises:
             BadRecord: as `ChatTemplate.render`; ``media_token_in_text``.
         """
-        files, text = self.files, self.text
-        assert files is not None and text is not None  # whoever builds samples has both
         expanded = self.expand(conversation, 0, media)
-        batch = text.encode([expanded.text], [files.adds_special_tokens(expanded.text)])
-        runs = locate_runs(batch, [expanded], files.feature_ids)
+        batch, runs = self._encode([expanded])
         if runs.mismatched:
             raise _media_token_in_text()
         return expanded, batch, runs
 
+    def _encode(self, expanded: Sequence[Expanded]) -> tuple[TokenBatch, FeatureRuns]:
+        """The tokens of some texts, and their runs."""
+        files, text = self.files, self.text
+        assert files is not None and text is not None  # whoever expands texts has both
+        strings = [item.text for item in expanded]
+        batch = text.encode(strings, [files.adds_special_tokens(string) for string in strings])
+        return batch, locate_runs(batch, expanded, files.feature_ids)
+
     def _tokenize(
         self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: Texts
     ) -> None:
-        files, text = self.files, self.text
-        assert files is not None and text is not None
-        strings = [item.text for item in expanded]
-        batch = text.encode(strings, [files.adds_special_tokens(string) for string in strings])
-        runs = locate_runs(batch, expanded, files.feature_ids)
+        batch, runs = self._encode(expanded)
+        assert self.text is not None
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = _media_token_in_text()
         texts.method[rows] = self._method(TEXT, EXACT)
-        mask = trained_tokens(batch, text, expanded, runs)
+        mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
         own = place_media(media, rows, expanded, runs)
@@ -258,12 +254,6 @@ def _given_labels(conversation: Conversation) -> int:
     if conversation.labels is None:
         return max(len(conversation.input_ids or ()) - 1, 0)
     return sum(label >= 0 for label in conversation.labels[1:])
-
-
-def _refuse_sizes(columns: MediaColumns, chosen: Sequence[int], sizes: Int64s) -> None:
-    for number in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
-        height, width = sizes[number].tolist()
-        columns.errors.setdefault(chosen[number], refuse_size(height, width))
 
 
 def refuse_size(height: int, width: int) -> BadRecord:

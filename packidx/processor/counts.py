@@ -1,9 +1,10 @@
-"""Columns of counts: of media, of texts, and of both together."""
+"""Columns of counts, of media, of texts and of both together; and what is known of their worth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,15 @@ class MediaColumns:
     errors: dict[int, BadRecord] = field(default_factory=dict)
     """By the medium's number."""
 
+    @classmethod
+    def unknown(cls, sizes: Sequence[int]) -> MediaColumns:
+        """Columns of samples with so many media each, of which nothing is known yet."""
+        offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        num = int(offsets[-1])
+        grid = np.full((num, 3), UNKNOWN, np.int64)
+        kind, tokens, patches, cost, at, method = np.full((6, num), UNKNOWN, np.int64)
+        return cls(offsets, kind, tokens, grid, patches, cost, at, method, [None] * num)
+
     @property
     def owners(self) -> Int64s:
         """``[m]`` the sample of each medium."""
@@ -69,23 +79,14 @@ class Counts:
     """Why a sample has no counts, by its number."""
 
 
-def stated(conversations: Sequence[Conversation], tokens: list[int | None]) -> MediaColumns:
+def stated(conversations: Sequence[Conversation]) -> MediaColumns:
     """Columns of all media as far as the records state them."""
-    offsets = np.zeros(len(conversations) + 1, np.int64)
-    np.cumsum([len(c.media) for c in conversations], out=offsets[1:])
-    num = len(tokens)
-    unknown = [np.full(num, UNKNOWN, np.int64) for _ in range(4)]
-    return MediaColumns(
-        offsets=offsets,
-        kind=unknown[0],
-        tokens=np.array([TOKENS_PER_MEDIUM if n is None else n for n in tokens], np.int64),
-        grid=np.full((num, 3), UNKNOWN, np.int64),
-        patches=unknown[1],
-        cost=unknown[2],
-        at=unknown[3],
-        method=np.array([HEURISTIC if n is None else PRECOMPUTED for n in tokens], np.int64),
-        expansions=[None] * num,
-    )
+    columns = MediaColumns.unknown([len(c.media) for c in conversations])
+    tokens = [medium.tokens for c in conversations for medium in c.media]
+    columns.tokens[:] = [TOKENS_PER_MEDIUM if n is None else n for n in tokens]
+    columns.method[:] = [HEURISTIC if n is None else PRECOMPUTED for n in tokens]
+    columns.kind[:] = [KINDS.index(medium.kind) for c in conversations for medium in c.media]
+    return columns
 
 
 def fill(columns: MediaColumns, chosen: Sequence[int], counts: MediaCounts, method: int) -> None:
@@ -113,18 +114,12 @@ class Texts:
     errors: dict[int, BadRecord] = field(default_factory=dict)
 
 
-def combine(
-    texts: Texts, media: MediaColumns, owners: Int64s, errors: dict[int, BadRecord]
-) -> Counts:
-    """The counts of n samples, each by the weakest of the methods of its parts.
-
-    Args:
-        texts: their text.
-        media: their m media.
-        owners: ``[m]`` the sample that each medium is of.
-        errors: why a sample has no count, by its number.
-    """
-    num = len(texts.tokens)
+def combine(texts: Texts, media: MediaColumns) -> Counts:
+    """The counts of n samples, each by the weakest of the methods of its parts."""
+    num, owners = len(texts.tokens), media.owners
+    errors = dict(texts.errors)
+    for number in sorted(media.errors, reverse=True):  # the first one's stays
+        errors[int(owners[number])] = media.errors[number]
     method = texts.method.copy()
     np.maximum.at(method, owners, media.method)
     media.at[method[owners] != EXACT] = UNKNOWN
@@ -150,3 +145,34 @@ def combine(
         media=media,
         errors=errors,
     )
+
+
+TEXT, IMAGE = "text", "image"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What came of building samples with the real processor and counting them with ours."""
+
+    by: str | None = None
+    """``'transformers 5.23.0'``; None where nothing was compared."""
+    records: int = 0
+    """Samples that both built."""
+    reason: str | None = None
+    """Why nothing was compared."""
+    equal: tuple[str, ...] = ()
+    """Kinds of samples, `TEXT` alone or with an `IMAGE`, that had the same tokens, each of them."""
+    unequal: tuple[str, ...] = ()
+    """Kinds of which at least one sample had other tokens."""
+    detail: str | None = None
+    """The first difference."""
+
+    def to_json(self) -> dict[str, Any]:
+        """``encoder.compared`` of a lengths manifest (FORMAT.md)."""
+        if self.by is None:
+            return {"with": None, "reason": self.reason}
+        stated: dict[str, Any] = {"with": self.by, "records": self.records}
+        stated["equal"] = list(self.equal)
+        if self.unequal:
+            stated |= {"unequal": list(self.unequal), "detail": self.detail}
+        return stated

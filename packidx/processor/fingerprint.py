@@ -1,4 +1,4 @@
-"""One name for everything about a processor that decides a sample's tokens, pixels and labels.
+"""What of a processor decides a sample's tokens and pixels, for its fingerprint.
 
 The same for a folder and for the transformers object loaded from it, however it was saved: what two
 spellings of one processor differ in without any effect is taken out here.
@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from packidx.digests import canonical_json, digest
+from packidx.digests import digest
 
 # Settings that change tokens or pixels. Others (class names, return_metadata …) do not.
 SETTINGS = (
@@ -108,34 +108,3 @@ def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
         "post_processor": post,
         "added_tokens": sorted(data.get("added_tokens", []), key=lambda token: token["id"]),
     }
-
-
-def processor_fingerprint(
-    *,
-    tokenizer_json: str | None,
-    template: str | None,
-    image_settings: Mapping[str, Any] | None,
-    video_settings: Mapping[str, Any] | None,
-    own_settings: Mapping[str, Any],
-    policy: Mapping[str, Any],
-) -> str:
-    """SHA-256 (hex) of a processor.
-
-    Args:
-        tokenizer_json: `tokenizers.Tokenizer.to_str()`.
-        template: the chat template's text.
-        image_settings, video_settings: as `complete_settings` gives them.
-        own_settings: the processor's own, likewise.
-        policy: which tokens are labels, and whatever else decides them.
-    """
-    content = {
-        "tokenizer": None if tokenizer_json is None else normalise_tokenizer(tokenizer_json),
-        # Text mode and Jinja both read every line end as \n.
-        "template": None if template is None else template.replace("\r\n", "\n"),
-        "image": image_settings,
-        "video": video_settings,
-        "policy": policy,
-    }
-    if own_settings:
-        content["own"] = own_settings
-    return digest(canonical_json(content))

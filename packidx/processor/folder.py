@@ -25,7 +25,6 @@ from packidx.processor.assemble import (
     named_tokens,
     plain_tokenizer,
 )
-from packidx.processor.families import VisionFamily
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
 PATTERNS = [
@@ -108,7 +107,8 @@ def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -
         own_settings=nested,
         policy=policy,
         folder=str(folder),
-        unknown=lambda: _load_generic(str(folder)),
+        # Imported by name: only unknown families need transformers.
+        unknown=lambda: import_module("packidx.encode.generic").load_generic(str(folder)),
     )
     files.source_digest = source_digest
     return files
@@ -129,16 +129,6 @@ def _source_digest(folder: Path) -> str:
             except OSError as error:
                 raise SourceError(f"{path} cannot be read: {error}") from error
     return digest(*parts)
-
-
-def _load_generic(folder: str) -> VisionFamily:
-    """Transformers' own arithmetic; imported by name, as only unknown families need transformers.
-
-    Raises:
-        MissingExtraError, SourceError: it cannot be used.
-    """
-    vision: VisionFamily = import_module("packidx.encode.generic").load_generic(folder)
-    return vision
 
 
 def _read_tokenizer(path: Path) -> Tokenizer | None:

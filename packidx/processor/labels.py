@@ -97,7 +97,7 @@ class LabelPolicy:
         return ",".join(changed) or "all"
 
     def describe(self) -> dict[str, Any]:
-        """The policy as JSON, for `processor_fingerprint`.
+        """The policy as JSON, for `ProcessorFiles.fingerprint`.
 
         Fields added later are there only where they are not default: plans keep their fingerprint.
         """

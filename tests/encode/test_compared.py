@@ -21,7 +21,7 @@ from PIL import Image
 from processors import qwen_folders
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.encode.probe.proof import compare
+from packidx.encode.proof import compare
 from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
 

@@ -362,7 +362,7 @@ for encoder in (ProcessorEncoder(processor), ProcessorEncoder(folder)):
     assert torch.equal(got["input_ids"], want["input_ids"][0])
     assert torch.equal(got["pixel_values"], want["pixel_values"])
     assert got["pixel_values"].dtype == torch.float32
-    print(encoder.fingerprint(), type(encoder._image_processor).__name__)
+    print(encoder.fingerprint(), type(encoder._parts["image"]).__name__)
 """
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 from packidx import open_index
 from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import files_of
-from packidx.encode.probe.proof import compare
+from packidx.encode.proof import compare
 from packidx.errors import MismatchError, MissingExtraError
 from packidx.processor.folder import load_processor
 from packidx.torch import PackedDataset
@@ -254,7 +254,7 @@ def test_patches_that_were_not_counted_are_refused(folders: dict[str, Path], out
     larger.size = {"shortest_edge": 1 << 20, "longest_edge": 1 << 24}
     image = opened(release.record(release.make_media(out / "media")[0][3], "?"))
     counted = encoder(image)["image_grid_thw"].tolist()
-    encoder._image_processor = larger
+    encoder._parts["image"] = larger
     with pytest.raises(MismatchError, match=rf"and {re.escape(str(counted))} were counted"):
         encoder(image)
 
@@ -265,7 +265,7 @@ def test_tiles_that_were_not_counted_are_refused(folders: dict[str, Path], out: 
     other.max_patches = 1
     image = opened(release.record(release.make_media(out / "media")[0][2], "?"))
     counted = len(encoder(image)["pixel_values"])
-    encoder._image_processor = other
+    encoder._parts["image"] = other
     with pytest.raises(MismatchError, match=rf"makes 1 tiles of a sample, and {counted} were"):
         encoder(image)
 

@@ -25,7 +25,7 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize 
 from transformers.video_utils import VideoMetadata, load_video
 
 from packidx.encode.loading import load_part
-from packidx.encode.video import encode_videos
+from packidx.encode.media import encode_videos
 from packidx.errors import BadRecord
 from packidx.format.schema import METHODS
 from packidx.processor.counter import ConversationCounter
@@ -210,7 +210,7 @@ def test_rotated_videos_stand_upright(tmp: Path, tmp_path: Path) -> None:
     real = processor.video_processor(upright, video_metadata=[metadata], return_tensors="pt")
     info = info_of(Media("video", str(path)))
     assert vision.count_videos([info]).grids.tolist() == real["video_grid_thw"].tolist()
-    built = encode_videos([(Video(str(path)), info)], vision, load_part(str(folder), "video"))
+    built = encode_videos([(Video(str(path)), info)], vision, load_part(files, "video"))
     assert torch.equal(built["pixel_values_videos"], real["pixel_values_videos"])
 
 

@@ -19,8 +19,8 @@ from PIL import Image
 from packidx.encode.imports import transformers_class
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.compared import IMAGE, TEXT, Compared
 from packidx.processor.counter import ConversationCounter
+from packidx.processor.counts import IMAGE, TEXT, Compared
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)

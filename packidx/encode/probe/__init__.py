@@ -1,1 +1,0 @@
-"""Asking the real processor of transformers what it makes of samples."""
