@@ -87,6 +87,8 @@ def encode_videos(
         BadRecord: a video cannot be decoded, or is not what the record says.
         MissingExtraError: torch, transformers or PyAV is missing.
     """
+    if not videos:
+        return {}
     torch = import_torch()
     allow_cuda_torchvision()
     from transformers.video_utils import VideoMetadata
