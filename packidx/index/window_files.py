@@ -71,14 +71,10 @@ class WindowFiles:
         self._open[table].write(rows)
         self._digest.update(table, rows)
 
-    def close(self, *, every: bool) -> WrittenWindow:
-        """Close the files.
-
-        Args:
-            every: write one of each table at least: the schema is there.
-        """
+    def close(self) -> WrittenWindow:
+        """Close the files; the first window has one of each table at least: the schema is there."""
         for name in TABLES:
-            if every and name not in self._open:
+            if self._window == 0 and name not in self._open:
                 self.write(name, TABLES[name].empty_table())
         files = [file for name in TABLES if name in self._open for file in self._open[name].close()]
         self._open = {}

@@ -83,7 +83,7 @@ class SnapshotWriter:
     def end_window(self) -> None:
         """Close the window's files."""
         self._wait()
-        written = self._files_of_window().close(every=not self.windows)
+        written = self._files_of_window().close()
         self._window = None
         self._files += written.files
         self.windows.append(written.digest)

@@ -157,29 +157,34 @@ def deal_into(runs: PackRuns, lengths: Ints, key: int) -> Slots:
     return Slots(item, runs.total_packs, Dealt(runs, of_run), sums)
 
 
+def in_chunks(sizes: Int64s, most: int) -> Iterator[tuple[slice, slice]]:
+    """Neighbouring groups of `sizes` items, fewer than `most` together or one alone, as slices of
+    the groups and of their items."""
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        begin = int(ends[first] - sizes[first])
+        last = max(first + 1, int(np.searchsorted(ends, begin + most)))
+        yield slice(first, last), slice(begin, int(ends[last - 1]))
+        first = last
+
+
 def _chunks_of_slots(runs: PackRuns, lengths: Int64s) -> Iterator[SlotChunk]:
     """Chunks of slots of `runs`, whose items are of `lengths`, int64 [runs]."""
     counts = runs.num_packs * runs.per_pack
-    ends = np.cumsum(counts)
-    first = 0
-    while first < len(counts):
-        begin = int(ends[first] - counts[first])
-        last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
-        of_chunk = slice(first, last)
-        stop, repeats = int(ends[last - 1]), counts[of_chunk]
-        starts, slots = ends[of_chunk] - repeats, slice(begin, int(ends[last - 1]))
-        length = np.repeat(lengths[of_chunk], repeats)
-        if (runs.per_pack[of_chunk] == 1).all():
-            pack = np.repeat(runs.first_pack[of_chunk] - starts, repeats)
-            pack += np.arange(begin, stop)
-            yield SlotChunk(slots, pack, np.repeat(runs.position[of_chunk], repeats), length)
+    for chosen, slots in in_chunks(counts, _CHUNK):
+        repeats, each = counts[chosen], runs.per_pack[chosen]
+        starts = np.cumsum(repeats) - repeats
+        length, position = (np.repeat(of[chosen], repeats) for of in (lengths, runs.position))
+        if (each == 1).all():
+            pack = np.repeat(runs.first_pack[chosen] - starts, repeats)
+            pack += np.arange(len(pack))
         else:
-            offset = np.arange(begin, stop) - np.repeat(starts, repeats)
-            nth, within = np.divmod(offset, np.repeat(runs.per_pack[of_chunk], repeats))
-            nth += np.repeat(runs.first_pack[of_chunk], repeats)
-            within += np.repeat(runs.position[of_chunk], repeats)
-            yield SlotChunk(slots, nth, within, length)
-        first = last
+            offset = np.arange(len(length)) - np.repeat(starts, repeats)
+            pack, within = np.divmod(offset, np.repeat(each, repeats))
+            pack += np.repeat(runs.first_pack[chosen], repeats)
+            position += within
+        yield SlotChunk(slots, pack, position, length)
 
 
 def joined(groups: list[Slots]) -> Slots:

@@ -16,10 +16,10 @@ from packidx.io.own_files import check_index
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
 from packidx.plan.make import make_plan
-from packidx.plan.options.inherited import changed, inherited, merged
 from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options.resolved import changed, inherited, merged
 from packidx.plan.tasks import make_with
-from packidx.plan.write.write_window import Progress
+from packidx.plan.write.tables import Progress
 from packidx.run.engines import open_workers
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int64s
+from packidx.errors import OptionError
 from packidx.hashing import derive_key
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.pack.solve import Solution
 from packidx.permutation import permutation
-from packidx.plan.append import may_append
 from packidx.plan.margin import margin_of
 from packidx.plan.options.numbers import number_text
 from packidx.plan.options.plan_options import PlanOptions
@@ -24,12 +24,12 @@ from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 from packidx.plan.schedule.cost_model import parse as parse_cost
 from packidx.plan.select.consumed import continued_rules, lineage
 from packidx.plan.select.eligible import Rules
-from packidx.plan.select.exclusion import read_exclusion
+from packidx.plan.select.left_out import read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import Window, windows_of
 from packidx.plan.write.result import PlanTotals
-from packidx.plan.write.write_window import Progress
+from packidx.plan.write.tables import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,56 @@ def prepare(
         continues=continues,
         appends_to=None if append is None else append.id,
     )
-    taken = [] if append is None else may_append(table, options, append)
+    taken = [] if append is None else _taken_windows(table, options, append)
     windows = windows_of(table, asked, taken)
     return PlanJob(table, output, options, rules, margin, append, windows, windows[len(taken) :])
+
+
+def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> list[Window]:
+    """The windows of `append`, if these lengths and options go on where it ends, with new samples.
+
+    Raises:
+        OptionError: they do not; the message says in what.
+    """
+    planned = f"{append.path}@{append.id[:12]}"
+    mine, theirs = options.to_json(), append.snapshot.options.to_json()
+    for name in [*mine, *(theirs.keys() - mine.keys())]:
+        if name != "appends_to" and mine.get(name) != theirs.get(name):
+            raise OptionError(
+                f"append: {name} is {mine.get(name)!r}, in {planned} it is {theirs.get(name)!r}: "
+                "plan with the same options, or without --append"
+            )
+    old, new = append.snapshot.shards, table.shards
+    rows = append.snapshot.lengths.num_samples
+    if not old or sum(shard.rows for shard in old) != rows:
+        raise OptionError(
+            f"append: {planned} does not say which shards its samples are of: estimate the lengths "
+            "with packidx"
+        )
+    for number, shard in enumerate(old):
+        if number >= len(new) or any(
+            getattr(new[number], name) != getattr(shard, name)
+            for name in ("fingerprint", "rows", "source")
+        ):
+            raise OptionError(
+                f"append: shard {number} of {planned} is {shard.uri}, and of {table.uri} "
+                f"{new[number].uri if number < len(new) else 'nothing'}: new shards must follow "
+                "those that are planned"
+            )
+    was, now = append.snapshot.lengths.encoder, table.encoder
+    if (was and was.fingerprint) != (now and now.fingerprint):
+        raise OptionError(
+            f"append: {table.uri} was counted by another encoder than {planned}: plan anew"
+        )
+    if table.num_samples == rows:
+        raise OptionError(
+            f"append: {table.uri} has no sample after the {rows:,} that {planned} has planned: "
+            "estimate it with the new shards first"
+        )
+    return [
+        Window(number, window.first_row, window.first_row + window.num_rows)
+        for number, window in enumerate(append.snapshot.result.windows)
+    ]
 
 
 def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> dict[str, str]:

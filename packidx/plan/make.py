@@ -15,7 +15,7 @@ from packidx.plan.job import PlanJob
 from packidx.plan.window import WindowPlan
 from packidx.plan.windows import Window
 from packidx.plan.write.result import PlanTotals, lengths_entry
-from packidx.plan.write.write_window import Progress, write_window
+from packidx.plan.write.tables import Progress, write_window
 
 
 @dataclass(frozen=True, slots=True)

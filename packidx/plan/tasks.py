@@ -20,7 +20,7 @@ from packidx.errors import MismatchError
 from packidx.index.window_files import WindowFiles, WrittenWindow
 from packidx.index.writer import SnapshotWriter
 from packidx.io.files import remove_tree
-from packidx.lengths.table import Lengths, read_lengths
+from packidx.lengths.table import read_lengths
 from packidx.pack.solve import Solution
 from packidx.plan.job import PlanJob
 from packidx.plan.make import MadePlan, complain, publish
@@ -29,33 +29,12 @@ from packidx.plan.select.eligible import Rules
 from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import Window
 from packidx.plan.write.result import PlanTotals
-from packidx.plan.write.write_window import Progress, write_window
+from packidx.plan.write.tables import Progress, write_window
 from packidx.run.workers import WorkerDied, Workers
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What the windows of a plan have in common."""
-
-    uri: str
-    fingerprint: str | None
-    """Of the lengths; None of a bare table."""
-    num_samples: int
-    options: ResolvedOptions
-    rules: Rules
-
-
-@dataclass(frozen=True, slots=True)
-class _Planner:
-    """The same in a task's process, which has the lengths open."""
-
-    given: _Given
-    table: Lengths
-
-    def plan(self, window: Window, solutions: list[Solution] | None = None) -> WindowPlan:
-        return plan_window(self.table, window, self.given.options, self.given.rules, solutions)
+Planner = Callable[..., WindowPlan]
+"""`plan_window` of a window, and of the solutions where it is solved already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +68,15 @@ class _ToWrite:
     """A window to be written.
 
     Attributes:
+        start: numbers of the window's first pack and row.
         block: packs per optimizer step.
-        totals: empty, with the numbers of the window's first pack and row.
         folder: for the window's own folder.
-        every: write a file of each table at least.
     """
 
     solved: _Solved
+    start: tuple[int, int]
     block: int
-    totals: PlanTotals
     folder: Path
-    every: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    totals: PlanTotals
-    folder: Path
-    written: WrittenWindow
 
 
 def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
@@ -118,8 +88,8 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
     """
     manifest = job.table.manifest
     fingerprint = None if manifest is None else manifest.fingerprint
-    given = _Given(job.table.uri, fingerprint, job.table.num_samples, job.options, job.rules)
-    setup = functools.partial(_planner, given)
+    table = job.table.uri, fingerprint, job.table.num_samples
+    setup = functools.partial(_planner, *table, job.options, job.rules)
     progress("starting workers")
     workers.start(setup)
 
@@ -145,71 +115,71 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
         complain(job, [job.plan(window) for window in job.todo])
 
     def write(writer: SnapshotWriter) -> None:
-        todo, end = _to_write(job, solved, totals, writer)
-        ends = [*(window.totals for window in todo[1:]), end]
-        for done, end in zip(each("written", _write, todo), ends, strict=True):
-            totals.take(done.totals)
-            if (totals.num_packs, totals.num_pieces) != (end.num_packs, end.num_pieces):
+        block = job.block(next((window.packs[0] for window in solved if window.packs), None))
+        folder = writer.folder_elsewhere()
+        starts = [(totals.num_packs, totals.num_pieces)]
+        for window in solved:
+            packs, pieces = starts[-1]
+            starts.append((packs + sum(window.packs), pieces + window.pieces * len(window.packs)))
+        todo = [
+            _ToWrite(window, start, block, folder)
+            for window, start in zip(solved, starts[:-1], strict=True)
+        ]
+        for done, end in zip(each("written", _write, todo), starts[1:], strict=True):
+            added, own_folder, written = done
+            totals.take(added)
+            if (totals.num_packs, totals.num_pieces) != end:
                 raise MismatchError(
                     f"{job.table.uri} changed while it was planned: plan again when nobody writes "
                     "it"
                 )
-            writer.take_window(done.folder, done.written)
+            writer.take_window(own_folder, written)
 
     return publish(job, totals, write, progress)
 
 
-def _to_write(
-    job: PlanJob, solved: Sequence[_Solved], totals: PlanTotals, writer: SnapshotWriter
-) -> tuple[list[_ToWrite], PlanTotals]:
-    """The windows with the numbers that they begin at, and the numbers behind the last one."""
-    folder = writer.folder_elsewhere()
-    block = job.block(next((window.packs[0] for window in solved if window.packs), None))
-    start = PlanTotals.empty(job.options, totals.num_packs, totals.num_pieces)
-    todo: list[_ToWrite] = []
-    for window in solved:
-        every = not todo and not writer.windows
-        todo.append(_ToWrite(window, block, start, folder, every))
-        start = PlanTotals.empty(
-            job.options,
-            start.num_packs + sum(window.packs),
-            start.num_pieces + window.pieces * len(window.packs),
-        )
-    return todo, start
+def _planner(
+    uri: str, stated: str | None, num_samples: int, options: ResolvedOptions, rules: Rules
+) -> Planner:
+    """The planner of a task's process, which has the lengths open.
 
-
-def _planner(given: _Given) -> _Planner:
-    table = read_lengths(given.uri)
+    Args:
+        uri: of the lengths.
+        stated: their fingerprint; None of a bare table.
+        num_samples: their rows.
+        options, rules: of the plan.
+    """
+    table = read_lengths(uri)
     fingerprint = None if table.manifest is None else table.manifest.fingerprint
-    if (fingerprint, table.num_samples) != (given.fingerprint, given.num_samples):
+    if (fingerprint, table.num_samples) != (stated, num_samples):
         raise MismatchError(
-            f"{given.uri} has {table.num_samples} rows and fingerprint {fingerprint} here, the "
-            f"driver's has {given.num_samples} and {given.fingerprint}: plan again when nobody "
-            "writes it"
+            f"{uri} has {table.num_samples} rows and fingerprint {fingerprint} here, the driver's "
+            f"has {num_samples} and {stated}: plan again when nobody writes it"
         )
-    return _Planner(given, table)
+    return functools.partial(plan_window, table, options=options, rules=rules)
 
 
-def _solve(window: Window, planner: _Planner) -> _Solved:
-    plan = planner.plan(window)
-    options, has_items = planner.given.options, plan.items.num_items > 0
+def _solve(window: Window, planner: Planner) -> _Solved:
+    plan = planner(window)
+    options, has_items = plan.options, plan.items.num_items > 0
     packs = tuple(plan.num_packs(epoch) for epoch in range(options.epochs if has_items else 0))
     sizes = plan.pack_sizes() if has_items and options.max_packs is not None else None
     return _Solved(window, plan.solutions, packs, plan.num_pieces, sizes)
 
 
-def _write(todo: _ToWrite, planner: _Planner) -> _Done:
-    """Write a window into a folder that no other try has."""
-    solved, totals = todo.solved, todo.totals
-    plan = planner.plan(solved.window, solved.solutions)
+def _write(todo: _ToWrite, planner: Planner) -> tuple[PlanTotals, Path, WrittenWindow]:
+    """Write a window into a folder that no other try has; what it adds up to, and that folder."""
+    solved = todo.solved
+    plan = planner(solved.window, solutions=solved.solutions)
     if solved.kept is not None:
         plan = plan.keep(solved.kept)
+    totals = PlanTotals.empty(plan.options, *todo.start)
     folder = todo.folder / f"{solved.window.number}-{secrets.token_hex(8)}"
     folder.mkdir()
     files = WindowFiles(folder, solved.window.number)
     try:
         write_window(files, plan, todo.block, totals, lambda doing: None)
-        return _Done(totals, folder, files.close(every=todo.every))
+        return totals, folder, files.close()
     except BaseException:
         files.abandon()
         remove_tree(folder)

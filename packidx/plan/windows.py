@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from packidx.errors import OptionError
-from packidx.format.plan import Result
 from packidx.lengths.table import Lengths
 from packidx.plan.options.plan_options import PlanOptions
 
@@ -59,14 +58,6 @@ def windows_of(lengths: Lengths, options: PlanOptions, taken: list[Window]) -> l
             windows.append(Window(len(windows), first, stop))
             first = stop
     return windows
-
-
-def taken_windows(result: Result) -> list[Window]:
-    """The windows of a snapshot, out of its manifest's result."""
-    return [
-        Window(number, window.first_row, window.first_row + window.num_rows)
-        for number, window in enumerate(result.windows)
-    ]
 
 
 def _fitting(lengths: Lengths, options: PlanOptions) -> int | None:

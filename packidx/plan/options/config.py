@@ -21,9 +21,9 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY
 from packidx.io.unique_keys import load_yaml
-from packidx.plan.options.inherited import changed
 from packidx.plan.options.nemo import RECIPE_SECTIONS, TRANSLATIONS, translate
 from packidx.plan.options.plan_options import OPTIONS, PlanOptions
+from packidx.plan.options.resolved import changed
 from packidx.plan.options.values import typed
 
 SECTIONS = ("packed_sequence", "packidx")

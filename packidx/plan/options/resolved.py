@@ -1,4 +1,4 @@
-"""Options with their defaults filled in, as the manifest has them."""
+"""Options with their defaults filled in, as the manifest has them, and taken over from there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.format.plan import Options
 from packidx.plan.options.plan_options import OPTIONS, PlanOptions
 
 DEFAULT_CHANCE = 0.001
@@ -22,6 +23,12 @@ DEFAULT_MARGINS = {
     "precomputed": Fraction(2, 100),
     "heuristic": Fraction(1, 10),
 }
+
+# Options of which a plan takes one.
+_RIVALS = (
+    {"margin", "packing_ratio", "overflow_chance"},
+    {"window_shards", "window_samples"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +163,26 @@ def resolve(
     values = {each.name: getattr(asked, each.name) for each in fields(PlanOptions)}
     values.update(margin=float(1 - share), packing_ratio=float(share), overflow_chance=chance)
     return ResolvedOptions(**values, planned_capacity=padded)
+
+
+def inherited(options: Options) -> dict[str, Any]:
+    """Fields of `PlanOptions` that make the plan of a manifest's `options` once more."""
+    names = (name for name, said in OPTIONS.items() if said.is_stored and said.is_inherited)
+    values = {name: getattr(options, name) for name in names}
+    values["mix"] = tuple(f"{name}={weight}" for name, weight in options.weights.items())
+    weights = options.cost_model.to_json()
+    values["cost"] = ",".join(f"{name}={value}" for name, value in weights.items())
+    return values
+
+
+def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` under `changes`, which win, also over other ways to say the same."""
+    said = {name for name, value in changes.items() if value is not None}
+    ousted = {name for rivals in _RIVALS if rivals & said for name in rivals}
+    return {name: value for name, value in options.items() if name not in ousted} | dict(changes)
+
+
+def merged(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    """Weights of two mixes, ``'source=weight'``; the second one's hold where both have one."""
+    named = {weight.rpartition("=")[0]: weight for weight in (*before, *after)}
+    return tuple(named.values())

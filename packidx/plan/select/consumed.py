@@ -7,37 +7,27 @@ remaining + excluded is everything, once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int32s, Int64s
+from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
 from packidx.index.order.state import consumed_packs
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.plan.select.eligible import EVERY_TOKEN, Begun, Consumed, Rules
-from packidx.plan.select.pairs import changes, pairs_in
+from packidx.plan.select.eligible import EVERY_TOKEN, Consumed, Finished, Rules
+from packidx.plan.select.pairs import changes, joined, pairs_in, select
+from packidx.plan.select.pieces import Stretches
 
 _STATE = ("seed", "epoch", "global_batch", "position")
 _BY_CHOICE = ("excluded", "max_packs")
 _COLUMNS = ("sample_id", "copy", "piece", "token_start", "length")
-
-
-class _Finished(NamedTuple):
-    """Copies that training has had whole, as in `Consumed`."""
-
-    sample_id: Int64s
-    copy: Int32s
-    stop: Int32s
-
-    def select(self, chosen: Int64s) -> _Finished:
-        return _Finished(self.sample_id[chosen], self.copy[chosen], self.stop[chosen])
 
 
 def lineage(index: Index, state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -63,8 +53,8 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
             f"{index.path}@{index.id[:12]} was planned of lengths with fingerprint {planned}, "
             f"{table.uri} has {given}: continue with the lengths that were planned"
         )
-    runs: list[_Finished] = []
-    begun = Begun.none()
+    runs: list[Finished] = []
+    begun = Stretches.none()
     for entry in lineage(index, state):
         ancestor = (
             index
@@ -72,15 +62,14 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
             else open_index(f"{index.path}@{entry['snapshot_id']}")
         )
         finished, left = _consumed(ancestor, {"version": 1, **entry})
-        was_begun = pairs_in(finished.sample_id, finished.copy, begun.sample_id, begun.copy)
+        was_begun = pairs_in(finished.sample_id, finished.copy, begun.sample, begun.copy)
         finished.stop[was_begun] = EVERY_TOKEN
         begun = _gone_on(begun, finished, left)
         runs.append(finished)
-    every = _joined(runs)
+    every = joined(runs)
     if len(runs) > 1:
-        order = np.lexsort((every.copy, every.sample_id))
-        every = every.select(order)
-    return replace(rules, consumed=Consumed(*every, begun), before=_left_out(index))
+        every = select(every, np.lexsort((every.copy, every.sample_id)))
+    return replace(rules, consumed=Consumed(every, begun), before=_left_out(index))
 
 
 def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
@@ -119,14 +108,14 @@ def _left_out(index: Index) -> dict[str, Int64s]:
     return {reason: np.sort(np.concatenate(ids)) for reason, ids in left_out.items()}
 
 
-def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[_Finished, Begun]:
+def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[Finished, Stretches]:
     """The samples and copies that one snapshot's training had whole, in order, and what it left of
     others; read window by window."""
     done = np.zeros(index.num_packs, bool)
     done[consumed_packs(index.snapshot, state)] = True
     variant = state["epoch"] % index.snapshot.options.epochs
-    runs = [_Finished(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
-    lefts = [Begun.none()]
+    runs = [Finished(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
+    lefts = [Stretches.none()]
     for number, window in enumerate(index.snapshot.result.windows):
         of_window = done[window.first_pack : window.first_pack + window.num_packs]
         if not of_window.any():
@@ -139,14 +128,10 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[_Finished, Begun]
         finished, left = _of_window(pieces, np.repeat(of_window, sizes)[mine])
         runs.append(finished)
         lefts.append(left)
-    return _joined(runs), Begun(*(np.concatenate(v) for v in zip(*lefts, strict=True)))
+    return joined(runs), joined(lefts)
 
 
-def _joined(runs: Sequence[_Finished]) -> _Finished:
-    return _Finished(*(np.concatenate(values) for values in zip(*runs, strict=True)))
-
-
-def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[_Finished, Begun]:
+def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[Finished, Stretches]:
     """What of a window's pieces was consumed: copies that were whole, and what is left of others.
 
     Args:
@@ -162,11 +147,11 @@ def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[_Finis
     stop = np.maximum.reduceat((pieces["token_start"] + pieces["length"])[order], first)
     is_finished = taken == number
     at = first[is_finished]
-    finished = _Finished(sample[at], copy[at], stop[is_finished])
+    finished = Finished(sample[at], copy[at], stop[is_finished])
     of_begun = np.repeat((taken > 0) & (taken < number), number)
     rows = order[of_begun & ~consumed]
     if not len(rows):
-        return finished, Begun.none()
+        return finished, Stretches.none()
     highest = np.maximum.reduceat(pieces["piece"][order], first)
     free = np.repeat(highest, number)[of_begun & ~consumed].astype(np.int64) + 1
     own, of_copy, start = (
@@ -176,15 +161,14 @@ def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[_Finis
     begins = changes(own, of_copy)
     begins[1:] |= start[1:] != stop[:-1]  # pieces that follow each other are one stretch again
     ends = np.append(np.flatnonzero(begins)[1:], len(rows)) - 1
-    left = Begun(own[begins], of_copy[begins], start[begins], stop[ends], free[begins])
+    left = Stretches(own[begins], of_copy[begins], start[begins], stop[ends], free[begins])
     return finished, left
 
 
-def _gone_on(begun: Begun, finished: _Finished, left: Begun) -> Begun:
+def _gone_on(begun: Stretches, finished: Finished, left: Stretches) -> Stretches:
     """`begun` after more training: copies that it has had whole since are gone, what is left of
     others is `left`."""
-    gone = pairs_in(begun.sample_id, begun.copy, finished.sample_id, finished.copy)
-    gone |= pairs_in(begun.sample_id, begun.copy, left.sample_id, left.copy)
-    both = Begun(*(np.r_[old[~gone], new] for old, new in zip(begun, left, strict=True)))
-    order = np.lexsort((both.start, both.copy, both.sample_id))
-    return Begun(*(values[order] for values in both))
+    gone = pairs_in(begun.sample, begun.copy, finished.sample_id, finished.copy)
+    gone |= pairs_in(begun.sample, begun.copy, left.sample, left.copy)
+    both = joined([select(begun, ~gone), left])
+    return select(both, np.lexsort((both.start, both.copy, both.sample)))

@@ -1,4 +1,4 @@
-"""What is in no pack, and why, in words."""
+"""What is in no pack: samples, and why, in words; and tokens that training has not had either."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.resolved import ResolvedOptions
-from packidx.plan.select.eligible import Verdicts
+from packidx.plan.select.eligible import Copies, Verdicts
+from packidx.plan.select.pairs import changes
 
 
 def dropped(
@@ -87,7 +88,51 @@ def dropped_with(
     dropped: pa.Table, rows: LengthsRows, numbers: Ints, reason: str, detail: str
 ) -> pa.Table:
     """`dropped` with more rows of the lengths table, all for one reason, by sample_id."""
-    more = _table(
-        rows, numbers, pa.array([reason] * len(numbers), pa.string()), [detail] * len(numbers)
-    )
+    more = _table(rows, numbers, pa.repeat(reason, len(numbers)), [detail] * len(numbers))
     return pa.concat_tables([dropped, more]).sort_by("sample_id")
+
+
+Ranges = tuple[Int64s, Int64s, Int64s]
+"""Rows, and the first token and the one after the last of a range in each."""
+
+
+def uncovered(rows: Int64s, weight: Int32s, ranges: list[Ranges]) -> Int64s:
+    """Tokens of each of `rows` that are in none of `ranges`, int64 [rows].
+
+    Args:
+        rows: ascending.
+        weight: int32 [all rows], tokens of each.
+        ranges: of these rows and of others, in any order; they may overlap.
+    """
+    row, start, stop = (np.concatenate(part).astype(np.int64) for part in zip(*ranges, strict=True))
+    mine = np.isin(row, rows)
+    row, start, stop = row[mine], start[mine], stop[mine]
+    order = np.lexsort((start, row))
+    row, begin, end = row[order], start[order], stop[order]
+    # Places in the table as one number each; no range reaches into the next row.
+    begin, end = row << 32 | begin, row << 32 | end
+    before = np.maximum.accumulate(np.r_[np.int64(0), end])[:-1]
+    fresh = np.maximum(end - np.maximum(begin, before), 0)
+    covered = np.zeros(len(rows), np.int64)
+    np.add.at(covered, np.searchsorted(rows, row), fresh)
+    return weight[rows] - covered
+
+
+def trained(copies: Copies, weight: Int32s) -> list[Ranges]:
+    """The tokens that training has had."""
+    row, stop = copies.trained
+    left = copies.left
+    begins = changes(left.sample, left.copy)
+    before = np.where(begins, 0, np.r_[np.int64(0), left.stop][:-1])
+    last = np.r_[begins[1:], np.ones(min(1, len(begins)), bool)]
+    return [
+        (row, np.zeros_like(row), np.minimum(stop, weight[row])),
+        (left.sample, before, left.start),
+        (left.sample[last], left.stop[last], weight[left.sample[last]].astype(np.int64)),
+    ]
+
+
+def shortened(copies: Copies, weight: Int32s) -> Int64s:
+    """Rows of which training has had a copy that was truncated."""
+    row, stop = copies.trained
+    return row[stop < weight[row]]

@@ -16,10 +16,17 @@ from packidx.hashing import derive_key, hash_ints
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.numbers import parse_share
 from packidx.plan.options.resolved import ResolvedOptions
-from packidx.plan.select.exclusion import Exclusion
-from packidx.plan.select.holdout import holdout
+from packidx.plan.select.left_out import Exclusion, holdout
 from packidx.plan.select.mixture import copies as copies_of
-from packidx.plan.select.pairs import SIDES, distinct_pairs, expand_ranges, in_order, pairs_in
+from packidx.plan.select.pairs import (
+    SIDES,
+    distinct_pairs,
+    expand_ranges,
+    in_order,
+    joined,
+    pairs_in,
+    select,
+)
 from packidx.plan.select.pieces import Stretches
 
 # In the order in which they are looked for: the first that holds is the one that is told.
@@ -44,38 +51,27 @@ REASONS = (
 EVERY_TOKEN = (1 << 31) - 1
 
 
-class Begun(NamedTuple):
-    """What is left of copies of which training has had some pieces, int64 ``[n]``: tokens ``start
-    .. stop - 1``, and the lowest piece number that is free; in order of (sample_id, copy, start).
-    """
-
-    sample_id: Int64s
-    copy: Int64s
-    start: Int64s
-    stop: Int64s
-    first_piece: Int64s
-
-    @classmethod
-    def none(cls) -> Begun:
-        return cls(*[np.empty(0, np.int64)] * len(cls._fields))
-
-
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """What training has had already.
+class Finished(NamedTuple):
+    """Copies that training has had whole, in order.
 
     Attributes:
-        sample_id: int64 [n], of the copies that it has had whole, ascending.
-        copy: int32 [n], their numbers, ascending for each sample.
+        sample_id: int64 [n].
+        copy: int32 [n].
         stop: int32 [n], the token after the last that it has had of the copy (a truncated one ends
             before its sample does), or `EVERY_TOKEN`.
-        begun: what is left of the others that it has begun.
     """
 
     sample_id: Int64s
     copy: Int32s
     stop: Int32s
-    begun: Begun
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """What training has had already, and what is left of the copies that it has begun."""
+
+    finished: Finished
+    begun: Stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +155,11 @@ class Copies:
         """What is to be cut of `rows`, ascending ones of `weight` tokens: the lowest copies that
         training has not had, begun ones first."""
         times = np.ones(len(rows), np.int64) if self.number is None else self.number[rows]
-        row, copy = distinct_pairs(self.left.row, self.left.copy)
+        row, copy = distinct_pairs(self.left.sample, self.left.copy)
         first, last = (np.searchsorted(row, rows, side) for side in SIDES)
         chosen, _ = expand_ranges(first, np.minimum(last, first + times))
-        begun = self.left.select(pairs_in(self.left.row, self.left.copy, row[chosen], copy[chosen]))
+        is_chosen = pairs_in(self.left.sample, self.left.copy, row[chosen], copy[chosen])
+        begun = select(self.left, is_chosen)
         taken = in_order(np.r_[self.had[0], row], np.r_[self.had[1], copy])
         times = np.maximum(times - (last - first), 0)
         fresh = np.repeat(rows, times)
@@ -174,8 +171,8 @@ class Copies:
             weight[fresh].astype(np.int64),
             zeros,
         )
-        both = Stretches(*(np.concatenate(pair) for pair in zip(begun, untouched, strict=True)))
-        return both.select(np.lexsort((both.start, both.copy, both.row)))
+        both = joined([begun, untouched])
+        return select(both, np.lexsort((both.start, both.copy, both.sample)))
 
 
 def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int64s:
@@ -218,10 +215,9 @@ def judge(
     for reason, ids in rules.before.items():
         verdicts.set(_rows_of(ids, rows)[0], reason)
     number = _copies(rows, options)
-    empty = np.empty(0, np.int64)
+    nothing = np.empty(0, np.int64), np.empty(0, np.int64)
     untouched = np.zeros(rows.num_rows, bool)
-    nothing = empty, empty
-    copies = Copies(number, untouched, nothing, Stretches(*[empty] * 5), nothing)
+    copies = Copies(number, untouched, nothing, Stretches.none(), nothing)
     if rules.consumed is not None:
         _take_off(rows, rules.consumed, copies, verdicts)
     if options.holdout is not None:
@@ -252,19 +248,19 @@ def _copies(rows: LengthsRows, options: ResolvedOptions) -> Int64s | None:
 
 def _take_off(rows: LengthsRows, consumed: Consumed, copies: Copies, verdicts: Verdicts) -> None:
     """Take what training has had off the copies."""
-    at, mine = _rows_of(consumed.sample_id, rows)
+    at, mine = _rows_of(consumed.finished.sample_id, rows)
     numbers = np.ones(rows.num_rows, np.int64) if copies.number is None else copies.number
     left = np.maximum(numbers - np.bincount(at, minlength=rows.num_rows), 0)
     verdicts.set((left == 0) & (numbers > 0), "consumed")
     copies.number = left
     going_on = left[at] > 0
-    copies.trained = at, consumed.stop[mine].astype(np.int64)
-    copies.had = at[going_on], consumed.copy[mine][going_on].astype(np.int64)
-    at, mine = _rows_of(consumed.begun.sample_id, rows)
+    copies.trained = at, consumed.finished.stop[mine].astype(np.int64)
+    copies.had = at[going_on], consumed.finished.copy[mine][going_on].astype(np.int64)
+    at, mine = _rows_of(consumed.begun.sample, rows)
     going_on = left[at] > 0
     begun = (values[mine][going_on] for values in consumed.begun[1:])
     copies.left = Stretches(at[going_on], *begun)
-    copies.is_partial[copies.left.row] = True
+    copies.is_partial[copies.left.sample] = True
 
 
 def _rows_of(ids: Int64s, rows: LengthsRows) -> tuple[Int64s, Int64s]:

@@ -13,9 +13,9 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.terms import LOST, NOT_ELIGIBLE
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.resolved import ResolvedOptions
-from packidx.plan.select.dropped import dropped
+from packidx.plan.select.dropped import dropped, shortened, trained, uncovered
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
-from packidx.plan.select.lost import shortened, trained, uncovered
+from packidx.plan.select.pairs import select
 from packidx.plan.select.pieces import Pieces, cut
 
 _NONE = np.empty(0, np.int64)
@@ -164,14 +164,14 @@ def _with_pieces(
     too_long = np.empty(0, np.int64)
     if options.on_long not in ("split", "truncate"):
         over = options.padded(stretches.stop - stretches.start) > options.longest
-        too_long = np.unique(stretches.row[over])
-        stretches = stretches.select(~np.isin(stretches.row, too_long))
+        too_long = np.unique(stretches.sample[over])
+        stretches = select(stretches, ~np.isin(stretches.sample, too_long))
     truncate = options.on_long == "truncate"
     pieces, failed = cut(items.rows, stretches, options.longest, only_first=truncate)
     left_over = np.union1d(failed, too_long)
     if not len(pieces.row):
         return items, left_over
-    asked = (stretches.stop - stretches.start)[~np.isin(stretches.row, failed)]
+    asked = (stretches.stop - stretches.start)[~np.isin(stretches.sample, failed)]
     return _joined(items, pieces, options, int(asked.sum() - pieces.length.sum())), left_over
 
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from packidx.arrays import Bools, Int64s, Ints
 
 SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+
+Columns = TypeVar("Columns", bound=NamedTuple)
+"""Arrays ``[n]``, of which each has something of pair i."""
+
+
+def select(columns: Columns, chosen: Any) -> Columns:
+    """Some of the pairs, or all in another order: by a mask or by numbers."""
+    return columns._make(values[chosen] for values in columns)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """The pairs of all parts, of which there is one at least, one after the other."""
+    return parts[0]._make(np.concatenate(values) for values in zip(*parts, strict=True))
 
 
 def in_order(first: Int64s, second: Int64s) -> tuple[Int64s, Int64s]:

@@ -24,19 +24,19 @@ _KINDS = ("image", "video", "audio")
 class Stretches(NamedTuple):
     """Tokens ``start .. stop - 1`` of copies of samples, to be cut into pieces: int64 ``[n]``.
 
-    They are in order of (row, copy, start). `first_piece` is the lowest piece number of that copy
-    that is free.
+    `sample` is a row of the window, or a sample id; they are in order of (sample, copy, start).
+    `first_piece` is the lowest piece number of that copy that is free.
     """
 
-    row: Int64s
+    sample: Int64s
     copy: Int64s
     start: Int64s
     stop: Int64s
     first_piece: Int64s
 
-    def select(self, chosen: Bools | Int64s) -> Stretches:
-        """Some of them."""
-        return Stretches(*(values[chosen] for values in self))
+    @classmethod
+    def none(cls) -> Stretches:
+        return cls(*[np.empty(0, np.int64)] * len(cls._fields))
 
 
 class Pieces(NamedTuple):
@@ -78,7 +78,7 @@ def cut(
         the pieces, and the rows that cannot be cut: a cut would fall inside a medium or may, as
         nobody says where it stands.
     """
-    chosen = np.unique(stretches.row)
+    chosen = np.unique(stretches.sample)
     media, unknown = _media_of(rows, chosen)
     pieces = _chunks(stretches, longest, only_first)
     owner = np.searchsorted(chosen, pieces.row)
@@ -108,11 +108,11 @@ def _chunks(stretches: Stretches, longest: int, only_first: bool) -> Pieces:
     owner = np.repeat(np.arange(len(tokens)), counts)
     firsts = np.cumsum(counts) - counts
     start = stretches.start[owner] + (np.arange(len(owner)) - firsts[owner]) * longest
-    begins_copy = changes(stretches.row, stretches.copy)
+    begins_copy = changes(stretches.sample, stretches.copy)
     lead = np.flatnonzero(begins_copy)[np.cumsum(begins_copy) - 1]  # first stretch of the copy
     piece = (stretches.first_piece - firsts)[lead][owner] + np.arange(len(owner))
     length = np.minimum(start + longest, stretches.stop[owner]) - start
-    return Pieces(stretches.row[owner], stretches.copy[owner], piece, start, length, {})
+    return Pieces(stretches.sample[owner], stretches.copy[owner], piece, start, length, {})
 
 
 def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:

@@ -1,9 +1,9 @@
-"""The snapshot's tables out of packed items."""
+"""One window's rows of the snapshot's tables, epoch by epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,26 +13,70 @@ from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow, conform
 from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_WITHOUT_MEDIA
+from packidx.pack.slots import in_chunks
 from packidx.plan.pack_sums import Packs
+from packidx.plan.schedule.cost_model import CostModel
+from packidx.plan.schedule.pack_order import blocks_of
 from packidx.plan.select.items import Items
+from packidx.plan.window import Variant, WindowPlan
+from packidx.plan.write.result import PlanTotals
 
 _CHUNK = 1 << 18  # rows of the samples table made at a time
 
+Progress = Callable[[str], None]
 
-def packs_table(
-    packs: Packs, *, first_pack: int, first_row: int, epoch: int, window: int, groups: list[str]
-) -> pa.Table:
+
+class RowSink(Protocol):
+    """Where rows go: a `SnapshotWriter`, or a window's own `WindowFiles`."""
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Add rows to one of the window's tables, in the schema's types."""
+
+
+def write_window(
+    output: RowSink, plan: WindowPlan, block: int, totals: PlanTotals, progress: Progress
+) -> None:
+    """Write a window's packs, samples and dropped samples, and take them into `totals`.
+
+    Args:
+        output: where the rows go.
+        plan: of the window.
+        block: packs per optimizer step; 0 where no window had any yet.
+        totals: of what was written before: numbers of packs and rows go on from there.
+        progress: told what is being done.
+    """
+    options = plan.options
+    model = CostModel.from_json(options.cost_model)
+    totals.begin_window(plan)
+    for epoch in range(options.epochs if plan.items.num_items else 0):
+        variant = plan.variant(epoch, block, model)
+        packs, first = variant.packs, totals.num_packs
+        if not len(packs):
+            continue
+        progress(f"writing {len(packs):,} packs of window {plan.window.number + 1}")
+        output.write("packs", _packs_table(packs, plan, epoch, totals))
+        for rows in _samples_chunks(plan.items, variant, first):
+            output.write("samples", rows)
+        totals.add(epoch, plan, variant)
+    if plan.dropped.num_rows:
+        output.write("dropped", plan.dropped)
+    steps = options.micro_steps
+    totals.end_window(plan, blocks_of(options.schedule, block or steps, steps))
+
+
+def _packs_table(packs: Packs, plan: WindowPlan, epoch: int, totals: PlanTotals) -> pa.Table:
     """One row per pack (schema `PACKS`); a sum is null where one of its parts is unknown."""
-    size = len(packs)
+    size, first = len(packs), totals.num_packs
     columns = {
-        "pack_id": np.arange(first_pack, first_pack + size),
+        "pack_id": np.arange(first, first + size),
         "epoch": np.full(size, epoch, np.int32),
-        "window": np.full(size, window, np.int32),
+        "window": np.full(size, plan.window.number, np.int32),
         "num_samples": packs.sizes,
-        "first_row": first_row + np.cumsum(packs.sizes) - packs.sizes,
+        "first_row": totals.num_pieces + np.cumsum(packs.sizes) - packs.sizes,
     }
-    if groups:
-        columns["group"] = pa.DictionaryArray.from_arrays(packs.group, pa.array(groups))
+    if plan.group_names:
+        names = pa.array(plan.group_names)
+        columns["group"] = pa.DictionaryArray.from_arrays(packs.group, names)
     for name, (values, null) in packs.sums.items():
         kind = PACKS.field(name).type
         most = int(values.max(initial=0))
@@ -45,26 +89,11 @@ def packs_table(
     return conform(pa.table(columns), PACKS)
 
 
-def samples_chunks(
-    items: Items, ordered: Int64s, sizes: Int64s, first_pack: int
-) -> Iterator[pa.Table]:
-    """Rows of the samples table, ordered by pack_id and position (schema `SAMPLES`).
-
-    Args:
-        items: of the window.
-        ordered: int64 [n], items by pack and position (`with_length`).
-        sizes: int64 [packs], items in each pack.
-        first_pack: pack_id of the first.
-    """
-    labels = items.column("label_tokens")
-    ends = np.cumsum(sizes)
-    first = 0
-    while first < len(sizes):
-        begin = int(ends[first] - sizes[first])
-        last = max(first + 1, int(np.searchsorted(ends, begin + _CHUNK)))
-        stop = int(ends[last - 1])
-        yield _chunk(items, ordered[begin:stop], sizes[first:last], first_pack + first, labels)
-        first = last
+def _samples_chunks(items: Items, variant: Variant, first_pack: int) -> Iterator[pa.Table]:
+    """Rows of the samples table, ordered by pack_id and position (schema `SAMPLES`)."""
+    labels, sizes = items.column("label_tokens"), variant.packs.sizes
+    for packs, rows in in_chunks(sizes, _CHUNK):
+        yield _chunk(items, variant.ordered[rows], sizes[packs], first_pack + packs.start, labels)
 
 
 def _chunk(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packidx.errors import OptionError
 from packidx.plan.options.numbers import parse_share
-from packidx.plan.select.holdout import holdout
+from packidx.plan.select.left_out import holdout
 
 NAMES = st.none() | st.sampled_from(["", "web", "code", "Ä"])
 ROWS = st.lists(st.tuples(NAMES, st.none() | st.text(max_size=12)), max_size=30)
