@@ -14,12 +14,12 @@ from packidx.processor.assemble import (
     assemble,
     default_template,
     named_tokens,
-    plain_tokenizer,
 )
 from packidx.processor.families import FAMILIES, VisionFamily
 from packidx.processor.fingerprint import complete_settings, setting_differences
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.text.vocabulary import read_tokenizer
 
 
 def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
@@ -46,7 +46,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     return assemble(
         name=name,
         # A copy: transformers sets padding and truncation on the original with every call.
-        tokenizer=plain_tokenizer(Tokenizer.from_str(backend.to_str())),
+        tokenizer=read_tokenizer(backend.to_str().encode()),
         template=template,
         special_tokens=named_tokens(tokenizer.special_tokens_map),
         processor_class=type(processor).__name__ if image is not None else None,

@@ -13,8 +13,9 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import VisionFamily, find_family
-from packidx.processor.fingerprint import complete_settings, normalise_tokenizer
+from packidx.processor.fingerprint import complete_settings
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.text.vocabulary import vocabulary_of
 
 SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -25,7 +26,7 @@ class ProcessorFiles:
 
     name: str
     tokenizer: Tokenizer | None
-    """Neither padding nor truncating."""
+    """Neither padding nor truncating; shared, so not to be changed."""
     template: ChatTemplate | None
     vision: VisionFamily | None
     image_settings: dict[str, Any] | None
@@ -60,7 +61,7 @@ class ProcessorFiles:
         if template is not None and template.used_tokens:
             policy["special_tokens"] = template.used_tokens
         content = {
-            "tokenizer": None if tokenizer is None else normalise_tokenizer(tokenizer.to_str()),
+            "tokenizer": None if tokenizer is None else vocabulary_of(tokenizer).normalised,
             # Text mode and Jinja both read every line end as \n.
             "template": None if template is None else template.source.replace("\r\n", "\n"),
             "image": self.image_settings,
@@ -193,13 +194,6 @@ def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if value is not None:
             named[f"{kind}_token"] = str(value)
     return named
-
-
-def plain_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """`tokenizer`, from now on without padding and truncation."""
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
 
 
 def default_template(value: Any) -> str | None:

@@ -23,9 +23,9 @@ from packidx.processor.assemble import (
     assemble,
     default_template,
     named_tokens,
-    plain_tokenizer,
 )
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.text.vocabulary import read_tokenizer
 
 PATTERNS = [
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
@@ -135,10 +135,9 @@ def _read_tokenizer(path: Path) -> Tokenizer | None:
     if not path.is_file():
         return None
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        return read_tokenizer(path.read_bytes())
     except Exception as error:  # tokenizers raises plain Exception
         raise SourceError(f"{path} is not a tokenizer that can be read: {error}") from error
-    return plain_tokenizer(tokenizer)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def choose_backend(
 def _try_gigatoken(encoder: TextEncoder, texts: Sequence[str]) -> tuple[str, str]:
     """(why it cannot be used or an empty string, its name and version)."""
     try:
-        loaded = encoder._gigatoken
+        loaded = encoder.vocabulary.gigatoken
     except ImportError:
         return 'gigatoken is not installed (pip install "packidx[fast]")', ""
     except Exception as error:  # what it cannot load it refuses with whatever it has

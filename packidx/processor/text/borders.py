@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +11,6 @@ from tokenizers import Encoding
 
 from packidx.arrays import Int64s
 from packidx.processor.chat_template.turns.spans import Span
-
-_METASPACE = "\u2581"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +30,6 @@ class TokenBatch:
     def lengths(self) -> Int64s:
         """``[n]`` tokens of each text."""
         return np.diff(self.offsets)
-
-
-def spelled_bytes(token: str) -> int:
-    """Bytes of text that a token of a SentencePiece vocabulary spells."""
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        return 1
-    return len(token.replace(_METASPACE, " ").encode())
 
 
 def starts_before(encoding: Encoding, token: int, char: int) -> bool:
@@ -85,14 +74,3 @@ def to_bytes(text: str, ranges: Sequence[Span]) -> list[Span]:
         converted.append((byte, byte + size))
         byte, char = byte + size, end
     return converted
-
-
-def spelling(config: dict[str, Any]) -> str | None:
-    """How the vocabulary spells text: ``'bytes'`` (GPT-2's byte map), ``'spaces'`` (▁) or None."""
-    steps = config.get("pre_tokenizer") or {}
-    kinds = {step.get("type") for step in steps.get("pretokenizers", [steps])}
-    if "ByteLevel" in kinds:
-        return "bytes"
-    if _METASPACE in json.dumps(config.get("normalizer"), ensure_ascii=False):
-        return "spaces"
-    return None

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import orjson
 from tokenizers import Tokenizer
 
 from packidx.arrays import Int64s
@@ -24,12 +23,11 @@ from packidx.processor.chat_template.turns.spans import Span
 from packidx.processor.text.borders import (
     TokenBatch,
     affixed,
-    spelled_bytes,
-    spelling,
     starts_before,
     to_bytes,
     token_at,
 )
+from packidx.processor.text.vocabulary import Vocabulary, vocabulary_of
 
 _CHECK_EVERY = 1024
 """Texts of which one is tokenized by both backends, as long as `gigatoken` is used."""
@@ -48,14 +46,19 @@ class TextEncoder:
         self.backend = backend
         self._seen = 0
 
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What is known of the tokenizer's tokens."""
+        return vocabulary_of(self.tokenizer)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer, "backend": self.backend, "_seen": 0}
 
     def warm(self) -> None:
         """Load both backends as far as they are there, and what ids spell."""
         with contextlib.suppress(Exception):  # whoever wants it will hear of it
-            self._gigatoken  # noqa: B018
-        self._token_bytes  # noqa: B018
+            self.vocabulary.gigatoken  # noqa: B018
+        self.vocabulary.token_bytes  # noqa: B018
 
     def encode(self, texts: Sequence[str], adds: Sequence[bool]) -> TokenBatch:
         """Tokens of texts as the processor has them.
@@ -68,7 +71,7 @@ class TextEncoder:
             MismatchError: the backend's ids are not those of `tokenizers`.
         """
         ids, offsets = self._encode(list(texts))
-        prefix, suffix = self._affixes if any(adds) else ((), ())
+        prefix, suffix = self.vocabulary.affixes if any(adds) else ((), ())
         num = np.asarray(adds, np.int64)
         num_prefix, num_suffix = num * len(prefix), num * len(suffix)
         if prefix or suffix:
@@ -83,7 +86,7 @@ class TextEncoder:
     def _encode(self, texts: list[str]) -> tuple[Int64s, Int64s]:
         if self.backend == "tokenizers" or not texts:
             return self._reference(texts)
-        lists = self._gigatoken.encode_batch(texts).layout
+        lists = self.vocabulary.gigatoken.encode_batch(texts).layout
         ids = np.asarray(lists.content.data, np.int64)
         offsets = np.asarray(lists.offsets.data, np.int64)
         self._check(texts, ids, offsets)
@@ -109,58 +112,6 @@ class TextEncoder:
                     "use --text-engine tokenizers, and please report it"
                 )
 
-    @cached_property
-    def _gigatoken(self) -> Any:
-        import gigatoken
-
-        return gigatoken.Tokenizer.from_json(self.tokenizer.to_str())
-
-    @cached_property
-    def _affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids that the tokenizer's post-processor puts before and after a text."""
-        plain = self.tokenizer.encode("a", add_special_tokens=False).ids
-        ids = self.tokenizer.encode("a", add_special_tokens=True).ids
-        at = next(i for i in range(len(ids) + 1) if ids[i : i + len(plain)] == plain)
-        return tuple(ids[:at]), tuple(ids[at + len(plain) :])
-
-    # -- borders -----------------------------------------------------------------------------------
-
-    @cached_property
-    def _config(self) -> dict[str, Any]:
-        """The normaliser and the pre-tokenizer, as tokenizer.json has them."""
-        parts = (
-            ("normalizer", self.tokenizer.normalizer),
-            ("pre_tokenizer", self.tokenizer.pre_tokenizer),
-        )
-        return {
-            name: None if part is None else orjson.loads(part.__getstate__())
-            for name, part in parts
-        }
-
-    @cached_property
-    def _normalizers(self) -> set[str]:
-        """Types of the normaliser's steps."""
-        normalizer = self._config.get("normalizer") or {}
-        return {step["type"] for step in normalizer.get("normalizers", [normalizer]) if step}
-
-    @cached_property
-    def _token_bytes(self) -> Int64s | None:
-        """How many bytes of text each id spells; None where ids do not say."""
-        vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
-        added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}
-        kind = spelling(self._config)
-        if kind is None:
-            return None
-        ids = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
-        table = np.zeros(ids.max(initial=-1) + 1, np.int64)
-        if kind == "bytes":  # one character per byte
-            table[ids] = np.fromiter(map(len, vocabulary), np.int64, len(vocabulary))
-        else:
-            table[ids] = [spelled_bytes(token) for token in vocabulary]
-        for token in added:
-            table[vocabulary[token]] = len(token.encode())
-        return table
-
     def borders(
         self, batch: TokenBatch, texts: Sequence[str], spans: Sequence[Sequence[Span]]
     ) -> tuple[Int64s, Int64s]:
@@ -178,7 +129,7 @@ class TextEncoder:
             First token, and one past the last, of each span, as positions in ``batch.ids``, in
             order; empty where the first is not below the second.
         """
-        table = self._token_bytes
+        table = self.vocabulary.token_bytes
         starts, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
         sizes = np.zeros(len(texts), np.int64)
         if table is not None:
@@ -216,9 +167,9 @@ class TextEncoder:
         """Whether the tokens' bytes are the text's: then their running sum says where they are."""
         if text.isascii():
             return size == len(text)
-        if self._normalizers - {"NFC", "Replace", "Prepend"}:
+        if self.vocabulary.normalizers - {"NFC", "Replace", "Prepend"}:
             return False
-        if "NFC" in self._normalizers and not unicodedata.is_normalized("NFC", text):
+        if "NFC" in self.vocabulary.normalizers and not unicodedata.is_normalized("NFC", text):
             return False
         return size == len(text.encode())
 

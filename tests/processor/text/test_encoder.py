@@ -15,9 +15,9 @@ from tokenizers.trainers import BpeTrainer
 from packidx.errors import MismatchError
 from packidx.processor import load_processor
 from packidx.processor.text import backends
-from packidx.processor.text import encoder as module
 from packidx.processor.text.backends import choose_backend
 from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.vocabulary import Vocabulary
 
 WORDS = ["the cat ", "sat\n\n", " on", "é", "e\u0301", "北京", "🙂", "\u0301", "<|im_end|>", "\r\n"]
 WORDS += ["  ", "def f(x):\n\t", "1234", "<think>", "ﬁ", "\x00", "K", "ẞ", "<s>"]
@@ -147,19 +147,17 @@ def test_most_texts_need_no_second_tokenization(
     assert asked == texts[2:]
 
 
-def test_an_engine_that_disagrees_is_found(
-    tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_disagrees_is_found(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers["qwen"]
     assert choose_backend(TextEncoder(tokenizer), texts_of(3, 50))[0] == "gigatoken"
     name, record = choose_backend(TextEncoder(tokenizer), ["a"], "tokenizers")
     assert name == "tokenizers" and record["reason"] == "asked for"
     encoder = TextEncoder(tokenizer, "gigatoken")
-    encoder._gigatoken = TextEncoder(tokenizers["spaced"], "gigatoken")._gigatoken
+    encoder.vocabulary = Vocabulary(tokenizer)
+    encoder.vocabulary.gigatoken = Vocabulary(tokenizers["spaced"]).gigatoken
     with pytest.raises(MismatchError, match="disagree"):
         encoder.encode(["the cat"], [False])
-    monkeypatch.setattr(module.TextEncoder, "_gigatoken", encoder._gigatoken)
-    chosen, record = choose_backend(TextEncoder(tokenizer), ["the cat"])
+    chosen, record = choose_backend(encoder, ["the cat"])
     assert chosen == "tokenizers" and "other ids" in record["reason"]
     with pytest.raises(MismatchError, match="cannot be used"):
-        choose_backend(TextEncoder(tokenizer), ["the cat"], "gigatoken")
+        choose_backend(encoder, ["the cat"], "gigatoken")

@@ -1,0 +1,117 @@
+"""What follows from a tokenizer alone, made once in a process: loading one takes seconds."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import orjson
+from tokenizers import Tokenizer
+
+from packidx.arrays import Int64s
+from packidx.digests import digest
+from packidx.processor.fingerprint import normalise_tokenizer
+from packidx.recent import Recent
+
+_METASPACE = "\u2581"
+
+
+class Vocabulary:
+    """A tokenizer that nobody changes, and what is known of its tokens.
+
+    Args:
+        tokenizer: neither padding nor truncating.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    @cached_property
+    def normalised(self) -> dict[str, Any]:
+        """What of the tokenizer goes into a processor's fingerprint."""
+        return normalise_tokenizer(self.tokenizer.to_str())
+
+    @cached_property
+    def gigatoken(self) -> Any:
+        """The same as a tokenizer of `gigatoken`, which raises what it likes."""
+        import gigatoken
+
+        return gigatoken.Tokenizer.from_json(self.tokenizer.to_str())
+
+    @cached_property
+    def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids that the tokenizer's post-processor puts before and after a text."""
+        plain = self.tokenizer.encode("a", add_special_tokens=False).ids
+        ids = self.tokenizer.encode("a", add_special_tokens=True).ids
+        at = next(i for i in range(len(ids) + 1) if ids[i : i + len(plain)] == plain)
+        return tuple(ids[:at]), tuple(ids[at + len(plain) :])
+
+    @cached_property
+    def normalizers(self) -> set[str]:
+        """Types of the normaliser's steps."""
+        normalizer = _config(self.tokenizer.normalizer) or {}
+        return {step["type"] for step in normalizer.get("normalizers", [normalizer]) if step}
+
+    @cached_property
+    def token_bytes(self) -> Int64s | None:
+        """How many bytes of text each id spells; None where ids do not say."""
+        vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
+        ids = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
+        table = np.zeros(ids.max(initial=-1) + 1, np.int64)
+        if self._spells_bytes:  # one character per byte
+            table[ids] = np.fromiter(map(len, vocabulary), np.int64, len(vocabulary))
+        elif _METASPACE in json.dumps(_config(self.tokenizer.normalizer), ensure_ascii=False):
+            table[ids] = [_spelled_bytes(token) for token in vocabulary]
+        else:
+            return None
+        for token in self.tokenizer.get_added_tokens_decoder().values():
+            table[vocabulary[token.content]] = len(token.content.encode())
+        return table
+
+    @property
+    def _spells_bytes(self) -> bool:
+        """Whether tokens are written in GPT-2's map of bytes."""
+        steps = _config(self.tokenizer.pre_tokenizer) or {}
+        kinds = {step.get("type") for step in steps.get("pretokenizers", [steps])}
+        return "ByteLevel" in kinds
+
+
+def _config(part: Any) -> Any:
+    """The normaliser or the pre-tokenizer, as tokenizer.json has it."""
+    return None if part is None else orjson.loads(part.__getstate__())
+
+
+def _spelled_bytes(token: str) -> int:
+    """Bytes of text that a token of a SentencePiece vocabulary spells."""
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return 1
+    return len(token.replace(_METASPACE, " ").encode())
+
+
+_KEPT: Recent[str, Vocabulary] = Recent(2)
+"""By the digest of the tokenizer's file."""
+
+
+def read_tokenizer(content: bytes) -> Tokenizer:
+    """The tokenizer of a ``tokenizer.json``, without its padding and truncation; it is shared.
+
+    Raises:
+        Exception: of `tokenizers`, which has no class of its own.
+    """
+    key = digest(content)
+    kept = _KEPT.get(key)
+    if kept is None:
+        tokenizer = Tokenizer.from_buffer(content)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        kept = Vocabulary(tokenizer)
+        _KEPT.put(key, kept, 1)
+    return kept.tokenizer
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
+    """What is known of a tokenizer: the one kept, where `read_tokenizer` gave it."""
+    kept = (vocabulary for _, vocabulary in _KEPT.items())
+    return next((v for v in kept if v.tokenizer is tokenizer), None) or Vocabulary(tokenizer)
