@@ -12,16 +12,7 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from packidx.format.json_object import JsonObject, default_of, members_of
 
@@ -107,7 +98,8 @@ def decoder(kind: Any) -> Decoder:
     if origin is Literal:
         return _one_of(arguments)
     if origin in (Union, types.UnionType):
-        return _or_null(decoder(next(kind for kind in arguments if kind is not type(None))))
+        base = decoder(next(kind for kind in arguments if kind is not type(None)))
+        return lambda value: None if value is None else base(value)
     if origin is tuple:
         if arguments[-1] is ...:
             return _list(decoder(arguments[0]))

@@ -112,10 +112,7 @@ class LengthsManifest(Manifest):
 
 
 def check_shards(shards: tuple[Shard, ...], sources: list[str]) -> None:
-    """
-    Raises:
-        Unfit: a shard is of a source that is not there.
-    """
+    """Raise an `Unfit` if a shard is of a source that is not there."""
     known = set(sources)
     for number, shard in enumerate(shards):
         if shard.source not in known:

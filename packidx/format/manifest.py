@@ -150,8 +150,6 @@ def load(path: str | Path, kind: type[M], remedy: str) -> M:
     """The manifest at `path`, which is what FORMAT.md says: what reads it need not look again.
 
     Args:
-        path: a file or a URL.
-        kind: the one it must be.
         remedy: what the user should do where it is not one; ends the sentence.
 
     Raises:
@@ -256,10 +254,7 @@ def _checked(stated: dict[str, Any], kind: type[M]) -> M:
 
 
 def unique(names: list[str], what: str) -> None:
-    """
-    Raises:
-        Unfit: a name is there twice.
-    """
+    """Raise an `Unfit` if a name is there twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -268,9 +263,6 @@ def unique(names: list[str], what: str) -> None:
 
 
 def equal(total: int, stated: int, what: str) -> None:
-    """
-    Raises:
-        Unfit: a number is not the sum that it must be.
-    """
+    """Raise an `Unfit` if a number is not the sum that it must be."""
     if total != stated:
         raise Unfit(f"has {total} {what} by its parts, and {stated} in all")

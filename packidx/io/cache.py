@@ -114,7 +114,6 @@ def made(source: str, version: str, make: Callable[[str], None]) -> Iterator[str
     """A file of the cache, there for as long as the block; made where it is not there.
 
     Args:
-        source: the path or URL that it is made of.
         version: another one whenever the content is.
         make: writes the file, whose path it is given.
 

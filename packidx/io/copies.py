@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from packidx.digests import file_digest
 from packidx.errors import FormatError
 from packidx.io import storage, urls
+from packidx.io.ranges import open_range
 
 _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
@@ -45,32 +46,35 @@ def local_copy(file: StoredFile) -> Iterator[str]:
         FormatError: the file is not there, or another one is in its place.
         OSError: it cannot be read, or the cache cannot be written.
     """
-    if not urls.is_url(file.path):
-        if wrong := _damage(file):
-            raise FormatError(
-                f"{file.path} {wrong}: it is damaged or being replaced; write it again"
-            )
-        yield os.path.abspath(file.path)  # of which Arrow takes no part for a home folder or a URL
-        return
-    from packidx.io import cache
-
     with contextlib.ExitStack() as stack:
-        try:
-            copy = stack.enter_context(cache.local(file.path, file.sha256))
-            if _wrong(file, copy):  # damaged here, or by the store: a new copy tells
-                os.unlink(copy)
-                copy = stack.enter_context(cache.local(file.path, file.sha256))
-        except FileNotFoundError:
-            raise FormatError(
-                f"{file.path} is missing: it was removed, or is being replaced; write it again"
-            ) from None
-        if wrong := _wrong(file, copy):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(copy)  # the next reader asks the store again
+        if urls.is_url(file.path):
+            copy, wrong = _cached(file, stack)
+        else:  # an absolute path, of which Arrow takes no part for a home folder or a URL
+            copy, wrong = os.path.abspath(file.path), _damage(file)
+        if wrong:
             raise FormatError(
                 f"{file.path} {wrong}: it is damaged or being replaced; write it again"
             )
         yield copy
+
+
+def _cached(file: StoredFile, stack: contextlib.ExitStack) -> tuple[str, str | None]:
+    """The cache's copy of a store's file, and what is wrong with it."""
+    from packidx.io import cache
+
+    try:
+        copy = stack.enter_context(cache.local(file.path, file.sha256))
+        if _wrong(file, copy):  # damaged here, or by the store: a new copy tells
+            os.unlink(copy)
+            copy = stack.enter_context(cache.local(file.path, file.sha256))
+    except FileNotFoundError:
+        raise FormatError(
+            f"{file.path} is missing: it was removed, or is being replaced; write it again"
+        ) from None
+    if wrong := _wrong(file, copy):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(copy)  # the next reader asks the store again
+    return copy, wrong
 
 
 @contextlib.contextmanager
@@ -85,9 +89,7 @@ def local_copies(files: Sequence[StoredFile]) -> Iterator[list[str]]:
 def overlapped(call: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
     """``[call(one) for one in arguments]``, several at a time where one waits for a store.
 
-    Args:
-        call: of a path, or of a tuple that begins with one.
-        arguments: what it is called with.
+    An argument is a path, or a tuple that begins with one.
     """
     listed = list(arguments)
     if len(listed) < 2 or not any(urls.is_url(_path_of(argument)) for argument in listed):
@@ -109,13 +111,8 @@ def content_digest(path: str) -> str:
         status = os.stat(path)
         _digests.pop((path, status.st_ino, status.st_mtime_ns), None)
         return _known_digest(path, status)
-    hasher, at = hashlib.sha256(), 0
-    while True:
-        block = storage.read_range(path, at, _BLOCK)
-        hasher.update(block)
-        at += len(block)
-        if len(block) < _BLOCK:
-            return hasher.hexdigest()
+    with open_range(path, block=_BLOCK) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sizes(paths: Sequence[str]) -> list[int | None]:
@@ -124,16 +121,7 @@ def sizes(paths: Sequence[str]) -> list[int | None]:
     Raises:
         OSError: a store cannot be asked.
     """
-    return overlapped(_size, paths)
-
-
-def _size(path: str) -> int | None:
-    if not urls.is_url(path):
-        return os.path.getsize(path) if os.path.isfile(path) else None
-    try:
-        return storage.stat(path).nbytes
-    except (FileNotFoundError, IsADirectoryError):
-        return None
+    return overlapped(storage.size_of, paths)
 
 
 def _damage(file: StoredFile) -> str | None:

@@ -59,14 +59,12 @@ def write_json(path: str | Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str | Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold a folder's lock; the kernel lets go of it when the process dies.
+    """Hold a folder's lock, if it is ours: not where another has it, or has removed the folder.
+
+    The kernel lets go of it when the process dies.
 
     Args:
-        folder: it is there, or was a moment ago.
         wait: until nobody else has the lock.
-
-    Returns:
-        whether it is ours: not where another has it, or has removed the folder meanwhile.
     """
     import fcntl
 
@@ -117,7 +115,6 @@ def may_be_dead(path: str | Path, boot: str | None) -> bool:
     """Whether what nobody has locked is abandoned: locks of other machines may not be seen.
 
     Args:
-        path: what a process made for itself.
         boot: `this_boot` of the machine that it ran on; None: of this one.
     """
     return boot in (None, this_boot()) or is_older(path, ABANDONED)

@@ -67,7 +67,6 @@ class OutputFolder:
         """Note that a part is finished, so that the next run of this job takes it over.
 
         Args:
-            part: its name.
             facts: what that run must know of it, as JSON.
             paths: its files, which are on disk.
 
@@ -137,8 +136,6 @@ def replacing(
     finds them, one of another job to the same `path` removes them.
 
     Args:
-        path: a folder, or a URL of one.
-        kind: what becomes of it.
         identity: digest of everything that decides the output.
         uploaded: called with how many files of how many are uploaded.
 
@@ -188,25 +185,19 @@ def local_home(location: str) -> str:
 
 
 def discard_abandoned(path: str) -> int:
-    """Delete what killed runs to `path` have left.
-
-    Returns:
-        how many finished parts were in it.
-    """
+    """Delete what killed runs to `path` have left; how many finished parts were in it."""
     parent, name = os.path.split(local_home(path))
     return remove_abandoned(parent, _staging_of(name)) if os.path.isdir(parent) else 0
 
 
 def remove_abandoned(parent: str, staging: re.Pattern[str], own: str = "") -> int:
-    """Delete the folders that killed runs have left; what a living run has is locked.
+    """Delete the folders that killed runs have left, and tell how many finished parts were in them.
+
+    What a living run has is locked.
 
     Args:
-        parent: where they are.
         staging: their names; its group, if it has one, is `files.this_boot` of who made them.
         own: the name of one that stays.
-
-    Returns:
-        how many finished parts were in them.
     """
     discarded = 0
     for entry in os.listdir(parent):

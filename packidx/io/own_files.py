@@ -49,19 +49,13 @@ class Kind:
 def check_free(output: str, kind: Kind) -> tuple[list[str], set[str]]:
     """What is below `output`, and which names packidx has put there.
 
-    Args:
-        output: a folder, or a URL of one.
-        kind: what is to be written there.
-
     Raises:
         OptionError: something else is there, or no folder can be.
         OSError: it cannot be looked at.
     """
-    is_url = urls.is_url(output)
-    if storage.is_file(output) if is_url else _is_no_folder(output):
-        raise OptionError(f"{output} is no folder: name a folder for the {kind.what}")
+    _check_folder(output, kind.what)
     there = names_below(output)
-    if is_url and not there:
+    if not there:
         check_bucket(output)
     known = _listed(output, kind) if LIST in there else set()
     if kind.manifest in there and not known.issuperset(there):
@@ -79,22 +73,22 @@ def check_index(location: str) -> None:
         OptionError: it is a file, holds other files, or has no bucket.
         OSError: it cannot be looked at.
     """
-    is_url = urls.is_url(location)
-    if storage.is_file(location) if is_url else _is_no_folder(location):
-        raise OptionError(f"{location} is no folder: name a folder for the index")
+    _check_folder(location, "index")
     names = storage.names(location)
     if names and "snapshots" not in names:
         raise _is_foreign(location, names[0])
-    if is_url and not names:
+    if not names:
         check_bucket(location)
 
 
-def check_bucket(url: str) -> None:
-    """Refuse, before work is done, a bucket that is not there.
+def _check_folder(output: str, what: str) -> None:
+    is_path = os.path.lexists(output) and not os.path.isdir(output)
+    if storage.is_file(output) if urls.is_url(output) else is_path:
+        raise OptionError(f"{output} is no folder: name a folder for the {what}")
 
-    Raises:
-        OptionError: it is not.
-    """
+
+def check_bucket(url: str) -> None:
+    """Raise an OptionError if a store has no such bucket, before work is done."""
     scheme, _, rest = url.partition("://")
     if scheme.lower() not in _BUCKETS:
         return
@@ -159,10 +153,6 @@ def _listed(folder: str, kind: Kind) -> set[str]:
             "another folder"
         )
     return {LIST, *(name for name in listed["files"] if isinstance(name, str))}
-
-
-def _is_no_folder(path: str) -> bool:
-    return os.path.lexists(path) and not os.path.isdir(path)
 
 
 def made_by_another(output: str, what: str) -> OptionError:

@@ -49,10 +49,7 @@ def publish(folder: str, url: str, kind: Kind, uploaded: Uploaded | None = None)
     is there that a reader would begin with.
 
     Args:
-        folder: what is finished.
-        url: where it goes.
         kind: what it is; only the same kind of thing is replaced.
-        uploaded: called with how far the upload is.
 
     Raises:
         OptionError: something else is at `url`, or another run is writing there.
@@ -82,10 +79,7 @@ def upload(
     uploaded: Uploaded | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Copy files of a folder into a store, several at a time.
-
-    Args:
-        check: called before each.
+    """Copy files of a folder into a store, several at a time, each after a call of `check`.
 
     Raises:
         OSError: one cannot be read or written.
@@ -130,10 +124,7 @@ def _check_content(folder: str, url: str, names: Sequence[str], listing: _Listin
 def _etag(path: str, version: str, part: int | None) -> str | None:
     """What S3 calls a file's content: its MD5, or that of its parts' and how many they are.
 
-    None where `version` is nothing of the kind, or the size of its parts is not known.
-
-    Args:
-        part: bytes of a part, where they are ours.
+    None where `version` is nothing of the kind, or the size of its parts, `part`, is not known.
     """
     digest, _, parts = version.partition("-")
     nbytes = os.path.getsize(path)

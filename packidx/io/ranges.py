@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from packidx.io import storage
-from packidx.io.storage import read_range, stat, unreadable
 from packidx.recent import Recent
 
 _LEAD = 1024  # bytes before a place that is jumped to: the end of an image that was passed over
@@ -21,6 +22,8 @@ _KEPT = 2 << 20  # bytes
 _BUFFER = 1 << 13
 BLOCK = 1 << 16
 """Bytes of a request where a little is read at a place: an image's header, a tar's."""
+
+_Read = Callable[[int, int], bytes]  # of an offset and a number of bytes
 
 
 class ReadAhead:
@@ -38,12 +41,7 @@ class ReadAhead:
     """
 
     def __init__(
-        self,
-        path: str,
-        end: int,
-        block: int = BLOCK,
-        gap: int = BLOCK,
-        head: bytes = b"",
+        self, path: str, end: int, block: int = BLOCK, gap: int = BLOCK, head: bytes = b""
     ) -> None:
         self.path, self.end = path, end
         self._gap = gap
@@ -98,20 +96,12 @@ def read_source(path: str, offset: int, nbytes: int) -> bytes:
     Raises:
         SourceError: the file cannot be read.
     """
-    try:
+    with storage.reading(path):
         return storage.read_range(path, offset, nbytes)
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 class Extent:
-    """A medium that is a range of a file.
-
-    Args:
-        read_ahead: onto the file.
-        offset: of its first byte.
-        nbytes: its size.
-    """
+    """A medium that is a range of a file: `nbytes` from `offset` on."""
 
     __slots__ = ("nbytes", "offset", "read_ahead")
 
@@ -120,7 +110,10 @@ class Extent:
 
     def open(self) -> io.BufferedReader:
         """It as a file of its own, of which only what is looked at is read."""
-        return io.BufferedReader(_Raw(self), _BUFFER)
+        whole = partial(read_source, self.read_ahead.path)  # past what is kept: no whole media are
+        return io.BufferedReader(
+            _RangeFile(self.offset, self.nbytes, self.read_ahead.read, whole), _BUFFER
+        )
 
     def peek(self) -> bytes:
         """All of it, from the blocks that are kept where it is in them.
@@ -139,19 +132,21 @@ class Extent:
         return read_source(self.read_ahead.path, self.offset, self.nbytes)
 
 
-class RangeFile(io.RawIOBase):
-    """A run of bytes as a raw file that can seek; a subclass says how they are fetched.
+class _RangeFile(io.RawIOBase):
+    """A run of a file's bytes as a raw file that can seek.
 
     Args:
+        offset: of its first byte.
         nbytes: its size.
+        read: the bytes from an offset in the file on.
+        read_all: the same for all that is left, where there is another way.
     """
 
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes, self._at = nbytes, 0
-
-    def fetch(self, at: int, nbytes: int) -> bytes:
-        """Bytes from `at` on, counted from where the file begins."""
-        raise NotImplementedError
+    def __init__(
+        self, offset: int, nbytes: int, read: _Read, read_all: _Read | None = None
+    ) -> None:
+        self._offset, self._nbytes, self._at = offset, nbytes, 0
+        self._read, self._read_all = read, read_all or read
 
     def readable(self) -> bool:
         return True
@@ -164,11 +159,8 @@ class RangeFile(io.RawIOBase):
         self._at = max(0, start + offset)
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def readall(self) -> bytes:
-        data = self.fetch(self._at, max(0, self._nbytes - self._at))
+        data = self._read_all(self._offset + self._at, max(0, self._nbytes - self._at))
         self._at += len(data)
         return data
 
@@ -176,26 +168,10 @@ class RangeFile(io.RawIOBase):
         wanted = min(len(buffer), self._nbytes - self._at)
         if wanted <= 0:
             return 0
-        data = self.fetch(self._at, wanted)
+        data = self._read(self._offset + self._at, wanted)
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
-
-
-class _Raw(RangeFile):
-    """An extent as a raw file."""
-
-    def __init__(self, extent: Extent) -> None:
-        super().__init__(extent.nbytes)
-        self._extent = extent
-
-    def fetch(self, at: int, nbytes: int) -> bytes:
-        return self._extent.read_ahead.read(self._extent.offset + at, nbytes)
-
-    def readall(self) -> bytes:
-        data = self._extent.read()[self._at :]  # past what is kept, which has no whole media
-        self._at += len(data)
-        return data
 
 
 def open_range(
@@ -205,23 +181,12 @@ def open_range(
 
     Args:
         path: a file or a URL.
-        offset: where it begins.
         nbytes: its size; up to the file's end by default, which costs a request to know.
         block: bytes of one request at least.
 
     Raises:
         OSError: there is no such file, or later, it cannot be read.
     """
-    size = max(0, stat(path).nbytes - offset) if nbytes is None else nbytes
-    return io.BufferedReader(_Range(path, offset, size), min(block, max(size, 1)))
-
-
-class _Range(RangeFile):
-    """The bytes of a file's range, a request each time."""
-
-    def __init__(self, path: str, offset: int, nbytes: int) -> None:
-        super().__init__(nbytes)
-        self._path, self._offset = path, offset
-
-    def fetch(self, at: int, nbytes: int) -> bytes:
-        return read_range(self._path, self._offset + at, nbytes)
+    size = max(0, storage.stat(path).nbytes - offset) if nbytes is None else nbytes
+    file = _RangeFile(offset, size, partial(storage.read_range, path))
+    return io.BufferedReader(file, min(block, max(size, 1)))

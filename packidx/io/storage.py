@@ -55,10 +55,7 @@ def overlapped(call: Callable[[S], T], items: Iterable[S], threads: int = THREAD
 
 
 def stat(path: str) -> Stat:
-    """
-    Raises:
-        OSError: there is no such file.
-    """
+    """Of a file; an OSError where there is none."""
     if not is_url(path):
         status = os.stat(path)
         return Stat(status.st_size, str(status.st_mtime_ns))
@@ -73,19 +70,27 @@ def exists(path: str) -> bool:
     return is_file(path) or is_folder(path)
 
 
+def size_of(path: str) -> int | None:
+    """Bytes of a file; None where there is none.
+
+    Raises:
+        OSError: the store cannot be asked.
+    """
+    if not is_url(path):
+        return os.path.getsize(path) if os.path.isfile(path) else None
+    try:
+        return stat(path).nbytes
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+
+
 def is_file(path: str) -> bool:
     """Whether there is a file.
 
     Raises:
         OSError: the store cannot be asked.
     """
-    if not is_url(path):
-        return os.path.isfile(path)
-    try:
-        stat(path)
-    except (FileNotFoundError, IsADirectoryError):
-        return False
-    return True
+    return size_of(path) is not None if is_url(path) else os.path.isfile(path)
 
 
 def is_folder(path: str) -> bool:
@@ -289,6 +294,15 @@ def remove(path: str) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         call_store(path, "rm_file")
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """An OSError in the block becomes the SourceError of `path`, which cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def unreadable(path: str, error: Exception) -> SourceError:

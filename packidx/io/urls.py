@@ -19,10 +19,7 @@ def is_url(path: str) -> bool:
 
 
 def refuse_password(path: str) -> None:
-    """
-    Raises:
-        SourceError: `path` is a URL with a password in it.
-    """
+    """Raise a SourceError if `path` is a URL with a password in it."""
     if _PASSWORD.match(path):
         shown = path.partition("://")[0] + "://" + path.partition("@")[2]
         raise SourceError(

@@ -49,6 +49,7 @@ def is_complete(path: str, manifest: LengthsManifest) -> bool:
 
 Rejected = tuple[str, str]
 """A source and a reason."""
+_EXAMPLE = ["source", "reason", "shard", "row", "detail"]
 
 
 def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, tuple[str, str]]:
@@ -60,8 +61,9 @@ def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, 
         wanted = [kind for kind in rejected if kind not in examples]
         if not wanted:
             break
+        reasons = sorted({reason for _, reason in wanted})
         with local_copy(file.within(path)) as copy:
-            rows = pq.read_table(copy, columns=_EXAMPLE, filters=[_any_of(wanted)])
+            rows = pq.read_table(copy, columns=_EXAMPLE, filters=[("reason", "in", reasons)])
         firsts = rows.group_by(["source", "reason"], use_threads=False).aggregate(
             [(name, "first") for name in _EXAMPLE[2:]]
         )
@@ -70,10 +72,3 @@ def first_rejected(path: str, rejected: Collection[Rejected]) -> dict[Rejected, 
                 record = f"{names[row['shard_first']]}#{row['row_first']}"
                 examples[kind] = record, row["detail_first"]
     return examples
-
-
-_EXAMPLE = ["source", "reason", "shard", "row", "detail"]
-
-
-def _any_of(wanted: Collection[Rejected]) -> tuple[str, str, list[str]]:
-    return "reason", "in", sorted({reason for _, reason in wanted})

@@ -38,7 +38,6 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
     """The files that `uri` means. What is there by that very name wins over a pattern.
 
     Args:
-        uri: of this machine, or a URL.
         is_pattern: of a path that a snapshot recorded, whether it was one then: a file whose name
             has marks, and which is gone, must not become others that match it.
 
@@ -75,11 +74,10 @@ def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group: where it lies, its rows, and the row of the table it begins with."""
+    """A row group: where it lies, and the row of the table it begins with."""
 
     file: int
     number: int
-    num_rows: int
     start: int
 
 
@@ -87,7 +85,6 @@ def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowG
     """The row groups of a table's files; None where their sample ids overlap or are unknown.
 
     Args:
-        footers: of the files.
         have_ids: whether the table has sample ids, which then give the order.
     """
     stored = [
@@ -107,7 +104,7 @@ def groups_in_order(footers: list[pq.FileMetaData], have_ids: bool) -> list[RowG
         stored = [stored[at] for at in order]
     groups, start = [], 0
     for number, group, meta in stored:
-        groups.append(RowGroup(number, group, meta.num_rows, start))
+        groups.append(RowGroup(number, group, start))
         start += meta.num_rows
     return groups
 

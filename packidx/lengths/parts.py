@@ -94,13 +94,7 @@ def _name(number: int) -> str:
 
 
 def write_part(output: OutputFolder, number: int, table: pa.Table, temporary: str) -> Part:
-    """Write a part and its note; there is either both or nothing to take over.
-
-    Args:
-        output: where.
-        number: the part's.
-        table: its rows.
-        temporary: as `begin_part` gave it.
+    """Write a part, by way of `begin_part`'s file, and its note: both, or nothing to take over.
 
     Raises:
         OSError: it cannot be written.
@@ -166,19 +160,15 @@ def _frequencies(table: pa.Table, name: str) -> dict[str, int]:
 
 def _source_sums(table: pa.Table) -> dict[str, SourceSums]:
     columns = table.select(["source", "reason", "length", "label_tokens"])
-    sums = [
-        ("length", "sum"),
-        ("label_tokens", "sum"),
-        ("label_tokens", "count"),
-        ([], "count_all"),
-    ]
+    labels = [("label_tokens", "sum"), ("label_tokens", "count")]
+    sums = [("length", "sum"), *labels, ([], "count_all")]
     by_source: dict[str, SourceSums] = {}
     for row in columns.group_by(["source", "reason"]).aggregate(sums).to_pylist():
         number = row["count_all"]
         if row["reason"] is None:
             unknown = number - row["label_tokens_count"]
-            labels = row["label_tokens_sum"] or 0
-            sums_of_row = SourceSums(number, row["length_sum"], labels, unknown)
+            num_labels = row["label_tokens_sum"] or 0
+            sums_of_row = SourceSums(number, row["length_sum"], num_labels, unknown)
         else:
             sums_of_row = SourceSums(number, rejected={row["reason"]: number})
         by_source[row["source"]] = by_source.get(row["source"], SourceSums()).plus(sums_of_row)

@@ -124,11 +124,7 @@ class LengthsRows:
         return LengthsRows(self.uri, self.start + start, frame.slice(start, stop - start))
 
     def ints(self, name: str, rows: Ints | None = None) -> tuple[Int64s, Bools | None]:
-        """Column `name`, all of it or at `rows`, as int64 with 0 for null.
-
-        Returns:
-            the values, and where they are null; None where none is.
-        """
+        """Column `name`, all of it or at `rows`, as int64 with 0 for null, and where that is."""
         size = self.num_rows if rows is None else len(rows)
         if name not in self.frame.columns:
             return np.zeros(size, np.int64), np.ones(size, bool)

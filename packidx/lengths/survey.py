@@ -113,7 +113,6 @@ def survey(files: Sequence[Path], *, threads: int | None = None) -> Survey:
 
     Args:
         files: Parquet files; a column that one lacks is null there.
-        threads: of DuckDB, None for one per core.
 
     Raises:
         SourceError: a file cannot be read.
@@ -182,7 +181,6 @@ def _scan(files: Sequence[Path], present: Sequence[str], threads: int | None = N
 
     Args:
         files: each has the columns `present` and no other that is read.
-        threads: of DuckDB; None leaves them to it.
     """
     import duckdb
 

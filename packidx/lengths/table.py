@@ -108,8 +108,9 @@ class Lengths:
             return self._sorted.slice(start, stop, wanted)
         if "sample_id" in self.columns and "sample_id" not in wanted:
             wanted = ["sample_id", *wanted]
-        first = max(0, bisect_right(self.groups, start, key=_start_of) - 1)
-        groups = self.groups[first : bisect_left(self.groups, stop, key=_start_of)]
+        start_of = attrgetter("start")
+        first = max(0, bisect_right(self.groups, start, key=start_of) - 1)
+        groups = self.groups[first : bisect_left(self.groups, stop, key=start_of)]
         runs = [list(run) for _, run in groupby(groups, key=attrgetter("file"))]
         with local_copies([self.files[run[0].file] for run in runs]) as copies:
             pairs = zip(copies, runs, strict=True)
@@ -229,14 +230,8 @@ class Lengths:
         return rows
 
 
-_start_of = attrgetter("start")
-
-
 def read_lengths(uri: str) -> Lengths:
     """Open a lengths table, a folder or glob of Parquet files, or one Parquet file.
-
-    Args:
-        uri: of this machine, or a URL.
 
     Raises:
         SourceError: nothing is there, or it is no Parquet.

@@ -7,13 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from packidx.errors import (
-    ChangedSource,
-    FormatError,
-    OptionError,
-    PackidxError,
-    SourceError,
-)
+from packidx.errors import ChangedSource, FormatError, OptionError, PackidxError, SourceError
 from packidx.format.schema import Sample
 from packidx.io import cache, storage, urls
 
@@ -88,11 +82,9 @@ class Fetcher:
         return open_media(located.record, located.root, self.index.resolve)
 
     def read_together(self, samples: Sequence[Sample]) -> dict[int, dict[str, Any]]:
-        """The records of those of `samples` that wait for a store, asked for at the same time.
+        """The records, by number, of those of `samples` that wait for a store, asked for together.
 
-        Returns:
-            position in `samples` -> record; none of what `read` will do as quickly, and none that
-            could not be read, which `read` will say.
+        Without those that `read` will do as quickly, or that cannot be read, as it will say.
         """
         waiting = [number for number, sample in enumerate(samples) if self.waits(sample)]
         if len(waiting) < 2:
@@ -253,10 +245,7 @@ def _layout(index: Snapshot, source: Source) -> Layout:
 
 
 def check_key(path: str, sample: Sample, actual: str | None) -> None:
-    """
-    Raises:
-        ChangedSource: the record is called `actual`, which is not what the plan calls it.
-    """
+    """Raise a ChangedSource if a record is called `actual`, and not what the plan calls it."""
     if actual is not None and sample.key is not None and actual != sample.key:
         raise ChangedSource(
             f"shard {path} has the record {actual!r} where {sample.key!r} was counted: it was"

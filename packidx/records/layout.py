@@ -112,7 +112,6 @@ class Layout:
 
         Args:
             options: of the command line; its media root and ratio are no part of this.
-            where: the data set, for the error.
 
         Raises:
             OptionError: both say something of columns, of tags or of the delimiter.

@@ -16,7 +16,7 @@ from typing import Any
 from packidx.errors import SourceError
 from packidx.format.manifest import Shard
 from packidx.io import cache, storage, urls
-from packidx.io.storage import unreadable
+from packidx.io.storage import reading
 
 BLOCK = 4096
 BLOCKS = 16
@@ -28,32 +28,23 @@ def marks_of(path: str) -> dict[str, Any]:
     Raises:
         SourceError: it cannot be read.
     """
-    try:
+    with reading(path):
         if urls.is_url(path):
             return {"version": cache.remembered_stat(path).version}
         return {"mtime": os.stat(path).st_mtime_ns, "sampled": sampled(path)}
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
-    """Raise unless a shard is still the file that its scan began with.
+    """Raise unless a shard is still the file of `nbytes` and `marks` that its scan began with.
 
     What was counted of it is then of one file; a record that was cut off or exchanged in between
     is in no row.
 
-    Args:
-        path: the shard.
-        nbytes: its size at the scan.
-        marks: `marks_of` it before the scan.
-
     Raises:
         SourceError: it was written to, replaced or removed.
     """
-    try:
+    with reading(path):
         now = storage.stat(path)  # not a remembered one
-    except OSError as error:
-        raise unreadable(path, error) from error
     before = marks["version"] if urls.is_url(path) else str(marks["mtime"])
     if (now.nbytes, now.version) != (nbytes, before):
         what = f"{nbytes} bytes before and {now.nbytes} now"
@@ -86,10 +77,6 @@ def sampled(path: str) -> str:
 def difference(path: str, shard: Shard) -> str | None:
     """In what a file of the planned size is not the shard that was counted; None if in nothing.
 
-    Args:
-        path: where it is now.
-        shard: what the manifest says of it.
-
     Raises:
         OSError: it cannot be read.
     """
@@ -108,10 +95,6 @@ def is_written_to(path: str, shard: Shard) -> bool:
     """Whether a file in which `difference` finds nothing may have other bytes between its blocks.
 
     It lies where it was counted, has another time of change, and has more than is compared.
-
-    Args:
-        path: where it is now.
-        shard: what the manifest says of it.
 
     Raises:
         OSError: it cannot be read.

@@ -35,11 +35,6 @@ _KEYS = ("id", "key", "__key__", "uid")  # a record's own id
 def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     """Hash a shard, count its records and find where tasks may start, in one pass.
 
-    Args:
-        path: the shard.
-        kind: its container's.
-        layout: its source's.
-
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """

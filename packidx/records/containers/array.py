@@ -6,6 +6,7 @@ into elements without being loaded; each element is then decoded by itself, and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,11 +45,6 @@ class JsonArray(JsonText):
 
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of every element, blank ones (``[1,,2]``) included.
-
-        Args:
-            blocks: the file's bytes, from `at` on.
-            at: offset of the first block.
-            begun: `at` is an element's start; otherwise the array's bracket is looked for.
 
         Raises:
             BrokenFile: there is no array, it does not end, or something follows it.
@@ -98,14 +94,8 @@ def _after_bracket(blocks: Iterator[bytes], at: int) -> tuple[Iterator[bytes], i
                 if not body.startswith(b"["):
                     break
                 rest = body[1:]
-                return _chain(rest, blocks), at + len(head) - len(rest)
+                return itertools.chain([rest], blocks), at + len(head) - len(rest)
     raise BrokenFile("there is no JSON array in it: its first character must be [")
-
-
-def _chain(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from blocks
 
 
 def _check_rest(rest: bytes, blocks: Iterator[bytes]) -> None:

@@ -89,7 +89,6 @@ def _mapped(path: str, check: Callable[[pa.RecordBatch], None] | None = None) ->
     """A file, mapped.
 
     Args:
-        path: of the file.
         check: called with each batch; none of a file that has been checked before.
 
     Raises:

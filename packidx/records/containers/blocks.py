@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import cache, storage, urls
-from packidx.io.storage import unreadable
+from packidx.io.storage import reading, unreadable
 
 BLOCK = 1 << 20
 """Bytes read at once where records are looked for one by one."""
@@ -61,26 +61,21 @@ def file_blocks(
     if urls.is_url(path):
         yield from _url_blocks(path, start, end, size)
         return
-    try:
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
-            file.seek(start)
-            left = size if end is None else end - start
-            while left > 0 and (block := file.read(min(size, left))):
-                if end is not None:
-                    left -= len(block)
-                yield block
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), open(path, "rb", buffering=0, opener=open_regular) as file:
+        file.seek(start)
+        left = size if end is None else end - start
+        while left > 0 and (block := file.read(min(size, left))):
+            if end is not None:
+                left -= len(block)
+            yield block
 
 
 def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    try:
+    with reading(url):
         end = cache.remembered_stat(url).nbytes if end is None else end
         while start < end and (block := storage.read_range(url, start, min(size, end - start))):
             start += len(block)
             yield block
-    except OSError as error:
-        raise unreadable(url, error) from error
 
 
 def open_regular(path: str, flags: int) -> int:
@@ -91,12 +86,12 @@ def open_regular(path: str, flags: int) -> int:
     """
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        what = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        text = os.strerror(what) if what == errno.EISDIR else "it is no regular file"
-        raise OSError(what, text)
-    return handle
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def file_version(path: str) -> tuple[int, str]:
@@ -106,10 +101,8 @@ def file_version(path: str) -> tuple[int, str]:
     Raises:
         SourceError: the file is not there.
     """
-    try:
+    with reading(path):
         status = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
     return status.nbytes, status.version
 
 
@@ -142,10 +135,8 @@ def local_shard(path: str) -> Iterator[str]:
         yield path
         return
     with contextlib.ExitStack() as stack:
-        try:
+        with reading(path):
             copy = stack.enter_context(cache.local(path))
-        except OSError as error:
-            raise unreadable(path, error) from error
         try:
             yield copy
         except SourceError as error:
@@ -158,7 +149,6 @@ class Stream:
     """Bytes of a file in order, taken or skipped.
 
     Args:
-        blocks: the bytes.
         at: offset of the first one in the file.
     """
 
@@ -204,11 +194,9 @@ class Stream:
 
 
 class TooLarge(bytes):
-    """What stands for a record that is too large to be held: some of its first bytes.
+    """What stands for a record of `nbytes`, too large to be held: some of its first bytes, `head`.
 
     Args:
-        head: these.
-        nbytes: its size.
         limit: the size that it is over.
     """
 
@@ -237,7 +225,6 @@ class Gathered:
     """A record's bytes, block by block, held up to a limit.
 
     Args:
-        limit: in bytes.
         blank: bytes that are no content.
     """
 

@@ -78,11 +78,7 @@ class Columnar(ABC):
 
 
 def check_names(schema: pa.Schema) -> None:
-    """Refuse tables of which a record cannot be made.
-
-    Raises:
-        BrokenFile: two columns have one name.
-    """
+    """Raise a `BrokenFile` if two columns have one name: records have no place for both."""
     names = schema.names
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})

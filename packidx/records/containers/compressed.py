@@ -57,7 +57,6 @@ class Text(ABC):
         """(offset, bytes) of every record.
 
         Args:
-            blocks: the text, from `at` on.
             at: offset of the first block.
             begun: `at` is a record's start; otherwise the text's.
         """
@@ -83,8 +82,6 @@ def text_blocks(
     """The text of a file, block by block.
 
     Args:
-        path: the file.
-        codec: what it is compressed with, if it is.
         taken: called with the file's own bytes.
 
     Raises:
@@ -154,14 +151,8 @@ _UNPACKED = {GZIP: _gunzipped, ZSTD: _unzstd}
 
 @contextlib.contextmanager
 def unpacked(path: str, codec: str, text: Text) -> Iterator[str]:
-    """A file of this machine that begins with the text of a compressed one, for `range_of`.
-
-    It is there for as long as the block.
-
-    Args:
-        path: the compressed file, or its URL.
-        codec: what it is compressed with.
-        text: how records stand in it.
+    """A file of this machine that begins with the text of a compressed one, for `range_of`; it is
+    there for as long as the block.
 
     Raises:
         SourceError: the file cannot be read, or its text not be kept.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packidx.errors import SourceError
-from packidx.io.storage import unreadable
+from packidx.io.storage import reading
 from packidx.records.containers.base import (
     BOM,
     TASK_BYTES,
@@ -37,11 +37,7 @@ _SHORT_LINES = re.compile(rb"[ \t\r\v\f\n]*\n|[^\n]+\n?")
 
 
 class Lines:
-    """Uncompressed JSON Lines.
-
-    Args:
-        max_record: bytes of a record.
-    """
+    """Uncompressed JSON Lines."""
 
     def __init__(self, max_record: int = MAX_RECORD) -> None:
         self._max_record = max_record
@@ -86,20 +82,16 @@ def read_lines(
         blocks = file_blocks(path, start, end)
         yield from JsonLines(max_record).items(blocks, start, start > 0)
         return
-    try:
-        with open(path, "rb", buffering=1 << 20) as file:
-            if start == 0 and file.read(len(BOM)) == BOM:
-                start = len(BOM)
-            file.seek(start)
-            for line in file:
-                if start >= end:
-                    return
-                if not line.isspace():
-                    body = line[:-1] if line.endswith(b"\n") else line
-                    yield start, body[:-1] if body.endswith(b"\r") else body
-                start += len(line)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    with reading(path), open(path, "rb", buffering=1 << 20) as file:
+        if start == 0 and file.read(len(BOM)) == BOM:
+            start = len(BOM)
+        file.seek(start)
+        for line in file:
+            if start >= end:
+                return
+            if not line.isspace():
+                yield start, line.removesuffix(b"\n").removesuffix(b"\r")
+            start += len(line)
 
 
 class JsonLines(JsonText):
@@ -108,13 +100,10 @@ class JsonLines(JsonText):
     def items(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of every line that is not blank; `at` is the first block's offset."""
         for offset, line in whole_lines(blocks, at, begun, self.max_record):
-            if isinstance(line, TooLarge):
-                body: bytes = line
-            else:
-                body = line[:-1] if line.endswith(b"\n") else line
-                body = body[:-1] if body.endswith(b"\r") else body
-            if body and not body.isspace():
-                yield offset, body
+            if not isinstance(line, TooLarge):
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+            if line and not line.isspace():
+                yield offset, line
 
 
 def whole_lines(

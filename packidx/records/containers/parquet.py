@@ -59,10 +59,7 @@ class _File:
 
 
 def _opened(path: str) -> _File:
-    """
-    Raises:
-        SourceError: it is not Parquet, or broken.
-    """
+    """A file, opened; a SourceError if it is no Parquet, or broken."""
     try:
         # Not read ahead: a row group of images may be larger than memory should grow.
         file = pq.ParquetFile(

@@ -54,7 +54,6 @@ def container(kind: str, delimiter: str | None = None) -> Container:
     """What reads files of a kind.
 
     Args:
-        kind: one of `KINDS`.
         delimiter: between the cells of a table in text, where it is not the kind's own.
 
     Raises:

@@ -32,7 +32,6 @@ class TextContainer:
 
     Args:
         text: the format; equal ones must be equal objects, it is a key of what is remembered.
-        codec: what the file is compressed with, if it is.
     """
 
     def __init__(self, text: Text, codec: str | None = None) -> None:
@@ -42,37 +41,29 @@ class TextContainer:
         hashing = Hashing()
         with named(path):
             self._text.header(text_blocks(path, self._codec))
-            cuts: list[tuple[int, int]] = []
+            cuts = [] if self._codec is None else [(0, 0)]
             number = 0
             blocks = text_blocks(path, self._codec, hashing.add)
             for offset, _ in self._text.items(blocks, 0, False):
                 if not cuts or (self._codec is None and offset >= cuts[-1][0] + task_bytes):
                     cuts.append((offset, number))
                 number += 1
-        if self._codec is None:
-            return ShardScan(
-                hashing.nbytes, hashing.sha256, number, within([*cuts, (hashing.nbytes, number)])
-            )
-        everything = RecordRange(0, hashing.nbytes, 0, number)
-        return ShardScan(hashing.nbytes, hashing.sha256, number, (everything,) if number else ())
+        ranges = within([*cuts, (hashing.nbytes, number)])
+        return ShardScan(hashing.nbytes, hashing.sha256, number, ranges)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         plain = self._codec is None
         with named(path):
             header = self._text.header(text_blocks(path, self._codec))
             start = record_range.start if plain else 0
-            blocks = (
-                file_blocks(path, start, record_range.end)
-                if plain
-                else text_blocks(path, self._codec)
-            )
+            blocks = text_blocks(path, self._codec)
+            if plain:
+                blocks = file_blocks(path, start, record_range.end)
             records = self._text.records(blocks, start, plain, header)
             row = record_range.first_row
             for offset, nbytes, record in itertools.islice(records, record_range.num_records):
-                if plain:
-                    yield RawRecord(row, offset, nbytes, record)
-                else:
-                    yield RawRecord(row, None, None, record)
+                place = (offset if plain else None, nbytes if plain else None)
+                yield RawRecord(row, *place, record)
                 row += 1
         if row < record_range.first_row + record_range.num_records:
             raise too_few(path, row)

@@ -22,11 +22,7 @@ _VIDEO = ("num_frames", "height", "width", "fps", "n_tokens")  # the seconds lef
 
 
 class StatedMedia:
-    """What ``mm_inputs_meta`` states, given to a record's media in order of appearance.
-
-    Args:
-        entries: of each kind that it has a list of.
-    """
+    """What ``mm_inputs_meta`` states, given to a record's media in order of appearance."""
 
     def __init__(self, entries: Mapping[str, Sequence[Any]]) -> None:
         self._entries = entries

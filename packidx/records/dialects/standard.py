@@ -44,14 +44,7 @@ def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _check_kinds(record: Mapping[str, Any], stated: frozenset[str]) -> None:
-    """
-    Args:
-        record: in the standard names, its media in their places.
-        stated: by `_stated_kinds`.
-
-    Raises:
-        BadRecord: ``bad_media``, the record has media, or places for them, of other kinds.
-    """
+    """Raise a BadRecord if a record has media, or places for them, of other kinds than `stated`."""
     actual = {kind for kind in LIST_KEYS if _has(record, kind)}
     if actual != stated:
         has = " and ".join(f"{kind}s" for kind in sorted(actual)) or "no media"

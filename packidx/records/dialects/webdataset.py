@@ -45,7 +45,6 @@ def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -
     order; and if no placeholder of a kind is in its texts, they stand before its first user turn.
 
     Args:
-        record: as its container has it.
         stated: the kinds of media that it says it has; if it says none, files beside it are none.
 
     Raises:

@@ -41,12 +41,8 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
             ``media_outside_root``.
         SourceError: an object store, or the tar that it is in, cannot be read.
     """
-    root = None
-    if isinstance(source, InRoot):
-        root = source.root
-        source = source.path
-    if isinstance(source, str) and (entry := split_reference(source)) is not None:
-        source = read_value(*entry, label, root)
+    content = stored_value(source, label)
+    source = source if content is None else content
     file: IO[bytes]
     if isinstance(source, bytes):
         file, nbytes = io.BytesIO(source), len(source)
@@ -54,11 +50,12 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
         small = source.nbytes <= ranges.BLOCK // 2
         file = io.BytesIO(source.peek()) if small else source.open()
         nbytes = source.nbytes
-    elif urls.is_url(source):
+    elif isinstance(source, str) and urls.is_url(source):
         file, nbytes = _open_url(source, label)
     else:
         try:
-            handle, status = open_regular(source, root, label)
+            path, root = _confined(source)
+            handle, status = open_regular(path, root, label)
             nbytes = status.st_size
             if nbytes > _IN_MEMORY:
                 file = open(handle, "rb")  # noqa: SIM115, the caller closes it
@@ -73,6 +70,20 @@ def open_file(source: Source, label: str) -> tuple[IO[bytes], int]:
     if not nbytes:
         raise BadRecord("broken_media", f"{label} is empty")
     return file, nbytes
+
+
+def stored_value(source: Source, label: str) -> bytes | None:
+    """The bytes of a source that is a value of a database; None of any other."""
+    if not isinstance(source, str | InRoot):
+        return None
+    path, root = _confined(source)
+    entry = split_reference(path)
+    return None if entry is None else read_value(*entry, label, root)
+
+
+def _confined(source: str | InRoot) -> tuple[str, str | None]:
+    """A path, and the folder that it must lie in."""
+    return (source.path, source.root) if isinstance(source, InRoot) else (source, None)
 
 
 def _read_all(handle: int, nbytes: int) -> bytes:

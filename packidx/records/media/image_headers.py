@@ -24,9 +24,7 @@ def is_whole(image: Image.Image, file: IO[bytes], nbytes: int) -> bool:
     """Whether a file certainly ends as it should, with no orientation after its pixels.
 
     Args:
-        image: as Pillow opened it, its pixels not decoded.
         file: what it was opened from; it is left anywhere.
-        nbytes: the file's size.
     """
     if image.format == "PNG":
         return _png_is_plain(file, nbytes)
@@ -132,12 +130,7 @@ def _png_is_plain(file: IO[bytes], nbytes: int) -> bool:
 
 
 def _ends_in_pixels(file: IO[bytes], nbytes: int, first: int, size: int) -> bool:
-    """Whether a PNG ends in a chunk of pixels and IEND.
-
-    Args:
-        first: of the first chunk of pixels, its offset.
-        size: of it.
-    """
+    """Whether a PNG, whose first chunk of pixels is at `first`, ends in such a chunk and IEND."""
     end = nbytes - 12  # of the pixels
     last = first + max(0, end - first - 1) // (12 + size) * (12 + size)
     head = _read_at(file, last, 8)

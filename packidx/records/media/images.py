@@ -51,7 +51,6 @@ def open_image(source: Any, label: str | None = None) -> Image.Image:
     """An image, upright (EXIF orientation applied), its pixels not decoded before they are needed.
 
     Args:
-        source: a path, a URL, a file's bytes or an opened image.
         label: how errors name it; by default the path.
 
     Raises:

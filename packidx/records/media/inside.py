@@ -34,9 +34,7 @@ def open_regular(path: str, root: str | None, label: str) -> tuple[int, os.stat_
     A pipe, a device or a socket is not opened: that alone may have effects.
 
     Args:
-        path: of the file; links are followed.
         root: the folder that it must lie in; None where it may lie anywhere.
-        label: how an error names it.
 
     Raises:
         BadRecord: ``media_outside_root``.

@@ -60,12 +60,9 @@ def data_file(path: str) -> str:
 
 
 def read_value(path: str, key: str, label: str, root: str | None = None) -> bytes:
-    """A value.
+    """A value of a database, by its key.
 
     Args:
-        path: of the database, a folder or a file.
-        key: in UTF-8.
-        label: how an error names the reference.
         root: the folder that the database must lie in; None where it may lie anywhere.
 
     Raises:

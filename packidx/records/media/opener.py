@@ -14,16 +14,15 @@ from PIL import Image
 from packidx.errors import BadRecord
 from packidx.io import storage, urls
 from packidx.io.ranges import Extent
-from packidx.io.storage import unreadable
+from packidx.io.storage import reading
 from packidx.records.conversation import Media
 from packidx.records.layout import TURN_KEYS
-from packidx.records.media.image_files import read_image
+from packidx.records.media.image_files import read_image, stored_value
 from packidx.records.media.images import MAX_PIXELS, image_size, labelled_size, open_image
 from packidx.records.media.inside import InRoot, real_folder
 from packidx.records.media.lmdb_store import (
     SEPARATOR,
     forget_databases,
-    read_value,
     split_reference,
 )
 from packidx.records.media.paths import MediaRoot, absolute_folder, data_uri, resolve, shortened
@@ -105,8 +104,6 @@ def open_media(record: Mapping[str, Any], root: MediaRoot, moved: Moved = str) -
     result.
 
     Args:
-        record: the raw record, as it stands in its shard.
-        root: where its media may lie.
         moved: old absolute path -> where it is now.
 
     Raises:
@@ -114,28 +111,17 @@ def open_media(record: Mapping[str, Any], root: MediaRoot, moved: Moved = str) -
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
-    if fetched := _fetched(record, root, moved):
-        return MediaOpener(root, moved, fetched).opened(record)
-    return MediaOpener(root, moved).opened(record)
-
-
-def _fetched(
-    record: Mapping[str, Any], root: MediaRoot, moved: Moved
-) -> dict[str, bytes | BadRecord]:
-    """The images of a record that are objects of a store, read at the same time, by URL."""
     looker = _Looker(root, moved)
     looker.opened(record)
-    return dict(storage.overlapped(looker.fetch, looker.urls))
+    fetched = dict(storage.overlapped(looker.fetch, looker.urls))
+    return MediaOpener(root, moved, fetched).opened(record)
 
 
 class MediaOpener:
     """Opens the media of one record; a subclass may put something else in their places."""
 
     def __init__(
-        self,
-        root: MediaRoot,
-        moved: Moved,
-        fetched: Mapping[str, bytes | BadRecord] | None = None,
+        self, root: MediaRoot, moved: Moved, fetched: Mapping[str, bytes | BadRecord] | None = None
     ) -> None:
         self._root, self._moved = root, moved
         self._fetched = fetched or {}
@@ -205,13 +191,8 @@ class MediaOpener:
         if not isinstance(ref, str | bytes | Extent):
             return ref
         located = self.located_at(ref)
-        path, root = located, None
-        if isinstance(located, InRoot):
-            path, root = located.path, located.root
-        entry = split_reference(path) if isinstance(path, str) else None
-        if entry is None:
-            return Video(located)
-        return Video(read_value(*entry, repr(shortened(str(ref))), root))
+        content = stored_value(located, repr(shortened(str(ref))))
+        return Video(located if content is None else content)
 
     def located_at(self, ref: Any) -> Any:
         """Where a reference leads, through `moved` if it is absolute; anything else as it is."""
@@ -267,10 +248,8 @@ def _check_exists(ref: Any, root: MediaRoot) -> None:
 @functools.lru_cache(maxsize=1 << 16)
 def _exists(path: str) -> bool:
     entry = split_reference(path)
-    try:
+    with reading(path):
         return storage.is_file(path) if entry is None else storage.exists(entry[0])
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from packidx.errors import BadRecord, SourceError
 from packidx.io import storage, stores, urls
-from packidx.io.storage import unreadable
+from packidx.io.storage import reading
 from packidx.records.media.inside import InRoot, is_inside, real_folder
 from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
 
@@ -46,7 +46,6 @@ def resolve(ref: str, root: MediaRoot) -> str | bytes | InRoot:
     Args:
         ref: a path, a URL of an object store, a ``file://`` URL, a ``data:`` URI, or
             ``path.lmdb::key``, of which the path is resolved and the key kept.
-        root: where it may lead.
 
     Returns:
         A path on disk or a URL, not checked to exist, or the bytes of a ``data:`` URI.
@@ -90,9 +89,8 @@ def _located(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
             return InRoot(path + suffix, folder)
         inside = False
     else:
-        inside = os.path.isabs(ref) or is_inside(
-            os.path.abspath(path), absolute_folder(root.folder)
-        )
+        below = is_inside(os.path.abspath(path), absolute_folder(root.folder))
+        inside = below or os.path.isabs(ref)
     if not inside:
         own = "" if root.confined else " (its shard's own folder; --media-root states another)"
         text = f"{shortened(ref)!r} is not inside the media root{own}"
@@ -195,10 +193,8 @@ def check_folder(path: str | os.PathLike[str] | None) -> str | None:
     if path is None:
         return None
     folder = os.fspath(path)
-    try:
+    with reading(folder):
         is_folder = storage.is_folder(urls.local_path(folder))
-    except OSError as error:
-        raise unreadable(folder, error) from error
     if not is_folder:
         raise SourceError(f"the media root {folder} is not a folder: check the path")
     return urls.local_path(folder)

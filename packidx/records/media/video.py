@@ -107,10 +107,6 @@ def media_info(media: Media, root: MediaRoot) -> MediaInfo:
 
     Answers about paths are remembered until `opener.forget_media`.
 
-    Args:
-        media: a video given as path, URL, bytes, `Video` or list of frames.
-        root: as for `resolve`.
-
     Raises:
         BadRecord: as `resolve`, `video_info` and `frames_info`; ``bad_media`` where there is
             nothing to look at, or where the record asks for a frame that is not there.

@@ -68,9 +68,6 @@ def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
 def frames_info(frames: Sequence[Any]) -> MediaInfo:
     """Size and number of frames that were extracted; their headers alone are read.
 
-    Args:
-        frames: paths, bytes or PIL images.
-
     Raises:
         BadRecord: ``broken_media``: there is none, or they differ in size; else as `image_size`.
     """
@@ -167,12 +164,9 @@ def opened(source: Source, label: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _check_claims(file: IO[bytes], nbytes: int, label: str) -> None:
-    """Refuse a file whose tables claim what it has no room for; `file` is then at its beginning.
+    """Refuse a file with MP4's boxes whose tables claim what it has no room for.
 
-    Args:
-        file: a video of any kind; only those with MP4's boxes are looked at.
-        nbytes: its size.
-        label: how the error names it.
+    The file is then at its beginning.
 
     Raises:
         BadRecord: ``broken_media``.

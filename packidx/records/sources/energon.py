@@ -86,7 +86,6 @@ def shard_names(folder: str, split: str | None = None) -> list[str]:
     """Paths below `folder` of the tars of a split, in the order in which its info lists them.
 
     Args:
-        folder: a prepared one.
         split: its name; None is `TRAIN`, or all shards where the folder has no splits.
 
     Raises:
@@ -105,7 +104,6 @@ def not_read(folder: str, paths: Collection[str]) -> NotRead:
     """What is in a prepared folder, or is listed in it, beside the shards that are read.
 
     Args:
-        folder: a prepared one.
         paths: of all shards that are read, absolute.
 
     Raises:

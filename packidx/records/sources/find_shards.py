@@ -40,7 +40,6 @@ def find_shards(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
     Energon has prepared, the train split is taken, or the ``folder#val,test`` that are named.
 
     Args:
-        args: what was given.
         layout: what the options state. In a mix it holds for what a data set does not state itself.
 
     Raises:

@@ -144,12 +144,7 @@ def _looks_like_data(name: str) -> bool:
 
 
 def unread(folder: str, names: Sequence[str]) -> energon.NotRead:
-    """What is said of files that look like data and are not read.
-
-    Args:
-        folder: the source, as given.
-        names: paths below it; at least one.
-    """
+    """What is said of files below a folder that look like data and are not read; at least one."""
     several = len(names) > 1
     files = f"{len(names):,} file{'s' if several else ''} of {folder}"
     is_, them = ("are", "them") if several else ("is", "it")

@@ -48,12 +48,6 @@ class DataSet:
 def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> DataSet:
     """The data set of an entry of NeMo Automodel's and LLaMA-Factory's meta file.
 
-    Args:
-        path: the mix file.
-        folder: that it lies in.
-        name: the entry's.
-        entry: what stands under it.
-
     Raises:
         SourceError: it cannot be understood.
     """

@@ -97,11 +97,9 @@ def _yaml(path: str, data: bytes) -> Any:
 
 
 def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet]:
-    """The data sets of a mix.
+    """The data sets of the mix at `path`, whose relative places are seen from its folder.
 
     Args:
-        path: the mix file; relative places in it are seen from its folder.
-        value: what it holds.
         wanted: names of those to take; all by default.
 
     Raises:
@@ -129,10 +127,7 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
 
 
 def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
-    """
-    Raises:
-        SourceError: two data sets have one name, but for blanks around it and how it is composed.
-    """
+    """Raise a SourceError if two data sets have one name, but for blanks and how it is composed."""
     seen: dict[str, int] = {}
     for number, name in enumerate(names):
         if name is None:

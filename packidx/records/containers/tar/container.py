@@ -121,10 +121,7 @@ class Tar:
 
 
 def refuse_compressed(uri: str) -> None:
-    """
-    Raises:
-        SourceError: `uri` is the name of a compressed tar.
-    """
+    """Raise a SourceError if `uri` is the name of a compressed tar."""
     tool = next((tool for ending, tool in COMPRESSED.items() if uri.endswith(ending)), None)
     if tool is not None:
         raise SourceError(

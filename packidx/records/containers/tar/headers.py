@@ -31,10 +31,7 @@ _MAGIC = {b"\x1f\x8b": "gunzip", b"\x28\xb5": "unzstd", b"BZ": "bunzip2", b"\xfd
 
 
 def check_is_plain(header: bytes) -> None:
-    """
-    Raises:
-        BrokenFile: what should be a tar's first header begins as a compressed file does.
-    """
+    """Raise a `BrokenFile` if a tar's first header begins as a compressed file does."""
     if (tool := _MAGIC.get(header[:2])) is not None:
         raise BrokenFile(
             f"it is compressed, and only in a plain tar samples have byte ranges: {tool} it"
@@ -42,11 +39,7 @@ def check_is_plain(header: bytes) -> None:
 
 
 def decode_header(header: bytes, at: int) -> tarfile.TarInfo:
-    """The member that a header describes by itself.
-
-    Raises:
-        BrokenFile: it is none.
-    """
+    """The member that a header describes by itself; a `BrokenFile` if it is none."""
     try:
         info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         if info.size < 0:

@@ -59,12 +59,7 @@ class Member:
 
 
 class CutMember(BrokenFile):
-    """A tar that ends inside a member.
-
-    Args:
-        name: the member's.
-        text: what is wrong.
-    """
+    """A tar that ends inside the member `name`."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -77,7 +72,6 @@ def members(
     """The files of an archive, in order; links and devices that have a place in it, too.
 
     Args:
-        stream: stands at a header.
         content: whether to take what is in them, or of which, by their names.
         is_archive: the stream is an archive to its end; otherwise a run of whole members.
 
@@ -178,8 +172,6 @@ class SkippingStream(Stream):
     """Bytes of a file that are read when they are taken; what is skipped is not read.
 
     Args:
-        read_ahead: onto the file.
-        at: where it begins.
         taken: called with what is read.
     """
 
