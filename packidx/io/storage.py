@@ -4,7 +4,7 @@ A path without a scheme is a file of this machine and costs a system call, no mo
 ranges are read by requests; what cannot be read in ranges is copied to the local cache
 (`packidx.io.cache`). Credentials come from where the store's own library looks for them
 (environment, profile, instance role), never from a URL or an option, so that no manifest can hold
-one.
+one. What cannot be asked, read or written is an OSError.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import glob as local_glob
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
 from packidx.errors import SourceError
@@ -71,11 +71,7 @@ def exists(path: str) -> bool:
 
 
 def size_of(path: str) -> int | None:
-    """Bytes of a file; None where there is none.
-
-    Raises:
-        OSError: the store cannot be asked.
-    """
+    """Bytes of a file; None where there is none."""
     if not is_url(path):
         return os.path.getsize(path) if os.path.isfile(path) else None
     try:
@@ -85,29 +81,17 @@ def size_of(path: str) -> int | None:
 
 
 def is_file(path: str) -> bool:
-    """Whether there is a file.
-
-    Raises:
-        OSError: the store cannot be asked.
-    """
+    """Whether there is a file."""
     return size_of(path) is not None if is_url(path) else os.path.isfile(path)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder: of an object store, whether a name begins with it.
-
-    Raises:
-        OSError: the store cannot be asked.
-    """
+    """Whether there is a folder: of an object store, whether a name begins with it."""
     return bool(call_store(path, "isdir")) if is_url(path) else os.path.isdir(path)
 
 
 def names(folder: str) -> list[str]:
-    """Names in a folder, sorted; none where there is no such folder.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
+    """Names in a folder, sorted; none where there is no such folder."""
     try:
         if not is_url(folder):
             return sorted(os.listdir(folder))
@@ -119,11 +103,7 @@ def names(folder: str) -> list[str]:
 
 def files_below(url: str) -> list[str]:
     """Paths of all files below a folder of a store, relative to it, sorted; none where there is no
-    such folder.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
+    such folder."""
     try:
         paths = call_store(url, "find")
     except (FileNotFoundError, NotADirectoryError):
@@ -184,30 +164,27 @@ def _is_hidden(name: str, pattern: str) -> bool:
 
 
 def read(path: str) -> bytes:
-    """A whole file, by one request.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """A whole file, by one request."""
     if not is_url(path):
-        with open(path, "rb", opener=_open_at_once) as file:
-            if not S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "it is a pipe or device, and no regular file", path)
+        with open(path, "rb", opener=open_regular) as file:
             return file.read()
     return _range(path, 0, None)  # with a start, nobody asks for the size first
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Of a FIFO, too, for whose writer opening would wait for ever."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def open_regular(path: str, flags: int) -> int:
+    """`os.open` of a regular file: a pipe of that name must not stop the program."""
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(handle).st_mode
+    if S_ISREG(mode):
+        return handle
+    os.close(handle)
+    if S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is a pipe or device, and no regular file", path)
 
 
 def read_range(path: str, offset: int, nbytes: int) -> bytes:
-    """Bytes `offset` .. `offset + nbytes` - 1, fewer where the file ends before.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Bytes `offset` .. `offset + nbytes` - 1, fewer where the file ends before."""
     if nbytes <= 0:
         return b""
     if is_url(path):
@@ -233,20 +210,12 @@ def _range(url: str, start: int, end: int | None) -> bytes:
 
 
 def write(path: str, data: bytes) -> None:
-    """Put a file into a store, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Put a file into a store, whole or not at all."""
     call_store(path, "pipe_file", data)
 
 
 def upload(source: str, path: str) -> None:
-    """Copy a file of this machine to a store, whole or not at all.
-
-    Raises:
-        OSError: it cannot be read or written.
-    """
+    """Copy a file of this machine to a store, whole or not at all."""
     system, name = opened(path)
     part = upload_part(path, os.path.getsize(source))
     options = {} if part is None else {"chunksize": part}
@@ -264,11 +233,7 @@ def upload_part(path: str, nbytes: int) -> int | None:
 
 
 def download(path: str, target: str) -> None:
-    """Copy a file of a store to this machine, by requests for some of its bytes each.
-
-    Raises:
-        OSError: it cannot be read or written.
-    """
+    """Copy a file of a store to this machine, by requests for some of its bytes each."""
     head = _range(path, 0, _PART)
     with open(target, "wb") as file:
         file.write(head)
@@ -287,11 +252,7 @@ def download(path: str, target: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Delete a file of a store, if it is there.
-
-    Raises:
-        OSError: it cannot be deleted.
-    """
+    """Delete a file of a store, if it is there."""
     with contextlib.suppress(FileNotFoundError):
         call_store(path, "rm_file")
 

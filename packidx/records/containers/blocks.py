@@ -6,10 +6,7 @@ A record may be larger than what is held of one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
-import os
-import stat
 from collections.abc import Iterator
 
 from packidx.errors import BadRecord, SourceError
@@ -61,7 +58,7 @@ def file_blocks(
     if urls.is_url(path):
         yield from _url_blocks(path, start, end, size)
         return
-    with reading(path), open(path, "rb", buffering=0, opener=open_regular) as file:
+    with reading(path), open(path, "rb", buffering=0, opener=storage.open_regular) as file:
         file.seek(start)
         left = size if end is None else end - start
         while left > 0 and (block := file.read(min(size, left))):
@@ -76,22 +73,6 @@ def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[by
         while start < end and (block := storage.read_range(url, start, min(size, end - start))):
             start += len(block)
             yield block
-
-
-def open_regular(path: str, flags: int) -> int:
-    """`os.open` of a regular file: a pipe of that name must not stop the program.
-
-    Raises:
-        OSError: there is none, or it is something else.
-    """
-    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode):
-        return handle
-    os.close(handle)
-    if stat.S_ISDIR(mode):
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def file_version(path: str) -> tuple[int, str]:

@@ -17,7 +17,7 @@ import orjson
 from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.records.containers.blocks import local_shard, open_regular
+from packidx.records.containers.blocks import local_shard
 from packidx.records.sources.mix_entries import HUBS, DataSet, from_list, from_meta
 
 SUFFIXES = (".yaml", ".yml")
@@ -58,7 +58,7 @@ def load_mix(path: str) -> Any:
         if urls.is_url(path):
             data = storage.read_range(path, 0, _MAX_BYTES + 1)
         else:
-            with open(path, "rb", opener=open_regular) as file:
+            with open(path, "rb", opener=storage.open_regular) as file:
                 data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror}; check the path") from None
