@@ -38,7 +38,7 @@ class CheckedFile:
     Args:
         path: of its content on this machine.
         name: where it is, for errors.
-        crc32: what the manifest says; None checks nothing.
+        crc32: what the manifest says.
         repeated: columns to read as dictionaries.
 
     Attributes:
@@ -49,18 +49,14 @@ class CheckedFile:
         OSError, pa.ArrowException: it cannot be read.
     """
 
-    def __init__(self, path: str, name: str, crc32: str | None, repeated: list[str]) -> None:
+    def __init__(self, path: str, name: str, crc32: str, repeated: list[str]) -> None:
         self._name, self._crc32 = name, crc32
         self._file = pa.OSFile(path)
-        self._size = self._file.size()
-        self._footer = 0
-        if crc32 is not None:
-            self._footer = _footer_start(self._file)
-            self._check(self._footer, self._size, -8, "the footer")
+        size, footer = self._file.size(), _footer_start(self._file)
+        self._check(footer, size, -8, "the footer")
         self.parquet = pq.ParquetFile(self._file, read_dictionary=repeated, pre_buffer=False)
-        metadata = self.parquet.metadata
-        self._bounds = _bounds(metadata, self._size, self._footer) if crc32 is not None else []
-        if crc32 is not None and len(crc32) != 8 * metadata.num_row_groups + 8:
+        self._bounds = _bounds(self.parquet.metadata, size, footer)
+        if len(crc32) != 8 * self.parquet.metadata.num_row_groups + 8:
             raise self._damaged("other row groups than")
 
     def check(self, group: int) -> None:
@@ -69,12 +65,10 @@ class CheckedFile:
         Raises:
             FormatError: it is another one.
         """
-        if self._crc32 is not None:
-            start, stop = self._bounds[group : group + 2]
-            self._check(start, stop, 8 * group, f"row group {group}")
+        start, stop = self._bounds[group : group + 2]
+        self._check(start, stop, 8 * group, f"row group {group}")
 
     def _check(self, start: int, stop: int, at: int, what: str) -> None:
-        assert self._crc32 is not None
         stated = self._crc32[at:][:8]
         if f"{zlib.crc32(self._file.read_at(stop - start, start)):08x}" != stated:
             raise self._damaged(f"{what} has other content than")

@@ -203,15 +203,14 @@ class Index:
         return self._row_groups("samples")
 
     def _row_groups(self, table: str) -> RowGroups:
-        files, parts = self._files(table), self._stored(table)
+        parts = self._stored(table)
         return RowGroups(
             [part.path for part in parts],
-            [file.rows for file in files],
+            self._files(table),
             TABLES[table].names,
             _KEPT[table],
             optional=OPTIONAL[table],
             copy=(lambda number: local_copy(parts[number])) if urls.is_url(self.path) else None,
-            crc32=[file.crc32 for file in files],
         )
 
     def _files(self, table: str) -> list[TableFile]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from packidx.errors import FormatError
+from packidx.format.index import TableFile
 from packidx.index.checksums import CheckedFile
 from packidx.recent import Recent
 
@@ -37,38 +38,39 @@ class RowGroups:
 
     Args:
         paths: the table's files, in order.
-        rows: number of rows of each, according to the manifest.
+        files: what the manifest says of each: a row group is compared with it before it is decoded
+            for the first time.
         names: columns to read; what else a file has is not looked at.
         decoded_bytes: of decoded row groups that are kept; the newest is in any case.
         footer_bytes: of footers that are kept parsed; the newest is in any case.
         optional: of the names, those that a file may lack: null then.
         copy: ``copy(number)`` has, for a block, where on this machine that file is; by default
             where its path says.
-        crc32: of each file, what the manifest says: a row group is compared with it before it is
-            decoded for the first time. Without it nothing is checked.
+
+    Attributes:
+        opened: files that are kept open.
+        decoded: row groups that are kept decoded.
     """
 
     def __init__(
         self,
         paths: Sequence[str | Path],
-        rows: Sequence[int],
+        files: Sequence[TableFile],
         names: Sequence[str],
         decoded_bytes: int,
         footer_bytes: int = FOOTER_BYTES,
         optional: Sequence[str] = (),
         copy: Callable[[int], AbstractContextManager[str]] | None = None,
-        crc32: Sequence[str] | None = None,
     ) -> None:
-        self._paths, self._rows, self._names = paths, rows, list(names)
+        self._paths, self._files, self._names = paths, files, list(names)
         self._copy = copy or (lambda number: nullcontext(str(paths[number])))
         self._optional = optional
-        self._starts = list(accumulate(rows, initial=0))
+        self._starts = list(accumulate((file.rows for file in files), initial=0))
         self.num_rows = self._starts.pop()
         self._bounds: dict[int, list[int]] = {}  # of row groups, kept when a footer is not
-        self._crc32 = crc32
         self._sound: set[tuple[int, int]] = set()  # row groups that are as the manifest says
-        self._files: Recent[int, CheckedFile] = Recent(footer_bytes)
-        self._groups: Recent[tuple[int, int], list[Column]] = Recent(decoded_bytes)
+        self.opened: Recent[int, CheckedFile] = Recent(footer_bytes)
+        self.decoded: Recent[tuple[int, int], list[Column]] = Recent(decoded_bytes)
 
     def read(self, first: int, count: int) -> list[list[Any]]:
         """Rows first .. first + count - 1, at least one, as a list for each of `names`.
@@ -87,16 +89,6 @@ class RowGroups:
             first, count = first + stop - start, count - (stop - start)
         return parts[0] if len(parts) == 1 else [sum(p, []) for p in zip(*parts, strict=True)]
 
-    @property
-    def decoded(self) -> int:
-        """Row groups that are kept decoded."""
-        return len(self._groups)
-
-    @property
-    def opened(self) -> int:
-        """Files that are kept open."""
-        return len(self._files)
-
     def _group_of(self, row: int) -> tuple[list[Column], int, int]:
         """The row group that holds `row`, where in it that is, and how many rows it has."""
         number = bisect_right(self._starts, row) - 1
@@ -105,7 +97,7 @@ class RowGroups:
             self._file(number)
         bounds = self._bounds[number]
         at = bisect_right(bounds, inside) - 1
-        group = self._groups.get((number, at))
+        group = self.decoded.get((number, at))
         if group is None:
             group = self._decode(number, at)
         return group, inside - bounds[at], bounds[at + 1] - bounds[at]
@@ -126,27 +118,26 @@ class RowGroups:
 
         group: list[Column]
         group, size = readable(self._paths[number], "", columns)
-        self._groups.put((number, at), group, size)
+        self.decoded.put((number, at), group, size)
         return group
 
     def _file(self, number: int) -> CheckedFile:
-        file = self._files.get(number)
+        file = self.opened.get(number)
         if file is None:
-            path, rows = str(self._paths[number]), self._rows[number]
+            path, stated = str(self._paths[number]), self._files[number]
             repeated = [name for name in self._names if name in _REPEATED]
-            crc32 = None if self._crc32 is None else self._crc32[number]
             with self._copy(number) as copy:
-                options = {"name": path, "crc32": crc32, "repeated": repeated}
+                options = {"name": path, "crc32": stated.crc32, "repeated": repeated}
                 file = readable(path, copy, CheckedFile, **options)
             metadata = file.parquet.metadata
-            if metadata.num_rows != rows:
+            if metadata.num_rows != stated.rows:
                 raise FormatError(
-                    f"{path} has {metadata.num_rows} rows, its manifest says {rows}: `packidx"
-                    " verify` tells more; plan again"
+                    f"{path} has {metadata.num_rows} rows, its manifest says {stated.rows}: "
+                    "`packidx verify` tells more; plan again"
                 )
             groups = (metadata.row_group(at).num_rows for at in range(metadata.num_row_groups))
             self._bounds[number] = list(accumulate(groups, initial=0))
-            self._files.put(number, file, metadata.serialized_size)
+            self.opened.put(number, file, metadata.serialized_size)
         return file
 
 

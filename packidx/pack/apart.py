@@ -13,7 +13,7 @@ import numpy as np
 
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.hashing import hash_ints
-from packidx.pack.slots import Slots
+from packidx.pack.slots import Slots, dense_positions
 from packidx.pack.strategies.caps.capped import capped
 from packidx.pack.strategies.in_order import window_fit
 
@@ -45,9 +45,8 @@ def keep_apart(slots: Slots, sample: Int64s, sizes: Int64s, limits: Int64s, key:
     if len(clashes) > _MANY * len(item):  # what they leave behind is half empty
         anew = _in_turns(sample[item], sizes[item], limits, key)
         pack = anew if anew.max() < pack.max() else pack
-    number = int(pack.max()) + 1
-    positions = _positions(pack, slots.position, number)
-    return Slots(item, number, (pack.astype(np.int32), positions))
+    positions = dense_positions(pack, np.lexsort((slots.position, pack)))
+    return Slots(item, int(pack.max()) + 1, (pack.astype(np.int32), positions))
 
 
 def _clashes(pack: Int64s, sample: Int64s) -> tuple[Int64s, Int64s]:
@@ -121,12 +120,3 @@ def _in_turns(sample: Int64s, sizes: Int64s, limits: Int64s, key: int) -> Int64s
         pack[chosen] = first + packs
         first += int(packs.max()) + 1
     return pack
-
-
-def _positions(pack: Int64s, before: Int32s, num_packs: int) -> Int32s:
-    """Dense positions again, in the order that was."""
-    order = np.lexsort((before, pack))
-    sizes = np.bincount(pack, minlength=num_packs)
-    position = np.empty(len(pack), np.int32)
-    position[order] = np.arange(len(pack)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return position

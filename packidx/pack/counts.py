@@ -69,3 +69,23 @@ class PackRuns:
     per_pack: Int64s
     position: Int64s
     total_packs: int
+
+    def content(self, length: Int64s) -> tuple[Int64s, list[Int64s]]:
+        """What the packs hold, as stretches of equal ones, from pack 0 on.
+
+        Args:
+            length: int64 [n], of each run's samples.
+
+        Returns:
+            int64 each: packs of a stretch; and of one of them the samples, Σ length and Σ length².
+        """
+        end = self.first_pack + self.num_packs
+        bounds = np.unique(np.concatenate([self.first_pack, end]))
+        first, last = np.searchsorted(bounds, self.first_pack), np.searchsorted(bounds, end)
+        held = []
+        for power in (0, 1, 2):
+            change = np.zeros(len(bounds), np.int64)
+            np.add.at(change, first, self.per_pack * length**power)
+            np.subtract.at(change, last, self.per_pack * length**power)
+            held.append(np.cumsum(change)[:-1])
+        return np.diff(bounds), held

@@ -153,8 +153,9 @@ def deal_into(runs: PackRuns, lengths: Ints, key: int) -> Slots:
     item = deal_order(lengths, key)
     counts = runs.num_packs * runs.per_pack
     of_run = lengths[item[np.cumsum(counts) - counts]].astype(np.int64)
-    sums = _sums(runs, of_run)
-    return Slots(item, runs.total_packs, Dealt(runs, of_run), sums)
+    packs, held = runs.content(of_run)
+    sizes, tokens, squares = (np.repeat(values, packs) for values in held)
+    return Slots(item, runs.total_packs, Dealt(runs, of_run), (sizes, tokens, squares))
 
 
 def in_chunks(sizes: Int64s, most: int) -> Iterator[tuple[slice, slice]]:
@@ -202,27 +203,17 @@ def joined(groups: list[Slots]) -> Slots:
     return Slots(items, int(firsts[-1]), (np.concatenate([none, *packs]), positions), sums)
 
 
-def _sums(runs: PackRuns, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """What the packs of `runs` hold, each run's items being of one of `lengths`."""
-    ends = runs.first_pack + runs.num_packs
-
-    def total(amount: Int64s) -> Int64s:
-        steps = np.zeros(runs.total_packs + 1, np.int64)
-        np.add.at(steps, runs.first_pack, amount * runs.per_pack)
-        np.subtract.at(steps, ends, amount * runs.per_pack)
-        return np.cumsum(steps)[:-1]
-
-    return total(np.ones_like(lengths)), total(lengths), total(lengths * lengths)
-
-
 def from_packs(pack: Ints, lengths: Ints, key: int) -> Slots:
     """Slots of items whose packs are known, ``pack`` int [n], dense from 0: longest first."""
     item = deal_order(lengths, key)
     of_slot = pack[item].astype(np.int32, copy=False)
-    num_packs = int(pack.max(initial=-1)) + 1
-    by_pack = np.argsort(of_slot, kind="stable")
-    sizes = np.bincount(of_slot, minlength=num_packs)
-    position = np.empty(len(item), np.int32)
-    begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    position[by_pack] = np.arange(len(item)) - begin
-    return Slots(item, num_packs, (of_slot, position))
+    positions = dense_positions(of_slot, np.argsort(of_slot, kind="stable"))
+    return Slots(item, int(pack.max(initial=-1)) + 1, (of_slot, positions))
+
+
+def dense_positions(pack: Ints, order: Int64s) -> Int32s:
+    """Positions in packs from 0 on, int32 [n]: slots of `pack`, which `order` sorts by it."""
+    sizes = np.bincount(pack)
+    position = np.empty(len(pack), np.int32)
+    position[order] = np.arange(len(pack)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return position

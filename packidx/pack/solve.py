@@ -86,7 +86,12 @@ class CountSolution:
     def slots(self, problem: Problem, key: int) -> Slots:
         """The items' slots; another key is another composition of the same packs."""
         slots = deal_into(self.runs, problem.lengths, key)
-        return _evened(problem, slots, key) if self.is_even else slots
+        if not self.is_even or problem.vision_cost is None:
+            return slots
+        cost = problem.vision_cost[slots.item]
+        length = problem.lengths[slots.item].astype(np.int64)
+        order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
+        return slots.with_items(slots.item[order])
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +221,3 @@ def _keep_caps(problem: Problem, tokens: CountSolution, key: int) -> tuple[str, 
     packs[start.item] = start.pack
     name, packs = capped(sizes, limits, key, packs)
     return name, None if name == "tokens" else packs.astype(np.int32)
-
-
-def _evened(problem: Problem, slots: Slots, key: int) -> Slots:
-    """The same slots, items of equal length exchanged so that packs see equally costly media."""
-    if problem.vision_cost is None:
-        return slots
-    cost = problem.vision_cost[slots.item]
-    length = problem.lengths[slots.item].astype(np.int64)
-    order = even_out(slots.pack.astype(np.int64), length, cost, derive_key(key, "even"))
-    return slots.with_items(slots.item[order])

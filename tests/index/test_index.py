@@ -20,6 +20,7 @@ from manifests import edit, refresh, sign
 
 from packidx import open_index, plan_packs
 from packidx.errors import FormatError, NotFoundInIndex
+from packidx.format.index import TableFile
 from packidx.format.parquet import open_writer
 from packidx.index import Index, Pack, Sample
 from packidx.index.checksums import file_checksums
@@ -104,21 +105,25 @@ def test_packs_are_plain_python(in_pieces: Index) -> None:
     json.dumps([pack.stats, pack.samples])
 
 
-def number_table(folder: Path, rows: list[int]) -> list[Path]:
-    """Files whose column x counts on from 0, in row groups of 64."""
-    paths, start = [], 0
+def number_table(folder: Path, rows: list[int]) -> tuple[list[Path], list[TableFile]]:
+    """Files whose column x counts on from 0, in row groups of 64, and what is said of them."""
+    paths: list[Path] = []
+    files, start = [], 0
     for number, n in enumerate(rows):
         part = pa.table({"x": pa.array(range(start, start + n), pa.int64())})
         paths.append(folder / f"{number}.parquet")
         with open_writer(str(paths[-1]), part.schema) as writer:
             writer.write_table(part, row_group_size=64)
+        sha256, crc32 = file_checksums(paths[-1])
+        path, nbytes = paths[-1].name, paths[-1].stat().st_size
+        files.append(TableFile(path=path, rows=n, bytes=nbytes, sha256=sha256, crc32=crc32))
         start += n
-    return paths
+    return paths, files
 
 
 def test_row_groups_cross_files_and_groups(tmp_path: Path) -> None:
     rows = [700, 1, 0, 299]
-    groups = RowGroups(number_table(tmp_path, rows), rows, ["x"], decoded_bytes=1024)
+    groups = RowGroups(*number_table(tmp_path, rows), ["x"], decoded_bytes=1024)
     for first, count in [(0, 1), (63, 2), (60, 300), (698, 5), (999, 1), (0, 1000)]:
         [found] = groups.read(first, count)
         assert found == list(range(first, first + count))
@@ -148,17 +153,17 @@ def test_recent_keeps_what_was_used_last_within_its_limit(
 
 def test_a_reader_keeps_a_bounded_part_of_the_index(tmp_path: Path) -> None:
     rows = [640] * 20
-    groups = RowGroups(number_table(tmp_path, rows), rows, ["x"], 4 * 64 * 8, footer_bytes=4000)
+    groups = RowGroups(*number_table(tmp_path, rows), ["x"], 4 * 64 * 8, footer_bytes=4000)
     opened = []
     for first in range(0, sum(rows), 64):
         groups.read(first, 64)
-        assert groups.decoded <= 4
-        opened.append(groups.opened)
+        assert len(groups.decoded) <= 4
+        opened.append(len(groups.opened))
     assert max(opened) < 6
-    small = RowGroups(number_table(tmp_path, rows), rows, ["x"], 0, footer_bytes=0)
+    small = RowGroups(*number_table(tmp_path, rows), ["x"], 0, footer_bytes=0)
     for first in (0, 5000, 64, 70):
         assert small.read(first, 1) == [[first]]
-        assert small.decoded == small.opened == 1
+        assert len(small.decoded) == len(small.opened) == 1
 
 
 def test_opening_reads_the_manifest_alone(index: Index) -> None:
@@ -206,7 +211,7 @@ def read_kept(numbers: list[int]) -> list[Pack]:
 def test_threads_may_share_an_index(in_pieces: Index, tmp_path: Path) -> None:
     expected = by_tables(in_pieces)
     orders = [np.random.default_rng(n).integers(0, 700, 500).tolist() for n in range(4)]
-    rows = RowGroups(number_table(tmp_path, [700]), [700], ["x"], 600, footer_bytes=0)
+    rows = RowGroups(*number_table(tmp_path, [700]), ["x"], 600, footer_bytes=0)
     with ThreadPoolExecutor(4) as threads:
         found = threads.map(lambda order: [rows.read(n, 1)[0][0] for n in order], orders)
         assert list(found) == orders

@@ -124,19 +124,9 @@ def length_correlation(runs: PackRuns, histogram: Histogram) -> float | None:
     """The plan's intra-pack length correlation (see `composition`), from its runs alone."""
     dealt = np.cumsum(runs.num_packs * runs.per_pack)
     nth = np.searchsorted(np.cumsum(histogram.counts), dealt)  # the length of each record
-    length = histogram.lengths[nth]
-    end = runs.first_pack + runs.num_packs
-    # Between two boundaries of runs, all packs are equal.
-    bounds = np.unique(np.concatenate([runs.first_pack, end]))
-    first, last = np.searchsorted(bounds, runs.first_pack), np.searchsorted(bounds, end)
-    held = []
-    for power in (0, 1, 2):
-        change = np.zeros(len(bounds), np.int64)
-        np.add.at(change, first, runs.per_pack * length**power)
-        np.subtract.at(change, last, runs.per_pack * length**power)
-        held.append(np.cumsum(change)[:-1])
+    packs, held = runs.content(histogram.lengths[nth])
     pairs = LengthPairs()
-    pairs.add(np.diff(bounds), *held)
+    pairs.add(packs, *held)
     return pairs.correlation()
 
 

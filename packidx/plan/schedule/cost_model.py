@@ -13,13 +13,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from packidx.arrays import Float64s
 from packidx.errors import OptionError
-from packidx.index.cost import pack_cost
+from packidx.index.cost import WEIGHTS, pack_cost
 from packidx.plan.schedule.model_config import weights_of
 from packidx.plan.schedule.presets import PRESETS
 
@@ -83,9 +83,9 @@ class CostModel:
     @classmethod
     def from_json(cls, weights: Mapping[str, Any]) -> CostModel:
         """The inverse of `to_json`; a weight that is not there is 0."""
-        unknown = sorted(set(weights) - {field.name for field in fields(cls)})
+        unknown = sorted(set(weights) - set(WEIGHTS))
         if unknown:
-            raise OptionError(f"cost has no weight {unknown[0]!r}: {_names()}")
+            raise OptionError(f"cost has no weight {unknown[0]!r}: there are {', '.join(WEIGHTS)}")
         return cls(**weights)
 
     def to_json(self) -> dict[str, float]:
@@ -127,7 +127,7 @@ def parse(word: str) -> CostModel:
 
 def _is_weight(item: str) -> bool:
     name, equals, _ = item.partition("=")
-    return bool(equals) and name.strip() in {"frozen", *(field.name for field in fields(CostModel))}
+    return bool(equals) and name.strip() in {"frozen", *WEIGHTS}
 
 
 def _named(word: str, frozen: tuple[str, ...]) -> CostModel:
@@ -164,7 +164,3 @@ def _number(name: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise OptionError(f"cost weight {name} is {value!r}: it must be a number") from None
-
-
-def _names() -> str:
-    return "there are " + ", ".join(field.name for field in fields(CostModel))

@@ -170,13 +170,10 @@ def _layer_types(config: Section) -> list[str]:
         return [str(kind) for kind in given][:layers]
     every, other = config.get("full_attention_interval"), "linear_attention"
     if every is None and config.get("sliding_window") is not None:
-        every, other = (
-            config.get("sliding_window_pattern", "_sliding_window_pattern"),
-            "sliding_attention",
-        )
-        if every is None and config.get(
-            "use_sliding_window", default=config.model_type == "mistral"
-        ):
+        other = "sliding_attention"
+        every = config.get("sliding_window_pattern", "_sliding_window_pattern")
+        is_used = config.get("use_sliding_window", default=config.model_type == "mistral")
+        if every is None and is_used:
             first = config.number("max_window_layers", default=0)
             return ["full_attention" if layer < first else other for layer in range(layers)]
     every = 1 if every is None else int(every)
@@ -190,10 +187,8 @@ def _attention(config: Section) -> tuple[int, float]:
         return _latent(config, hidden, heads)
     size = config.number("head_dim", default=hidden // heads)
     keys = config.number("num_key_value_heads", default=heads) * size
-    gate = config.get(
-        "attn_output_gate", default=config.model_type.startswith(("qwen3_5", "qwen3_next"))
-    )
-    queries = heads * size * (2 if gate else 1)
+    is_gated = config.model_type.startswith(("qwen3_5", "qwen3_next"))
+    queries = heads * size * (2 if config.get("attn_output_gate", default=is_gated) else 1)
     return hidden * (queries + 2 * keys + heads * size), float(heads * size)
 
 
@@ -237,10 +232,8 @@ def _mlp(config: Section, layer: int) -> int:
     if dense:
         return 3 * hidden * config.number("intermediate_size")
     width = config.number("moe_intermediate_size", "intermediate_size")
-    shared = config.number(
-        "shared_expert_intermediate_size",
-        default=config.number("n_shared_experts", default=0) * width,
-    )
+    several = config.number("n_shared_experts", default=0) * width
+    shared = config.number("shared_expert_intermediate_size", default=several)
     active = config.number("num_experts_per_tok") * width + shared
     gate = hidden if config.get("shared_expert_intermediate_size") else 0
     return 3 * hidden * active + hidden * experts + gate

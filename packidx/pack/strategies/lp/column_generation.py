@@ -19,7 +19,10 @@ same plan on any machine. Effort is limited by counting operations, never second
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,17 +44,12 @@ _MAX_ROUNDS = 100
 _MAX_WORK = 4_000_000_000  # about a nanosecond each: what one relaxation may cost
 
 
-@dataclass(frozen=True, slots=True)
-class LinearPlan:
-    """What column generation found.
-
-    Attributes:
-        runs: the plan.
-        bound: no plan needs fewer packs; proven in integers.
-    """
+class LinearPlan(NamedTuple):
+    """What column generation found."""
 
     runs: PackRuns
     bound: int
+    """No plan needs fewer packs; proven in integers."""
 
 
 def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = None) -> LinearPlan:
@@ -69,7 +67,7 @@ def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = Non
     for num_classes in _CLASSES:
         if bound < min(goal, best.total_packs):
             runs = _plan(histogram, capacity, num_classes)
-            best = min(best, runs, key=_num_packs)
+            best = min(best, runs, key=attrgetter("total_packs"))
     return LinearPlan(best, bound)
 
 
@@ -92,16 +90,9 @@ def _plan(histogram: Histogram, capacity: int, num_classes: int) -> PackRuns:
         return best_fit_decreasing(histogram, capacity)
     solved = _begun(relaxation).solve(histogram.num_samples + 1)
     patterns, amounts = solved.patterns()
-    plans = [
-        fill_patterns(histogram, capacity, relaxation.lengths, patterns, num_packs)
-        for fraction in _ROUND_UP
-        for num_packs in [np.floor(amounts + (1.0 - fraction)).astype(np.int64)]
-    ]
-    return min(plans, key=_num_packs)
-
-
-def _num_packs(runs: PackRuns) -> int:
-    return runs.total_packs
+    rounded = (np.floor(amounts + (1.0 - fraction)).astype(np.int64) for fraction in _ROUND_UP)
+    fill = functools.partial(fill_patterns, histogram, capacity, relaxation.lengths, patterns)
+    return min(map(fill, rounded), key=attrgetter("total_packs"))
 
 
 @dataclass(slots=True)

@@ -30,7 +30,14 @@ def fill_patterns(
     """
     pieces, rest = _into_slots(histogram, borders, patterns, num_packs)
     total, rooms = _close_up(pieces, capacity)
-    return _to_runs(*_best_fit(rooms, total, pieces, rest, capacity))
+    packs = OpenPacks(capacity, rest[-1][0] if rest else 1, total)
+    for room, first, number in rooms:
+        packs.add(room, (first, number, 0))
+    for length, count in rest:
+        packs.fill_best(length, count)
+        pieces.extend((length, first, number, each) for first, number, each, _ in packs.dealt)
+        packs.dealt.clear()
+    return _to_runs(pieces, packs.total)
 
 
 def _into_slots(
@@ -40,15 +47,10 @@ def _into_slots(
     first_pack = np.cumsum(num_packs) - num_packs
     pattern, column = np.nonzero((patterns >= 0) & (num_packs > 0)[:, None])
     slot_class = patterns[pattern, column]
-    order = np.argsort(slot_class, kind="stable")
-    slots = list(
-        zip(
-            borders[slot_class[order]].tolist(),
-            first_pack[pattern[order]].tolist(),
-            num_packs[pattern[order]].tolist(),
-            strict=True,
-        )
-    )[::-1]
+    order = np.argsort(slot_class, kind="stable")[::-1]
+    pattern = pattern[order]
+    columns = borders[slot_class[order]], first_pack[pattern], num_packs[pattern]
+    slots: list[list[int]] = np.stack(columns, axis=1).tolist()
     pieces: list[_Piece] = []
     rest: list[tuple[int, int]] = []
     for length, count in histogram.pairs():
@@ -59,13 +61,13 @@ def _into_slots(
             pieces.append((length, first, taken, 1))
             left -= taken
             if taken < packs:
-                slots.append((border, first + taken, packs - taken))
+                slots.append([border, first + taken, packs - taken])
         if left:
             rest.append((length, left))
     return pieces, rest
 
 
-def _close_up(pieces: list[_Piece], capacity: int) -> tuple[int, list[tuple[int, int, int]]]:
+def _close_up(pieces: list[_Piece], capacity: int) -> tuple[int, list[list[int]]]:
     """Renumber the packs so that none is empty (in place).
 
     Returns their number and the rooms left: (room, first pack, packs).
@@ -85,29 +87,8 @@ def _close_up(pieces: list[_Piece], capacity: int) -> tuple[int, list[tuple[int,
         (length, now, packs, each)
         for (length, _, packs, each), now in zip(pieces, moved.tolist(), strict=True)
     ]
-    kept = used > 0
-    rooms = zip(
-        (capacity - used[kept]).tolist(), start[kept].tolist(), sizes[kept].tolist(), strict=True
-    )
-    return int(sizes.sum()), list(rooms)
-
-
-def _best_fit(
-    rooms: list[tuple[int, int, int]],
-    total: int,
-    pieces: list[_Piece],
-    rest: list[tuple[int, int]],
-    capacity: int,
-) -> tuple[list[_Piece], int]:
-    """Best-fit-decreasing of the rest into rooms and new packs; returns all pieces, all packs."""
-    packs = OpenPacks(capacity, rest[-1][0] if rest else 1, total)
-    for room, first, number in rooms:
-        packs.add(room, (first, number, 0))
-    for length, count in rest:
-        packs.fill_best(length, count)
-        pieces.extend((length, first, number, each) for first, number, each, _ in packs.dealt)
-        packs.dealt.clear()
-    return pieces, packs.total
+    rooms = np.stack([capacity - used, start, sizes], axis=1)[used > 0]
+    return int(sizes.sum()), rooms.tolist()
 
 
 def _to_runs(pieces: list[_Piece], total: int) -> PackRuns:
