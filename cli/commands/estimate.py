@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     default="auto",
     show_default=True,
     metavar="auto|gigatoken|tokenizers",
-    help="What tokenizes; auto takes the faster one if both agree on the data's own text.",
+    help="What tokenizes; auto takes the faster one for the data, if both agree on its text.",
 )
 @worker_options("count")
 @source_options

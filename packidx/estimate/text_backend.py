@@ -9,13 +9,16 @@ from typing import Any
 from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, examine, raw_records, spread_ranges
-from packidx.processor.text.backends import choose_backend
+from packidx.processor.text.backends import choose_backend, reference_backend
 from packidx.records.containers.base import RecordRange, ShardScan
 
 NUM_TEXTS = 512
 """Texts that both backends tokenize before the faster one is trusted."""
 
 _NUM_RANGES = 64
+
+_LITTLE = 1 << 20
+"""Bytes of data that `tokenizers` has tokenized before `gigatoken` is loaded."""
 
 
 def choose(
@@ -33,6 +36,8 @@ def choose(
     text = counter.counter.text
     if text is None:
         return "tokenizers", None
+    if wanted is None and sum(scan.nbytes for scan in scans) < _LITTLE:
+        return reference_backend("little data")
     texts: list[str] = []
     if wanted != "tokenizers":
         texts = list(itertools.islice(_texts(counter, shards, scans), NUM_TEXTS))

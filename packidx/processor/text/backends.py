@@ -38,6 +38,11 @@ def choose_backend(
             return "gigatoken", record
         if wanted == "gigatoken":
             raise MismatchError(f"gigatoken cannot be used: {reason}; leave --text-engine out")
+    return reference_backend(reason)
+
+
+def reference_backend(reason: str) -> tuple[str, dict[str, Any]]:
+    """`tokenizers` itself, and the record of why for the manifest."""
     return "tokenizers", {"name": f"tokenizers {version('tokenizers')}", "reason": reason}
 
 
