@@ -15,21 +15,10 @@ from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 
 Container = Literal[
-    "jsonl",
-    "json",
-    "csv",
-    "tsv",
-    "jsonl.gz",
-    "jsonl.zst",
-    "json.gz",
-    "json.zst",
-    "csv.gz",
-    "csv.zst",
-    "tsv.gz",
-    "tsv.zst",
-    "parquet",
-    "arrow",
-    "tar",
+    Literal["jsonl", "json", "csv", "tsv"],
+    Literal["jsonl.gz", "jsonl.zst", "json.gz", "json.zst"],
+    Literal["csv.gz", "csv.zst", "tsv.gz", "tsv.zst"],
+    Literal["parquet", "arrow", "tar"],
 ]
 
 Count = Annotated[int, Range(0)]

@@ -1,4 +1,4 @@
-"""What is ours in a folder of output, and what is refused."""
+"""What is ours in a folder of output, and what is refused; one not to be read is an OSError."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ class Kind:
     """Files that belong to such a manifest, by their paths below the folder."""
 
     def own_names(self, folder: str) -> set[str]:
-        """Files of such an output in a folder that has a manifest; none where it is another's.
-
-        Raises:
-            OSError: the manifest cannot be read.
-        """
+        """Files of such an output in a folder that has a manifest; none where it is another's."""
         manifest = read_json_object(urls.join(folder, self.manifest))
         if manifest.get("format") != self.format:
             return set()
@@ -51,7 +47,6 @@ def check_free(output: str, kind: Kind) -> tuple[list[str], set[str]]:
 
     Raises:
         OptionError: something else is there, or no folder can be.
-        OSError: it cannot be looked at.
     """
     _check_folder(output, kind.what)
     there = names_below(output)
@@ -71,7 +66,6 @@ def check_index(location: str) -> None:
 
     Raises:
         OptionError: it is a file, holds other files, or has no bucket.
-        OSError: it cannot be looked at.
     """
     _check_folder(location, "index")
     names = storage.names(location)
@@ -105,11 +99,7 @@ def check_bucket(url: str) -> None:
 
 def names_below(folder: str) -> list[str]:
     """Paths of all files below a folder, relative to it, sorted; of this machine's, links to
-    folders and empty folders are among them.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
+    folders and empty folders are among them."""
     if urls.is_url(folder):
         return storage.files_below(folder)
     paths = []
@@ -126,11 +116,7 @@ def is_within(path: str, folder: str) -> bool:
 
 
 def read_json_object(path: str) -> dict[str, Any]:
-    """The JSON object in a file; empty where it holds none.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The JSON object in a file; empty where it holds none."""
     try:
         value = json.loads(storage.read(path))
     except (ValueError, RecursionError):

@@ -2,7 +2,7 @@
 
 A tar's members are looked at one after the other: the end of a medium, the next one's header and
 its beginning lie side by side. So one block is fetched for all three, and the last blocks are kept
-while a reader goes through the file.
+while a reader goes through the file. One that cannot be read is a SourceError.
 """
 
 from __future__ import annotations
@@ -52,11 +52,7 @@ class ReadAhead:
             self._kept.put(0, head, len(head))
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Bytes from `offset` on, fewer where the file ends.
-
-        Raises:
-            SourceError: it cannot be read.
-        """
+        """Bytes from `offset` on, fewer where the file ends."""
         nbytes = min(nbytes, self.end - offset)
         pieces = []
         while nbytes > 0:
@@ -91,11 +87,7 @@ class ReadAhead:
 
 
 def read_source(path: str, offset: int, nbytes: int) -> bytes:
-    """`storage.read_range`, with an error that is no medium's own.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
+    """`storage.read_range`, with an error that is no medium's own."""
     with storage.reading(path):
         return storage.read_range(path, offset, nbytes)
 
@@ -116,19 +108,11 @@ class Extent:
         )
 
     def peek(self) -> bytes:
-        """All of it, from the blocks that are kept where it is in them.
-
-        Raises:
-            SourceError: it cannot be read.
-        """
+        """All of it, from the blocks that are kept where it is in them."""
         return self.read_ahead.read(self.offset, self.nbytes)
 
     def read(self) -> bytes:
-        """All of it, by one request.
-
-        Raises:
-            SourceError: it cannot be read.
-        """
+        """All of it, by one request."""
         return read_source(self.read_ahead.path, self.offset, self.nbytes)
 
 

@@ -189,16 +189,13 @@ def read_range(path: str, offset: int, nbytes: int) -> bytes:
         return b""
     if is_url(path):
         return _range(path, offset, offset + nbytes)
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open(path, "rb", buffering=0) as file:
         data = b""
         while len(data) < nbytes:  # one call returns at most 2 GiB
-            piece = os.pread(handle, nbytes - len(data), offset + len(data))
+            piece = os.pread(file.fileno(), nbytes - len(data), offset + len(data))
             if not piece:
                 break
             data = data + piece if data else piece
-    finally:
-        os.close(handle)
     return data
 
 

@@ -1,8 +1,6 @@
 """Raw records on disk, and what they mean: sources, locators, the conversation and its media.
 
-From a file to a conversation: `expand` finds the shards that arguments and `mixes` name,
-`containers` scan and read each kind of file, `layout` puts a data set's own names into the standard
-ones (`sources` does both), and `dialects` turns a record into the one `Conversation` that
-everything else works on. `media` finds and opens what it refers to (`images`, `video`,
-`lmdb_store`).
+From a file to a conversation: `sources` find the shards that arguments and mixes name, `containers`
+scan and read each kind of file, and `dialects` turn a record, in the standard names of `layout`,
+into the one `Conversation` that everything else works on. `media` finds and opens what it names.
 """

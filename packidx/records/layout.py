@@ -17,24 +17,13 @@ from packidx.errors import BadRecord, OptionError
 
 TURN_KEYS = ("messages", "conversations", "conversation")
 COLUMNS = (
-    "messages",
-    "images",
-    "videos",
-    "system",
-    "tools",
-    "id",
-    "input_ids",
-    "labels",
-    "text_tokens",
-    "mm_inputs_meta",
-    "prompt",
-    "query",
-    "response",
-    "history",
+    *("messages", "images", "videos", "system", "tools", "id"),
+    *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
+    *("prompt", "query", "response", "history"),
 )
 """Standard columns that another may stand for."""
 TAGS = {
-    "role_tag": None,
+    "role_tag": None,  # which names a key, as does the next
     "content_tag": None,
     "user_tag": "user",
     "assistant_tag": "assistant",
@@ -56,8 +45,6 @@ _STRUCTURED = frozenset(
     (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
     + ("images", "image", "videos", "video")
 )
-
-
 _OPTIONS = {"columns": "--column", "tags": "--tag", "delimiter": "--delimiter"}
 
 
@@ -165,11 +152,7 @@ class Layout:
         key = next((key for key in TURN_KEYS if record.get(key) is not None), None)
         if key is None or not isinstance(record[key], list | tuple):
             return record
-        roles = {
-            word: TAGS[tag]
-            for tag, word in self.tags.items()
-            if TAGS[tag] is not None  # the two others name keys
-        }
+        roles = {word: TAGS[tag] for tag, word in self.tags.items() if TAGS[tag] is not None}
         return {**record, key: [self._turn(turn, roles) for turn in record[key]]}
 
     def _turn(self, turn: Any, roles: Mapping[str, str | None]) -> Any:
@@ -227,9 +210,7 @@ def _loads(text: str, key: str) -> Any:
 def _transposed(turns: dict[str, Any]) -> Any:
     """Lists of roles and of texts as a list of turns."""
     lists = list(turns.values())
-    if not lists or not all(isinstance(value, list) for value in lists):
-        return turns
-    if len(set(map(len, lists))) != 1:
+    if not all(isinstance(value, list) for value in lists) or len(set(map(len, lists))) != 1:
         return turns
     return [
         {k: v for k, v in zip(turns, row, strict=True) if v is not None}

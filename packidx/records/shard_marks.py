@@ -3,7 +3,8 @@
 A size alone lets a shard pass in which a word was exchanged for another of its length. The time of
 change costs nothing to look at; where it is another one, some blocks are compared, since a copy has
 a time of its own. A large one that was written to where it lies is told all the same, for no block
-says what is between two. `packidx verify` compares everything.
+says what is between two. `packidx verify` compares everything. Looking at a shard may end in an
+OSError.
 """
 
 from __future__ import annotations
@@ -54,13 +55,9 @@ def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
 
 
 def sampled(path: str) -> str:
-    """SHA-256 of a file's size and of some of its blocks; of all of it where it has no more.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    """SHA-256 of a file's size and of some of its blocks; of all of it where it has no more."""
+    with open(path, "rb", buffering=0) as file:
+        handle = file.fileno()
         nbytes = os.fstat(handle).st_size
         hasher = hashlib.sha256(nbytes.to_bytes(8, "little"))
         if nbytes <= BLOCK * BLOCKS:
@@ -69,17 +66,11 @@ def sampled(path: str) -> str:
             for number in range(BLOCKS):
                 start = number * (nbytes - BLOCK) // (BLOCKS - 1)
                 hasher.update(os.pread(handle, BLOCK, start))
-        return hasher.hexdigest()
-    finally:
-        os.close(handle)
+    return hasher.hexdigest()
 
 
 def difference(path: str, shard: Shard) -> str | None:
-    """In what a file of the planned size is not the shard that was counted; None if in nothing.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """In what a file of the planned size is not the shard that was counted; None if in nothing."""
     if urls.is_url(path):
         version, stated = cache.remembered_stat(path).version, shard.version
         if path != shard.uri or stated in (None, version):
@@ -95,9 +86,6 @@ def is_written_to(path: str, shard: Shard) -> bool:
     """Whether a file in which `difference` finds nothing may have other bytes between its blocks.
 
     It lies where it was counted, has another time of change, and has more than is compared.
-
-    Raises:
-        OSError: it cannot be read.
     """
     if urls.is_url(path) or path != urls.local_path(shard.uri):
         return False  # a copy has a time of its own

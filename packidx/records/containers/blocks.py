@@ -1,6 +1,6 @@
 """A file or URL read block by block or as a whole, its digest, and single ranges of it.
 
-A record may be larger than what is held of one.
+A record may be larger than what is held of one. A file that cannot be read is a SourceError.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ class Hashing:
 
 
 def file_hash(path: str) -> Hashing:
-    """The digest of a whole file.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
+    """The digest of a whole file."""
     hashing = Hashing()
     for block in file_blocks(path, size=4 << 20):
         hashing.add(block)
@@ -50,11 +46,7 @@ def file_hash(path: str) -> Hashing:
 def file_blocks(
     path: str, start: int = 0, end: int | None = None, size: int = BLOCK
 ) -> Iterator[bytes]:
-    """The bytes of the range of a file, or of a URL, block by block.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
+    """The bytes of the range of a file, or of a URL, block by block."""
     if urls.is_url(path):
         yield from _url_blocks(path, start, end, size)
         return
@@ -77,11 +69,7 @@ def _url_blocks(url: str, start: int, end: int | None, size: int) -> Iterator[by
 
 def file_version(path: str) -> tuple[int, str]:
     """A file's size, and what else changes with its content: nothing remembered of it may outlive
-    that.
-
-    Raises:
-        SourceError: the file is not there.
-    """
+    that."""
     with reading(path):
         status = cache.remembered_stat(path) if urls.is_url(path) else storage.stat(path)
     return status.nbytes, status.version
@@ -107,11 +95,7 @@ def read_bytes(path: str, offset: int, nbytes: int) -> bytes:
 
 @contextlib.contextmanager
 def local_shard(path: str) -> Iterator[str]:
-    """A file of this machine with the content of `path`, kept for as long as the block.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
+    """A file of this machine with the content of `path`, kept for as long as the block."""
     if not urls.is_url(path):
         yield path
         return

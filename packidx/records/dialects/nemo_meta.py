@@ -3,6 +3,7 @@
 ``images_meta`` has ``[height, width]`` per image, ``videos_meta`` ``[frames, height, width, fps,
 seconds]`` per video (NeMo Automodel 0.7, `_estimate_video_tokens`), both null where unknown; either
 may be an object instead. Where tokens were counted they are its ``n_tokens``, or the list's last.
+What cannot be so is a BadRecord, ``bad_meta``.
 """
 
 from __future__ import annotations
@@ -30,11 +31,7 @@ class StatedMedia:
 
     def complete(self, medium: Media) -> Media:
         """The next medium, with what is stated of it where it does not know better itself; counted
-        tokens are always taken.
-
-        Raises:
-            BadRecord: ``bad_meta``.
-        """
+        tokens are always taken."""
         kind = medium.kind
         number = self._seen.get(kind, 0)
         self._seen[kind] = number + 1
@@ -50,11 +47,7 @@ class StatedMedia:
         return replace(medium, **taken)
 
     def check(self) -> None:
-        """Refuse what is stated of more or fewer media than there were.
-
-        Raises:
-            BadRecord: ``bad_meta``.
-        """
+        """Refuse what is stated of more or fewer media than there were."""
         for kind, entries in self._entries.items():
             seen = self._seen.get(kind, 0)
             if len(entries) != seen:
@@ -63,11 +56,7 @@ class StatedMedia:
 
 
 def stated_media(meta: Any) -> StatedMedia:
-    """What the value of ``mm_inputs_meta`` states.
-
-    Raises:
-        BadRecord: ``bad_meta``.
-    """
+    """What the value of ``mm_inputs_meta`` states."""
     if not isinstance(meta, OBJECT):
         raise BadRecord(_REASON, f"'mm_inputs_meta' is {named(meta)}, not an object")
     lists = {kind: meta.get(f"{kind}s_meta") for kind in LIST_KEYS}

@@ -81,7 +81,9 @@ def parse(record: Any) -> Conversation:
     turns = [_turn(turn, number, lists) for number, turn in enumerate(_raw_turns(record))]
     lists.check()
     return Conversation(
-        _with_system(record, turns), _text_tokens(record), _tools(record.get("tools"))
+        _with_system(record, turns),
+        integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens"),
+        _tools(record.get("tools")),
     )
 
 
@@ -153,7 +155,9 @@ def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
     stated = turn.get("role", turn.get("from"))
     role = _ROLES.get(stated) if isinstance(stated, str) else None
     if role is None:
-        raise _unknown_role(stated, number)
+        has = "no role" if stated is None else f"the role {cut(stated)}"
+        text = f"turn {number} has {has}: known are {', '.join(_ROLES)}"
+        raise BadRecord("unknown_role", text)
     content = turn["content"] if "content" in turn else turn.get("value")
     if len(turn) == 2 and type(content) is str and stated != _CALL:  # as nearly all are
         return Turn(role, _split(content, lists))
@@ -164,17 +168,8 @@ def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
     if content is None and not extra.get("tool_calls"):
         raise BadRecord("bad_turn", f"turn {number} has no content")
     parts = _parts(content, number, lists)
-    listed = isinstance(content, list | tuple) and len(parts) < 2 and not _media_in(parts)
-    return Turn(role, parts, extra, train, listed)
-
-
-def _media_in(parts: Parts) -> bool:
-    return any(isinstance(part, Media) for part in parts)
-
-
-def _unknown_role(stated: Any, number: int) -> BadRecord:
-    has = "no role" if stated is None else f"the role {cut(stated)}"
-    return BadRecord("unknown_role", f"turn {number} has {has}: known are {', '.join(_ROLES)}")
+    is_text = len(parts) < 2 and all(isinstance(part, str) for part in parts)
+    return Turn(role, parts, extra, train, is_text and isinstance(content, list | tuple))
 
 
 def _train(turn: Mapping[str, Any], number: int) -> bool | None:
@@ -240,18 +235,13 @@ def _split(text: str, lists: _MediaLists) -> Parts:
     return tuple(lists.next(piece) if number % 2 else piece for number, piece in pieces if piece)
 
 
-def _text_tokens(record: Mapping[str, Any]) -> int | None:
-    stated = record.get("_text_tokens")
-    return integer(stated, 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
-
-
 def _tools(tools: Any) -> list[Any] | None:
     if isinstance(tools, str) and tools.strip():  # LLaMA-Factory keeps them as JSON text
         try:
             tools = orjson.loads(tools)
         except ValueError:
             raise BadRecord("bad_record", "'tools' is text that is not JSON") from None
-    if not tools or tools == "" or isinstance(tools, str):
+    if not tools or isinstance(tools, str):
         return None
     if not isinstance(tools, list):
         raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")

@@ -6,7 +6,7 @@ is: absolute paths and URLs lead where they always do, any other name only into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from packidx.io.ranges import Extent
@@ -145,13 +145,10 @@ def _content(turn: Any) -> tuple[str, Any]:
 def _names_media(turn: Any) -> bool:
     content = _content(turn)[1]
     return isinstance(content, list) and any(
-        part_kind(part) in LIST_KEYS and not isinstance(part, str) and _refers(part)
+        frames_of(part)[1] is not None or reference_of(part) is not None
         for part in content
+        if part_kind(part) in LIST_KEYS and not isinstance(part, str)
     )
-
-
-def _refers(part: Mapping[str, Any]) -> bool:
-    return frames_of(part)[1] is not None or reference_of(part) is not None
 
 
 def _inferred(record: dict[str, Any], sample: Members) -> dict[str, Any]:

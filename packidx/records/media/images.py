@@ -106,7 +106,8 @@ def _identify(file: IO[bytes], label: str) -> Image.Image:
         text = f"{label} has more pixels than Pillow opens (Image.MAX_IMAGE_PIXELS)"
         raise BadRecord("media_too_large", text) from None
     except UnidentifiedImageError:
-        if "AVIF" not in _formats() and _is_avif(file):
+        file.seek(4)
+        if "AVIF" not in _formats() and file.read(8) in (b"ftypavif", b"ftypavis"):
             text = f"{label} is AVIF, which Pillow {PIL.__version__} cannot read and 11.3 can"
             raise BadRecord("unsupported_media", text) from None
         raise BadRecord("broken_media", f"{label} is no image of a known format") from None
@@ -118,11 +119,6 @@ def _identify(file: IO[bytes], label: str) -> Image.Image:
 def _formats() -> tuple[str, ...]:
     Image.init()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
-
-
-def _is_avif(file: IO[bytes]) -> bool:
-    file.seek(4)
-    return file.read(8) in (b"ftypavif", b"ftypavis")
 
 
 def _broken(label: str, error: Exception) -> PackidxError:

@@ -80,10 +80,9 @@ def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
     if not is_text(sample.key):
         raise BadRecord("bad_utf8", f"the key {sample.key!r} is not UTF-8: rename it{where}")
     files = sample.extensions.values()
-    wrong = next((file for file in files if file.wrong is not None), None)
-    if wrong is not None and wrong.wrong is not None:
-        text = f"member {wrong.name!r}: {wrong.wrong.detail}{where}"
-        raise BadRecord(wrong.wrong.reason, text)
+    for file in files:
+        if file.wrong is not None:
+            raise BadRecord(file.wrong.reason, f"member {file.name!r}: {file.wrong.detail}{where}")
     member = sample.extensions.get(RECORD)
     if member is None:
         has = ", ".join(sample.extensions)[:200]
