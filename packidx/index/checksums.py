@@ -41,9 +41,6 @@ class CheckedFile:
         crc32: what the manifest says.
         repeated: columns to read as dictionaries.
 
-    Attributes:
-        parquet: the file.
-
     Raises:
         FormatError: the footer is another one.
         OSError, pa.ArrowException: it cannot be read.

@@ -44,9 +44,7 @@ def read_head(index: str | Path) -> str | None:
 def open_index(path: str | Path | Index, roots: Mapping[str, str] | None = None) -> Index:
     """Open the newest snapshot of an index, or ``path@ID`` (a unique beginning of the id serves).
 
-    Args:
-        path: folder of an index, or a URL of one.
-        roots: `Index.roots`.
+    `roots` are as `Index` has them.
 
     Raises:
         NotFoundInIndex: no index, no such snapshot, or the beginning is not unique.

@@ -50,12 +50,9 @@ class WindowDigest:
 
 
 class WindowFiles:
-    """The files of one window while they are written, and their digest.
+    """The files of a window while they are written into `folder`, and their digest.
 
-    Args:
-        folder: where they lie.
-        window: its number.
-        numbers: of the first file of each table; 0 by default.
+    `numbers` are of the first file of each table, 0 by default.
     """
 
     def __init__(self, folder: Path, window: int, numbers: Mapping[str, int] | None = None) -> None:

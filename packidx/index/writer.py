@@ -56,7 +56,7 @@ class SnapshotWriter:
         location: folder of the index, or a URL of one.
         output: where the snapshot is made.
         thread: the one that encodes.
-        uploaded: called with how many files of how many are uploaded.
+        uploaded: as of `writing`.
     """
 
     def __init__(
@@ -120,11 +120,8 @@ class SnapshotWriter:
     def publish(self, planned: IndexManifest) -> tuple[IndexManifest, bool]:
         """Name the snapshot, put it into place, move HEAD to it.
 
-        Args:
-            planned: the manifest but for what the writer knows: id, parent, files, time.
-
-        Returns:
-            the manifest, and whether this very plan was there already.
+        `planned` is the manifest but for what the writer knows: id, parent, files, time. Returns
+        the manifest, and whether this very plan was there already.
         """
         self._wait()
         ident = snapshot_id(planned.to_json())

@@ -47,7 +47,9 @@ def even_out(pack: Int64s, length: Int64s, cost: Int64s, key: int) -> Int64s:
     varied = np.maximum.reduceat(cost, starts) != np.minimum.reduceat(cost, starts)
     if not varied.any():
         return item
-    rank = _ranks(int(pack.max()) + 1, key)[pack]
+    ranks = np.empty(int(pack.max()) + 1, np.int64)  # a stable sort by them breaks ties by the seed
+    ranks[permutation(len(ranks), key)] = np.arange(len(ranks))
+    rank = ranks[pack]
     slots, bounds = _rounds(
         rank, np.repeat(varied, ends - starts), np.repeat(starts, ends - starts)
     )
@@ -91,20 +93,10 @@ class _Packs:
         return np.lexsort((np.where(nth % 2, -cost, cost), nth))
 
 
-def _ranks(num_packs: int, key: int) -> Int64s:
-    """New numbers of the packs, in seeded order: a stable sort then breaks ties by the seed."""
-    rank = np.empty(num_packs, np.int64)
-    rank[permutation(num_packs, key)] = np.arange(num_packs)
-    return rank
-
-
 def _rounds(rank: Int64s, wanted: Bools, start: Int64s) -> tuple[Int64s, Int64s]:
     """The `wanted` slots by (length, round, pack), and where in them rounds dealt together begin.
 
-    Args:
-        rank: int64 [n], each slot's pack.
-        wanted: bool [n].
-        start: int64 [n], the first slot of the same length.
+    `rank` is each slot's pack, and `start` the first slot of the same length, int64 [n].
     """
     slots = np.flatnonzero(wanted)
     of_length = start[slots]

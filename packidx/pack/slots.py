@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,19 +20,14 @@ _CHUNK = 1 << 16  # slots dealt at a time: they stay in the processor's cache
 
 @dataclass(frozen=True, slots=True)
 class SlotChunk:
-    """Slots that follow one another, all arrays int [n].
-
-    Attributes:
-        slots: which ones.
-        pack: provisional pack numbers.
-        position: positions in these.
-        length: of the items as they were planned; None where this is not known without them.
-    """
+    """Slots that follow one another, and int [n] of each."""
 
     slots: slice
     pack: Ints
+    """Provisional pack numbers."""
     position: Ints
     length: Ints | None
+    """Of the items as they were planned; None where this is not known without them."""
 
 
 class Dealt(NamedTuple):
@@ -79,18 +74,18 @@ class Slots:
     @cached_property
     def pack(self) -> Int32s:
         """int32 [n], provisional pack number of each slot."""
-        out = np.empty(len(self.item), np.int32)
-        for chunk in self.chunks():
-            out[chunk.slots] = chunk.pack
-        return out
+        return self._of_chunks("pack")
 
     @cached_property
     def position(self) -> Int32s:
         """int32 [n], position of each slot in its pack."""
-        out = np.empty(len(self.item), np.int32)
+        return self._of_chunks("position")
+
+    def _of_chunks(self, name: Literal["pack", "position"]) -> Int32s:
+        values = np.empty(len(self.item), np.int32)
         for chunk in self.chunks():
-            out[chunk.slots] = chunk.position
-        return out
+            values[chunk.slots] = getattr(chunk, name)
+        return values
 
 
 def deal_order(lengths: Ints, key: int) -> Int32s:

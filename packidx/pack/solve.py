@@ -65,19 +65,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CountSolution:
-    """The plan of a strategy on counts.
-
-    Attributes:
-        strategy: the rule that was taken.
-        bound: packs that no plan can go below, and the name of the proof.
-        runs: the packs.
-        is_even: vision costs are dealt out evenly.
-    """
+    """The plan of a strategy on counts."""
 
     strategy: str
+    """The rule that was taken."""
     bound: tuple[int, str]
+    """Packs that no plan can go below, and the name of the proof."""
     runs: PackRuns
     is_even: bool = False
+    """Vision costs are dealt out evenly."""
 
     def num_packs(self, key: int) -> int:
         """Packs of a composition, where they are known before its items are dealt out."""

@@ -25,7 +25,6 @@ class Group:
         code: number in the window's names of groups; 0 where there are none.
         name: empty where all items are one group.
         items: int32 [n].
-        problem: of these items.
     """
 
     code: int

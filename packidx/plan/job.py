@@ -34,17 +34,12 @@ from packidx.plan.write.tables import Progress
 
 @dataclass(frozen=True, slots=True)
 class PlanJob:
-    """What decides one plan.
+    """What decides one plan of the lengths in `table`, into the index at `output`.
 
     Attributes:
-        table: the lengths.
-        output: folder or URL of the index.
-        options: of the plan.
-        rules: what is left out.
         margin: the one that the lengths' calibration asks for; None where another one holds.
         append: the snapshot whose windows are taken over.
-        windows: all of the plan.
-        todo: those that are not taken over.
+        todo: the windows that are not taken over.
     """
 
     table: Lengths
@@ -67,11 +62,7 @@ class PlanJob:
         return PlanTotals.going_on(self.options, self.append.snapshot)
 
     def draw(self, sizes: Sequence[int]) -> list[Bools]:
-        """Which packs of every window stay, of one seeded draw over all.
-
-        Args:
-            sizes: packs of every window in one epoch.
-        """
+        """Which packs stay, of windows of `sizes` packs in one epoch: one seeded draw over all."""
         chosen = np.zeros(sum(sizes), bool)
         key = derive_key(self.options.seed, "max_packs")
         chosen[permutation(sum(sizes), key)[: self.options.max_packs]] = True
@@ -79,11 +70,8 @@ class PlanJob:
 
     def block(self, num_packs: int | None) -> int:
         """Packs of an optimizer step: as asked, as in the snapshot that is appended to, else 512
-        or, of few packs, a smaller power of two; 0 where no window has any.
-
-        Args:
-            num_packs: of the first window that has any; None where none has.
-        """
+        or, of few packs, a smaller power of two; 0 where no window has any. `num_packs` is of the
+        first window that has some."""
         before = 0 if self.append is None else self.append.snapshot.result.schedule_block
         if before or num_packs is None:
             return before
@@ -111,7 +99,10 @@ def prepare(
 
     def usable() -> tuple[Int64s, NDArray[Any]]:
         progress("computing the margin")
-        return _usable(table)
+        rows = table.read(0, table.num_samples, ["length", "source", "status"])
+        usable = np.flatnonzero(rows.is_ok() & (rows.length > 0))
+        sources = rows.frame.get_column("source").fill_null("").to_numpy()[usable]
+        return rows.length[usable].astype(np.int64), sources
 
     margin = margin_of(table.calibration, asked, table.weakest_method, usable)
     options = resolve(asked, table.weakest_method, margin)
@@ -199,11 +190,3 @@ def _weights(table: Lengths, asked: PlanOptions, options: ResolvedOptions) -> di
         for name, weight in sorted(resolved.items(), key=lambda pair: pair[0] or "")
         if weight != 1 and name is not None
     }
-
-
-def _usable(table: Lengths) -> tuple[Int64s, NDArray[Any]]:
-    """The lengths of the usable rows, and the name of each one's source."""
-    rows = table.read(0, table.num_samples, ["length", "source", "status"])
-    usable = np.flatnonzero(rows.is_ok() & (rows.length > 0))
-    sources = rows.frame.get_column("source").fill_null("").to_numpy()[usable]
-    return rows.length[usable].astype(np.int64), sources

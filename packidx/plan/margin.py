@@ -98,7 +98,8 @@ def calibrated_margin(
     if len(lengths) > _MAX_SAMPLES:
         chosen = permutation(len(lengths), derive_key(0, "margin"))[:_MAX_SAMPLES]
         lengths, sources = lengths[chosen], sources[chosen]
-    rates = _rates(capacity)
+    number = math.ceil(math.log(_LAST * capacity / _FIRST, _STEP)) + 1
+    rates = np.asarray(_FIRST / capacity * _STEP ** np.arange(max(1, number)), np.float64)
     moments = _moments(strata, lengths, sources, rates)
     low, high = 0, capacity + 1  # what is safe, and what is not
     while high - low > max(1, capacity // _RESOLUTION):
@@ -120,8 +121,7 @@ def margin_of(
 
     Args:
         calibration: of the lengths manifest, if it has one.
-        asked: what the user asked for.
-        weakest_method: the least exact way by which a usable row was counted.
+        asked, weakest_method: as of `overflow_chance`.
         usable: gives the lengths that are to be packed, and the name of each one's source.
 
     Raises:
@@ -209,11 +209,6 @@ def _cuts(estimated: Float64s) -> list[int]:
             cuts.append(first)
         previous = end - first
     return cuts
-
-
-def _rates(capacity: int) -> Float64s:
-    number = math.ceil(math.log(_LAST * capacity / _FIRST, _STEP)) + 1
-    return np.asarray(_FIRST / capacity * _STEP ** np.arange(max(1, number)), np.float64)
 
 
 def _log_mean(exponents: Float64s) -> Float64s:

@@ -65,16 +65,11 @@ class _Solved:
 
 @dataclass(frozen=True, slots=True)
 class _ToWrite:
-    """A window to be written.
-
-    Attributes:
-        start: numbers of the window's first pack and row.
-        block: packs per optimizer step.
-        folder: for the window's own folder.
-    """
+    """A window to be written into a folder of its own in `folder`, `block` packs per step."""
 
     solved: _Solved
     start: tuple[int, int]
+    """Numbers of its first pack and row."""
     block: int
     folder: Path
 
@@ -141,13 +136,9 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
 def _planner(
     uri: str, stated: str | None, num_samples: int, options: ResolvedOptions, rules: Rules
 ) -> Planner:
-    """The planner of a task's process, which has the lengths open.
+    """The planner of a task's process, which has the lengths at `uri` open.
 
-    Args:
-        uri: of the lengths.
-        stated: their fingerprint; None of a bare table.
-        num_samples: their rows.
-        options, rules: of the plan.
+    `stated` is the driver's fingerprint of them; None of a bare table.
     """
     table = read_lengths(uri)
     fingerprint = None if table.manifest is None else table.manifest.fingerprint

@@ -31,15 +31,11 @@ _SOURCES = 16  # the largest ones, whose shares the schedule looks at
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One epoch's packs of a window in their schedule's order.
-
-    Attributes:
-        packs: counters.
-        ordered: int64 [n], items by pack and position, as `with_length` has them.
-    """
+    """One epoch's packs of a window in their schedule's order."""
 
     packs: Packs
     ordered: Int64s
+    """[n], items by pack and position, as `with_length` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +58,6 @@ class WindowPlan:
     """How the samples of one window are packed.
 
     Attributes:
-        window: which rows of the lengths table.
-        options: of the plan.
         items: what is packed.
         dropped: table of what is not.
         group_names: empty where all items are one group.
@@ -124,13 +118,7 @@ class WindowPlan:
         return bounds
 
     def variant(self, epoch: int, block: int, model: CostModel) -> Variant:
-        """Compose the packs of one epoch and put them in order.
-
-        Args:
-            epoch: number of the variant.
-            block: packs per optimizer step.
-            model: what a pack costs.
-        """
+        """Compose the packs of one epoch and put them in order, `block` to an optimizer step."""
         slots, group = self._compose(epoch)
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
@@ -158,11 +146,8 @@ class WindowPlan:
         return Variant(packs, ordered)
 
     def keep(self, packs: Bools) -> WindowPlan:
-        """The plan without all packs but some, whose samples it drops.
-
-        Args:
-            packs: bool [n], which provisional packs stay; every epoch has these, in another order.
-        """
+        """The plan with some of its provisional packs, bool [n], in every epoch; it drops the
+        samples of the others."""
         slots, _ = self._compose(0)
         is_kept = packs[slots.pack]
         stayed = slots.item[is_kept]
@@ -246,14 +231,7 @@ def plan_window(
     rules: Rules,
     solutions: Sequence[Solution] | None = None,
 ) -> WindowPlan:
-    """Plan one window.
-
-    Args:
-        table: the lengths.
-        window: its number, and where it is.
-        options: of the plan.
-        rules: what is left out.
-        solutions: those of an earlier plan of these very rows: nothing is solved again.
+    """Plan one window; with the `solutions` of an earlier plan of its very rows, none is solved.
 
     Raises:
         OptionError, FormatError: an option has no meaning for these rows, or a value is wrong.

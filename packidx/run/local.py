@@ -20,11 +20,7 @@ _AHEAD = 2  # items per process that are being done, or wait
 
 
 class LocalWorkers(Workers):
-    """Processes of this machine.
-
-    Args:
-        processes: at most.
-    """
+    """Processes of this machine, so many at most."""
 
     def __init__(self, processes: int) -> None:
         self._most = processes

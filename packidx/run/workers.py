@@ -32,12 +32,7 @@ class WorkerDied(Exception):
         self.waiting: list[int] = []
 
     def error(self, doing: str, cure: str = "use fewer workers") -> SourceError:
-        """The sentence for the user.
-
-        Args:
-            doing: what the process did: ``'counted a.jsonl'``.
-            cure: what to do.
-        """
+        """The sentence for the user: what the process did (``'counted a.jsonl'``), what to do."""
         return SourceError(
             f"a worker process died while it {doing}: {self.told}most often memory ran out, so "
             f"{cure}{self.hint}"

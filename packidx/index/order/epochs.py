@@ -132,18 +132,14 @@ def packs_per_step(snapshot: IndexManifest) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The variants of an epoch and what its order may exchange.
-
-    Attributes:
-        variants: [first pack, number of packs] of each range, for every variant: epoch e trains on
-            variant e modulo their number.
-        block: `result.schedule_block`, packs that an epoch moves together.
-        chunk: `result.schedule_chunk`, packs that stay together within a block.
-    """
+    """The variants of an epoch and what its order may exchange."""
 
     variants: tuple[Ranges, ...]
+    """[first pack, packs] of each range; epoch e trains on variant e modulo their number."""
     block: int
+    """`result.schedule_block`, packs that an epoch moves together."""
     chunk: int
+    """`result.schedule_chunk`, packs that stay together within a block."""
 
     @classmethod
     def of(cls, snapshot: IndexManifest) -> Epochs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,14 @@ SEEDS = 1 << 63  # seeds and epochs are below
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A `PackSampler.state_dict()`: what training has consumed of an epoch.
-
-    Attributes:
-        snapshot_id: of the index.
-        seed: of the order.
-        epoch: of the order, counted from 0.
-        global_batch: packs per optimizer step.
-        position: packs consumed in this epoch, over all ranks.
-    """
+    """A `PackSampler.state_dict()`: what training has consumed of an epoch."""
 
     snapshot_id: str
     seed: int
     epoch: int
     global_batch: int
     position: int
+    """Packs consumed in this epoch, over all ranks."""
 
     @classmethod
     def read(cls, state: Any) -> State:
@@ -46,7 +39,7 @@ class State:
             raise FormatError(
                 f"sampler state is {type(state).__name__}, not what state_dict() gave"
             )
-        names = ("snapshot_id", "seed", "epoch", "global_batch", "position")
+        names = [field.name for field in fields(cls)]
         missing = sorted({"version", *names} - state.keys())
         if missing:
             raise FormatError(f"sampler state lacks {', '.join(missing)}; is it a PackSampler's?")
@@ -64,14 +57,7 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         """The inverse of `read`."""
-        return {
-            "version": STATE_VERSION,
-            "snapshot_id": self.snapshot_id,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "global_batch": self.global_batch,
-            "position": self.position,
-        }
+        return {"version": STATE_VERSION, **asdict(self)}
 
     def check_position(self, num_packs: int) -> None:
         """Refuse a position behind the last whole step of an epoch of `num_packs` packs.

@@ -17,7 +17,7 @@ all nearly full wait for the last, shortest samples, of which there are too few,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,6 @@ def balanced(
     """The plan with the lowest intra-pack length correlation that was found.
 
     Args:
-        histogram: the lengths.
-        capacity: tokens a pack may hold.
         at_most: packs that the plan may need; None asks for the fewest packs first.
         plain: best fit's plan, where it is known.
 
@@ -83,19 +81,15 @@ def balanced(
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class DealRule:
-    """How samples are dealt.
-
-    Attributes:
-        num_packs: packs that stand open at the beginning.
-        until: lengths from here up go to the emptiest pack that there is.
-        times: shorter ones do while it has room for more than so many of them.
-    """
+class DealRule(NamedTuple):
+    """How samples are dealt."""
 
     num_packs: int
+    """Packs that stand open at the beginning."""
     until: int
+    """Lengths from here up go to the emptiest pack that there is."""
     times: int
+    """Shorter ones do while it has room for more than so many of them."""
 
 
 def deal_evenly(histogram: Histogram, capacity: int, rule: DealRule, limit: int) -> PackRuns | None:

@@ -70,11 +70,8 @@ class OpenPacks:
         return run
 
     def fill_best(self, length: int, left: int, limit: int | None = None) -> bool:
-        """Deal `left` samples of `length` to the fullest packs that they fit, else to new ones.
-
-        Returns:
-            whether that took no more than `limit` packs in all; if not, some are not dealt.
-        """
+        """Deal `left` samples of `length` to the fullest packs that they fit, else to new ones;
+        returns whether that took no more than `limit` packs: if not, some are not dealt."""
         while left:
             at = bisect_left(self._rooms, length)
             if at < len(self._rooms):

@@ -32,17 +32,13 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """What a file asks for.
-
-    Attributes:
-        path: the file.
-        options: fields of `PlanOptions`, checked; any of them may be missing, capacity too.
-        notes: one sentence per key that is valid in a recipe and changes no plan, with the reason.
-    """
+    """What the file at `path` asks for."""
 
     path: str
     options: dict[str, Any]
+    """Fields of `PlanOptions`, checked; any of them may be missing, capacity too."""
     notes: tuple[str, ...]
+    """One sentence per key that is valid in a recipe and changes no plan, with the reason."""
 
     def with_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """`options` under `changes` (what was said elsewhere), which win."""

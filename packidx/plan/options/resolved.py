@@ -138,10 +138,7 @@ def resolve(
 ) -> ResolvedOptions:
     """`asked` with every default filled in that the lengths' methods decide.
 
-    Args:
-        asked: what the user asked for.
-        weakest_method: the least exact way by which a usable row was counted.
-        margin: the one that was computed for `overflow_chance`, if one was.
+    `margin` is the one that was computed for `overflow_chance`, if one was.
     """
     share, chance = planned_share(asked, weakest_method), None
     if margin is not None:

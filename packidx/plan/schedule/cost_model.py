@@ -69,9 +69,7 @@ class CostModel:
     ) -> CostModel:
         """Of a model's transformers config.json: its path, its folder, or what it holds.
 
-        Args:
-            config: see above.
-            frozen: parts that are not trained: ``vision``, ``language``, ``projector``.
+        `frozen` names the parts that are not trained: ``vision``, ``language``, ``projector``.
 
         Raises:
             OptionError: no such file, not JSON, or dimensions are missing (the message names them).

@@ -50,12 +50,7 @@ _GATED_TOWERS = ("qwen2_5_vl", "glm4v", "glm4v_moe", "pixtral")
 
 
 class Section:
-    """One part of a config.json, its defaults filled in, its missing keys an error.
-
-    Args:
-        name: what an error calls it.
-        config: the part itself.
-    """
+    """One part of a config.json, its defaults filled in, its missing keys an error."""
 
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
@@ -68,11 +63,10 @@ class Section:
         return next((value for value in values if value is not None), default)
 
     def number(self, *names: str, default: int | None = None) -> int:
-        """The same, as a whole number.
+        """The same as a whole number.
 
         Raises:
-            OptionError: none is there and there is no default, or it is no whole number, above 0
-                where there is no default.
+            OptionError: it is none, or below 1 without a default.
         """
         value = self.get(*names, default=default)
         value = value[0] if isinstance(value, list | tuple) and value else value

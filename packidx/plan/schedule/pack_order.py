@@ -202,12 +202,9 @@ def _draw_steps(steps: int, micro_steps: int, key: int) -> Int64s:
 
 
 def _order_of_steps(costs: Int64s, key: int) -> Int64s:
-    """A seeded order of the steps in which a step's cost says nothing of the next one's.
+    """A seeded order of the steps in which a step's cost, int64 [steps], says nothing of the next.
 
     Any random order does so on average; the autocorrelation of one of n steps is off by 1/sqrt(n).
-
-    Args:
-        costs: int64 [steps].
     """
     orders = [permutation(len(costs), derive_key(key, "steps", n)) for n in range(_ORDERS)]
     if len(costs) < 3:

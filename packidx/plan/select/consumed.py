@@ -56,11 +56,8 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
     runs: list[Finished] = []
     begun = Stretches.none()
     for entry in lineage(index, state):
-        ancestor = (
-            index
-            if entry["snapshot_id"] == index.id
-            else open_index(f"{index.path}@{entry['snapshot_id']}")
-        )
+        ident = entry["snapshot_id"]
+        ancestor = index if ident == index.id else open_index(f"{index.path}@{ident}")
         finished, left = _consumed(ancestor, {"version": 1, **entry})
         was_begun = pairs_in(finished.sample_id, finished.copy, begun.sample, begun.copy)
         finished.stop[was_begun] = EVERY_TOKEN
@@ -132,12 +129,8 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[Finished, Stretch
 
 
 def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[Finished, Stretches]:
-    """What of a window's pieces was consumed: copies that were whole, and what is left of others.
-
-    Args:
-        pieces: columns of the samples table, [n] each.
-        consumed: bool [n].
-    """
+    """Of a window's pieces, columns ``[n]`` of the samples table, what was consumed (bool [n]):
+    copies that were whole, and what is left of others."""
     order = np.lexsort((pieces["piece"], pieces["copy"], pieces["sample_id"]))
     sample, copy = pieces["sample_id"][order], pieces["copy"][order]
     consumed = consumed[order]

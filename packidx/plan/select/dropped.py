@@ -102,7 +102,7 @@ def uncovered(rows: Int64s, weight: Int32s, ranges: list[Ranges]) -> Int64s:
     Args:
         rows: ascending.
         weight: int32 [all rows], tokens of each.
-        ranges: of these rows and of others, in any order; they may overlap.
+        ranges: of any rows, in any order; they may overlap.
     """
     row, start, stop = (np.concatenate(part).astype(np.int64) for part in zip(*ranges, strict=True))
     mine = np.isin(row, rows)

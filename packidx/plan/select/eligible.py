@@ -178,11 +178,9 @@ class Copies:
 def _lowest_free(row: Int64s, copy: Int64s, rows: Int64s, times: Int64s) -> Int64s:
     """For each of `rows` the lowest `times` copy numbers that are not taken, one after the other.
 
-    The i-th taken number c of a row has c - i free ones below it: the j-th free number is j and as
-    many more as there are taken ones with c - i <= j.
-
-    Args:
-        row, copy: int64 [n], what is taken, in order.
+    Taken are the pairs of `row` and `copy`, in order. The i-th taken number c of a row has c - i
+    free ones below it: the j-th free number is j and as many more as there are taken ones with
+    c - i <= j.
     """
     owner = np.repeat(np.arange(len(rows)), times)
     nth = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
@@ -199,9 +197,7 @@ def judge(
 ) -> tuple[Verdicts, Copies]:
     """What is dropped before lengths and caps are looked at, and the copies of the rest.
 
-    Args:
-        rows: a run of the table.
-        weight: int64 [n], tokens of each row after the shift.
+    `weight` has the tokens of each row after the shift, int32 [n].
     """
     verdicts = Verdicts(np.zeros(rows.num_rows, np.int8))
     ok = rows.is_ok()

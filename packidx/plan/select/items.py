@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.pairs import select
 from packidx.plan.select.pieces import Pieces, cut
 
+_COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")
 _NONE = np.empty(0, np.int64)
 # What a lengths table calls the column that a cap is on.
 _CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
@@ -79,23 +80,11 @@ class Items:
 
     def select(self, keep: Bools) -> Items:
         """Those of the items that `keep` says."""
-
-        def part(values: Int32s | None) -> Int32s | None:
-            return None if values is None else values[keep]
-
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        kept = {name: values[keep] for name, values in columns.items() if values is not None}
         pieces = keep[self.num_whole :]
-        return Items(
-            self.rows,
-            self.row[keep],
-            self.length[keep],
-            self.padded[keep],
-            part(self.copy),
-            part(self.piece),
-            part(self.token_start),
-            int(keep[: self.num_whole].sum()),
-            {name: (values[pieces], null[pieces]) for name, (values, null) in self.cut.items()},
-            self.tokens_cut,
-        )
+        cut = {name: (values[pieces], null[pieces]) for name, (values, null) in self.cut.items()}
+        return replace(self, **kept, num_whole=int(keep[: self.num_whole].sum()), cut=cut)
 
 
 def make_items(rows: LengthsRows, options: ResolvedOptions, rules: Rules) -> tuple[Items, pa.Table]:

@@ -73,8 +73,7 @@ class Mixture:
         and rounded to 9 decimals.
 
         Args:
-            totals: what the samples that a plan may use add up to, by source; None is the source of
-                samples that name none.
+            totals: what the samples that a plan may use add up to, by source, None if unnamed.
             ratios: the sample_ratio of the sources that state one (`sample_ratios`).
 
         Raises:
@@ -189,11 +188,7 @@ def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
 
 
 def copies(weight: Fraction, hashes: Uint64s) -> Int64s:
-    """⌊weight⌋, and one more where hash < the rest * 2^64: int64 [n].
-
-    Args:
-        weight: 0 or more.
-        hashes: uint64 [n], one per sample, of its id and the seed.
-    """
+    """⌊weight⌋, and one more where hash < the rest * 2^64: int64 [n]; `hashes` are of each sample's
+    id and the seed, uint64 [n]."""
     floor = weight.numerator // weight.denominator
     return floor + below(hashes, weight - floor).astype(np.int64)

@@ -67,12 +67,7 @@ class _Media(NamedTuple):
 def cut(
     rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool
 ) -> tuple[Pieces, Int64s]:
-    """Cut every stretch into pieces of at most `longest` tokens.
-
-    Args:
-        rows: of the lengths table.
-        stretches: of rows with media that lie within their samples.
-        only_first: keep the first piece alone: truncation.
+    """Cut every stretch into pieces of at most `longest` tokens; keep all, or the first alone.
 
     Returns:
         the pieces, and the rows that cannot be cut: a cut would fall inside a medium or may, as
@@ -116,12 +111,9 @@ def _chunks(stretches: Stretches, longest: int, only_first: bool) -> Pieces:
 
 
 def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
-    """The counters of every piece: what begins in it.
+    """The counters of every piece, in order of (row, copy, token_start): what begins in it.
 
-    Args:
-        pieces: in order of (row, copy, token_start).
-        owner: int64 [n], number of each piece's row as `media` has it.
-        media: of the rows.
+    `owner` has the number of each piece's row as `media` has it, int64 [n].
     """
     begins_copy = changes(pieces.row, pieces.copy)
     copy = np.cumsum(begins_copy) - 1

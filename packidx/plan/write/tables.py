@@ -144,16 +144,13 @@ def _chunk(
 
 
 def media_of_pieces(media: pa.ListArray, start: Int32s, length: Int32s) -> pa.ListArray:
-    """What of each sample's media lies in a piece of it.
+    """Of each sample's `media` those that begin in a piece of it, or may, as nobody says where they
+    stand (schemas `LENGTHS` and `SAMPLES`); null where the sample's are.
 
     Args:
-        media: the samples' media (schema `LENGTHS`).
+        media: [n].
         start: int32 [n], the piece's first token in the sample.
         length: int32 [n], its tokens.
-
-    Returns:
-        per piece the media that begin in it, or may, as nobody says where they stand (schema
-        `SAMPLES`); null where the sample's are.
     """
     null = media.is_null().to_numpy(zero_copy_only=False)
     sizes = media.value_lengths().fill_null(0).to_numpy()

@@ -8,19 +8,25 @@ processes at once. Ray's documentation: https://docs.ray.io/en/latest/ray-core/f
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import secrets
+import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Collection, Iterable
+import warnings
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from packidx.errors import OptionError, SourceError
+from packidx.errors import MismatchError, OptionError, SourceError
+from packidx.run.limits import num_workers
 from packidx.run.ray.process import Context, Outcome, SharedSetup, deciding_versions, run_task
-from packidx.run.ray.session import RETRIES, session
 from packidx.run.workers import Call, Setup, WorkerDied, Workers
 
+_RETRIES = 3  # of a task whose process or node died
 _LOOK = 5.0  # seconds between two looks at the size of the cluster
 _AHEAD = 2  # tasks per CPU that are being done, or wait
 
@@ -55,11 +61,11 @@ class RayWorkers(Workers):
 
         Raises:
             OptionError: `setup` holds an object that cannot be sent to another process.
-            MismatchError, SourceError: as of `session`.
+            MismatchError, SourceError: as of `_ray_session`.
         """
         if self._ray is None:
-            self._ray = self._session.enter_context(session(self._workers))
-            self._task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)
+            self._ray = self._session.enter_context(_ray_session(self._workers))
+            self._task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(run_task)
             node = self._ray.get_runtime_context().get_node_id()
             self._context = Context(os.getcwd(), tuple(sys.path), deciding_versions(), node)
         if self._shared is not None and setup == self._setup:
@@ -130,3 +136,93 @@ class RayWorkers(Workers):
     def _cancel(self, handle: Any) -> None:
         with contextlib.suppress(Exception):
             self._ray.cancel(handle, force=True)
+
+
+@contextlib.contextmanager
+def _ray_session(workers: int | None) -> Iterator[Any]:
+    """Ray: in this process's own session, on the cluster that RAY_ADDRESS names, or a new one here,
+    which ends with the block.
+
+    Args:
+        workers: CPUs of a new one; all that this process may use by default.
+
+    Raises:
+        MismatchError: the cluster runs another Ray or Python.
+        SourceError: there is no cluster where RAY_ADDRESS says, or Ray cannot be started.
+    """
+    with _quiet():
+        import ray
+
+        is_ours = not ray.is_initialized()
+        if is_ours:
+            handler = _sigterm()
+            _connect(ray, workers)
+            # Ray tells of every dead worker on stdout, which is for results, whatever is asked.
+            ray._private.worker._worker_logs_enabled = False
+    try:
+        yield ray
+    finally:
+        if is_ours:
+            with _quiet():
+                ray.shutdown()
+            _sigterm(handler)
+            ray._private.worker._worker_logs_enabled = True
+
+
+def _connect(ray: Any, workers: int | None) -> None:
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if address == "local":
+        cpus = num_workers(workers)
+        options |= {"num_cpus": cpus, "include_dashboard": False}
+    try:
+        _knock(address)
+        ray.init(address=address, **options)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        if address == "local":
+            raise SourceError(f"Ray does not start here ({reason}): use --engine local") from None
+        if "ersion mismatch" in reason:
+            raise MismatchError(
+                f"the cluster at RAY_ADDRESS {address} cannot be joined ({reason}): install its "
+                "versions of Ray and Python"
+            ) from None
+        raise SourceError(
+            f"no Ray cluster answers at RAY_ADDRESS {address} ({reason}): start one with `ray "
+            "start --head`; if one is there and asks for tokens, as Ray does from 2.60 on, set "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; or unset RAY_ADDRESS to use this machine"
+        ) from None
+
+
+def _knock(address: str) -> None:
+    """Raise an OSError where nobody listens: Ray itself would try for a minute."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray without its statistics, notes and warnings."""
+    # A task that runs out of memory is repeated for ever unless the driver's Ray is told otherwise.
+    defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_task_oom_retries": str(_RETRIES)}
+    added = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _sigterm(put_back: Any = None) -> Any:
+    """The handler of SIGTERM, in whose place Ray puts its own; or that one put back."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    if put_back is not None:
+        signal.signal(signal.SIGTERM, put_back)
+    return signal.getsignal(signal.SIGTERM)

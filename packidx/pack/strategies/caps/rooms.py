@@ -55,15 +55,10 @@ class Rooms:
 
 
 def assign_rooms(sizes: Int64s, rooms: Rooms, key: int) -> Int64s:
-    """Deal items, in the order given, to the packs of `rooms`, which shrink accordingly.
+    """Deal items of `sizes`, int64 [n, d], usually the largest first, to `rooms`, which shrink.
 
-    Args:
-        sizes: int64 [n, d], usually the largest first.
-        rooms: the packs.
-        key: seeds the order in which packs are looked at.
-
-    Returns:
-        int64 [n], each item's pack, −1 where none of the packs it looked at has room.
+    `key` seeds the order in which packs are looked at. Returns each item's pack, int64 [n], −1
+    where none of those that it looked at has room.
     """
     pack = np.full(len(sizes), -1, np.int64)
     waiting = np.arange(len(sizes))
@@ -132,7 +127,6 @@ def best_fit_in_all(sizes: Int64s, limits: Int64s, chunks: int) -> Int64s:
     Args:
         sizes: int64 [n, d], usually the largest first; every item has some tokens.
         limits: int64 [d].
-        chunks: 1 or more.
 
     Returns:
         int64 [n], each item's pack; not all numbers are used.

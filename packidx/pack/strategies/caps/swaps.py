@@ -37,9 +37,8 @@ def too_many(sizes: Int64s, rooms: Rooms, pack: Int64s, items: Int64s) -> Int64s
 
 
 def swap(sizes: Int64s, rooms: Rooms, pack: Int64s, order: Int64s, key: int) -> None:
-    """Exchange items of equal and then of like length until no limit is exceeded.
-
-    Ends sooner where hardly any partners are found.
+    """Exchange items of equal and then of like length until no limit is exceeded, or hardly any
+    partners are found.
 
     Args:
         sizes: int64 [n, d]; column 0 is the length.

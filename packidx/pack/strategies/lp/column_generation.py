@@ -97,19 +97,16 @@ def _plan(histogram: Histogram, capacity: int, num_classes: int) -> PackRuns:
 
 @dataclass(slots=True)
 class _Generation:
-    """A relaxation that is solved by column generation.
-
-    Attributes:
-        num_empty: columns of the first master that hold no slot.
-        added: the patterns of every round.
-        bound: ⌈the best certified value⌉: of the relaxation's samples, no fewer packs hold all.
-    """
+    """A relaxation that is solved by column generation."""
 
     _relaxation: Relaxation
     _master: Master
-    num_empty: int
-    added: list[Int64s] = field(default_factory=list)
+    _num_empty: int
+    """Columns of the first master that hold no slot."""
+    _added: list[Int64s] = field(default_factory=list)
+    """The patterns of every round."""
     bound: int = 0
+    """⌈the best certified value⌉: of the relaxation's samples, no fewer packs hold all."""
 
     def solve(self, goal: int) -> _Generation:
         """Generate columns until the bound is `goal`, none is worth adding, or time is up."""
@@ -156,20 +153,20 @@ class _Generation:
             rows = np.column_stack([rows, np.full(len(patterns), len(r.diagonal))])
             weights = np.column_stack([weights, free / r.capacity])
         self._master.add(rows, weights, np.ones(len(patterns)))
-        self.added.append(patterns)
+        self._added.append(patterns)
 
     def patterns(self) -> tuple[Int64s, Float64s]:
         """The solution: indices into the relaxation's lengths, int64 [p, most], and amounts."""
         basis, amounts = self._master.solution()
         num_rows = len(self._relaxation.diagonal)
-        width = max([int(self._relaxation.diagonal.max())] + [p.shape[1] for p in self.added])
+        width = max([int(self._relaxation.diagonal.max())] + [p.shape[1] for p in self._added])
         first = np.full((num_rows, width), -1)  # the columns that the master starts with
         copies = np.arange(width) < self._relaxation.diagonal[:, None]
         first[copies] = np.nonzero(copies)[0]
         rest = [
-            np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in self.added
+            np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in self._added
         ]
-        none = np.full((self.num_empty, width), -1)
+        none = np.full((self._num_empty, width), -1)
         return np.concatenate([first, none, *rest])[basis], amounts
 
 
@@ -192,4 +189,4 @@ def _begun(relaxation: Relaxation) -> _Generation:
     longer = np.arange(num_rows - 1)
     entries = np.tile([-1.0, 1.0], (num_rows - 1, 1))
     master.add(np.stack([longer, longer + 1], axis=1), entries, np.zeros(num_rows - 1))
-    return _Generation(relaxation, master, num_empty=len(demand) - 1)
+    return _Generation(relaxation, master, len(demand) - 1)

@@ -68,10 +68,8 @@ def _into_slots(
 
 
 def _close_up(pieces: list[_Piece], capacity: int) -> tuple[int, list[list[int]]]:
-    """Renumber the packs so that none is empty (in place).
-
-    Returns their number and the rooms left: (room, first pack, packs).
-    """
+    """Renumber the packs so that none is empty (in place); returns their number, and the rooms
+    left: (room, first pack, packs)."""
     if not pieces:
         return 0, []
     lengths, first, packs, _ = np.array(pieces, np.int64).T
