@@ -102,12 +102,8 @@ def deal_order(lengths: Ints, key: int) -> Int32s:
     groups = -(-len(lengths) // size)
     rank = np.zeros(groups * size, np.uint16)
     np.subtract(longest, lengths, out=rank[: len(lengths)], casting="unsafe")
-    turn = (
-        KeyedPermutation.keyed(32, derive_key(key, "turn"))
-        .forward(np.arange(groups))
-        .astype(np.int32)
-    )
-    turn &= size - 1
+    turns = KeyedPermutation.keyed(32, derive_key(key, "turn")).forward(np.arange(groups))
+    turn = turns.astype(np.int32) & (size - 1)
     starts = np.arange(0, len(rank), size, dtype=np.int32)
     blocks, counts = [], []
     for number in range(size):

@@ -129,8 +129,6 @@ def _plans(job: PlanJob, progress: Progress) -> Iterator[WindowPlan]:
 def _planned(
     job: PlanJob, window: Window, solutions: list[Solution] | None, progress: Progress
 ) -> WindowPlan:
-    of_all = f" of window {window.number + 1} of {len(job.windows)}"
-    progress(
-        f"packing {window.stop - window.start:,} samples{of_all if len(job.windows) > 1 else ''}"
-    )
+    of_all = f" of window {window.number + 1} of {len(job.windows)}" if len(job.windows) > 1 else ""
+    progress(f"packing {window.stop - window.start:,} samples{of_all}")
     return job.plan(window, solutions)

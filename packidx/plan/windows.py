@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from packidx.errors import OptionError
 from packidx.lengths.table import Lengths
@@ -70,11 +71,8 @@ def _fitting(lengths: Lengths, options: PlanOptions) -> int | None:
 
 def _shard_ends(lengths: Lengths, first: int) -> list[int]:
     """Rows after the last one of each shard that begins at `first` or later."""
-    ends, row = [], 0
-    for shard in lengths.shards:
-        row += shard.rows
-        ends.append(row)
-    if not ends or row != lengths.num_samples:
+    ends = list(accumulate(shard.rows for shard in lengths.shards))
+    if not ends or ends[-1] != lengths.num_samples:
         return []
     return [end for end in ends if end > first]
 

@@ -36,8 +36,7 @@ def num_cpus() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cpus = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     with contextlib.suppress(OSError):
-        with open(_OWN) as file:
-            quota = cpu_quota(file.read(), _CGROUPS)
+        quota = cpu_quota(Path(_OWN).read_text(), _CGROUPS)
         cpus = min(cpus, math.ceil(quota)) if quota is not None else cpus
     return cpus
 
@@ -58,8 +57,7 @@ def cpu_quota(own: str, root: str) -> float | None:
 def memory_limit() -> int | None:
     """Bytes that this process's control group, a container's, may take; None without a limit."""
     try:
-        with open(_OWN) as file:
-            return memory_quota(file.read(), _CGROUPS)
+        return memory_quota(Path(_OWN).read_text(), _CGROUPS)
     except OSError:
         return None
 

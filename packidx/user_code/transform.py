@@ -42,10 +42,7 @@ class Transform:
 
     @classmethod
     def load(cls, function: str | Function, seed: int = 0) -> Transform:
-        """
-        Args:
-            function: the callable, or ``module:NAME`` of it.
-            seed: any integer of 64 bits.
+        """The transform of a callable, or of ``module:NAME``; `seed` is any integer of 64 bits.
 
         Raises:
             OptionError: it cannot be loaded, or has neither source nor fingerprint.
@@ -65,11 +62,7 @@ class Transform:
     def apply(
         self, record: dict[str, Any], sample_id: int, *, epoch: int = 0, copy: int = 0
     ) -> dict[str, Any]:
-        """The record as it is encoded.
-
-        Args:
-            record: media opened.
-            sample_id, epoch, copy: which of the plan's samples it is.
+        """The record, whose media are opened, as that sample of the plan is encoded.
 
         Raises:
             BadRecord: ``transform_failed``, or what the function raises itself.
@@ -103,12 +96,9 @@ class Planned(Protocol):
 def planned_transform(
     planned: Planned | None, given: str | Function | None, where: str
 ) -> Transform | None:
-    """`given` with the plan's seed, if it is the plan's transform.
+    """What the reader was `given` with the plan's seed, if it is the plan's transform.
 
-    Args:
-        planned: what the manifest says of the transform.
-        given: what the reader was given.
-        where: the index, for the error.
+    `where` is the index, for the error.
 
     Raises:
         MismatchError: the plan names a transform and this is none or another, or the reverse.

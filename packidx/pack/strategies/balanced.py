@@ -60,7 +60,7 @@ def balanced(
     best: PackRuns | None = None
     best_correlation = 2.0
     if plain.total_packs <= limit:
-        best, best_correlation = plain, _correlation(plain, histogram)
+        best, best_correlation = plain, length_correlation(plain, histogram) or 0.0
     tries = max(1, _MOST_LENGTHS // max(1, len(histogram.lengths)))
     for share in _SHARES:
         until = _length_at(histogram, share)
@@ -71,7 +71,8 @@ def balanced(
             plan = deal_evenly(histogram, capacity, DealRule(limit, until, times), limit)
             if plan is None:
                 continue
-            correlation = _correlation(plan, histogram)
+            # None counts 0: nothing could be composed better.
+            correlation = length_correlation(plan, histogram) or 0.0
             fewer = at_most is None and plan.total_packs < limit
             if fewer or correlation < best_correlation:
                 best, best_correlation = plan, correlation
@@ -122,11 +123,6 @@ def length_correlation(runs: PackRuns, histogram: Histogram) -> float | None:
     pairs = LengthPairs()
     pairs.add(packs, *held)
     return pairs.correlation()
-
-
-def _correlation(runs: PackRuns, histogram: Histogram) -> float:
-    """The correlation; 0 where there is none, as nothing could be composed better."""
-    return length_correlation(runs, histogram) or 0.0
 
 
 def _length_at(histogram: Histogram, share: int) -> int:

@@ -20,54 +20,47 @@ def _text(hidden: int, layers: int, heads: int, keys: int, inner: int, vocab: in
 
 _QWEN25_7B = _text(3584, 28, 28, 4, 18944, 152064)
 _QWEN3_8B = _text(4096, 36, 32, 8, 12288, 151936) | {"head_dim": 128}
-_QWEN25_TOWER: Config = {
-    "model_type": "qwen2_5_vl",
-    "depth": 32,
-    "hidden_size": 1280,
-    "intermediate_size": 3420,
-    "patch_size": 14,
-    "temporal_patch_size": 2,
-    "spatial_merge_size": 2,
-    "window_size": 112,
-    "fullatt_block_indexes": [7, 15, 23, 31],
-}
-_QWEN2_TOWER: Config = {
+_QWEN_TOWER: Config = {"temporal_patch_size": 2, "spatial_merge_size": 2}
+_QWEN2_TOWER = _QWEN_TOWER | {
     "model_type": "qwen2_vl",
     "depth": 32,
     "embed_dim": 1280,
     "mlp_ratio": 4,
     "patch_size": 14,
-    "temporal_patch_size": 2,
-    "spatial_merge_size": 2,
 }
-_INTERN_TOWER: Config = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "intermediate_size": 4096,
+_QWEN25_TOWER = _QWEN_TOWER | {
+    "model_type": "qwen2_5_vl",
+    "depth": 32,
+    "hidden_size": 1280,
+    "intermediate_size": 3420,
     "patch_size": 14,
-}
-_SIGLIP: Config = {
-    "hidden_size": 1152,
-    "num_hidden_layers": 27,
-    "intermediate_size": 4304,
-    "patch_size": 14,
-    "image_size": 896,
+    "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31],
 }
 
 
 def _qwen3_tower(depth: int, width: int, inner: int, deepstack: list[int]) -> Config:
-    return {
+    return _QWEN_TOWER | {
         "model_type": "qwen3_vl",
         "depth": depth,
         "hidden_size": width,
         "intermediate_size": inner,
         "patch_size": 16,
-        "temporal_patch_size": 2,
-        "spatial_merge_size": 2,
         "deepstack_visual_indexes": deepstack,
     }
 
 
+def _vit(hidden: int, layers: int, inner: int) -> Config:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "intermediate_size": inner,
+        "patch_size": 14,
+    }
+
+
+_INTERN_TOWER = _vit(1024, 24, 4096)
+_SIGLIP = _vit(1152, 27, 4304) | {"image_size": 896}
 _QWEN3_TOWER = _qwen3_tower(27, 1152, 4304, [8, 16, 24])
 
 PRESETS: dict[str, Config] = {

@@ -143,13 +143,14 @@ class Copies:
     left: Stretches
     trained: tuple[Int64s, Int64s]
 
-    def of(self, rows: Int32s) -> tuple[Int32s, Int64s]:
+    def of(self, rows: Int32s) -> tuple[Int32s, Int32s | None]:
         """Each of `rows`, ascending ones of which nothing is begun, as often as it is packed, and
-        the copies' numbers."""
+        the copies' numbers; None where all are 0."""
         if self.number is None:
-            return rows, np.zeros(len(rows), np.int64)
+            return rows, None
         times = self.number[rows]
-        return np.repeat(rows, times), _lowest_free(*self.had, rows.astype(np.int64), times)
+        copies = _lowest_free(*self.had, rows.astype(np.int64), times)
+        return np.repeat(rows, times), copies.astype(np.int32)
 
     def stretches(self, rows: Int64s, weight: Int32s) -> Stretches:
         """What is to be cut of `rows`, ascending ones of `weight` tokens: the lowest copies that

@@ -29,8 +29,7 @@ class Items:
     """The units that the strategy packs, in order of (row, copy, piece).
 
     Attributes:
-        rows: of the lengths table.
-        row: int32 [n] into `rows`.
+        row: int32 [n] into `rows` of the lengths table.
         length: int32 [n], tokens of the piece.
         padded: int32 [n], tokens that it takes in its pack.
         copy, piece, token_start: int32 [n], or None where all are 0.
@@ -136,13 +135,9 @@ def _whole_samples(
     rows: LengthsRows, chosen: Int32s, weight: Int32s, options: ResolvedOptions, copies: Copies
 ) -> Items:
     """Every copy of the chosen rows."""
-    numbers = None
-    if copies.number is not None:
-        chosen, numbers = copies.of(chosen)
-    length = weight if len(chosen) == len(weight) and numbers is None else weight[chosen]
-    padded = options.padded(length)
-    copy = None if numbers is None else numbers.astype(np.int32)
-    return Items(rows, chosen, length, padded, copy, None, None, len(chosen))
+    chosen, copy = copies.of(chosen)
+    length = weight if len(chosen) == len(weight) and copy is None else weight[chosen]
+    return Items(rows, chosen, length, options.padded(length), copy, num_whole=len(chosen))
 
 
 def _with_pieces(

@@ -37,12 +37,10 @@ class PlanTotals:
     """Sums over windows and epochs.
 
     Attributes:
-        options: of the plan.
         num_packs, num_pieces: rows of the tables so far.
         sums: those of `_SUMS`.
-        dropped, strategies: as in a manifest's result.
+        dropped, strategies, windows: as in a manifest's result.
         proofs: names of the bounds' proofs, in the order in which they came.
-        windows: as in a manifest's result.
         epochs: of each epoch the runs of its packs.
         blocks: packs that may be shuffled together, and that stay together.
         seen, lost, labels, unlabelled: of each source: rows, dropped rows, label tokens, and
