@@ -8,9 +8,10 @@ repeated finds nothing missing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,7 +89,7 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
     progress("starting workers")
     workers.start(setup)
 
-    def each(what: str, call: Callable[..., Result], items: Sequence[Any]) -> Iterator[Result]:
+    def each(what: str, call: Callable[..., Result], items: Sequence[Any]) -> Generator[Result]:
         """``call(item, planner)`` of every item, in the items' order."""
         try:
             for number, result in workers.run(call, items, setup, in_turn=True):
@@ -120,15 +121,15 @@ def make_with(workers: Workers, job: PlanJob, progress: Progress) -> MadePlan:
             _ToWrite(window, start, block, folder)
             for window, start in zip(solved, starts[:-1], strict=True)
         ]
-        for done, end in zip(each("written", _write, todo), starts[1:], strict=True):
-            added, own_folder, written = done
-            totals.take(added)
-            if (totals.num_packs, totals.num_pieces) != end:
-                raise MismatchError(
-                    f"{job.table.uri} changed while it was planned: plan again when nobody writes "
-                    "it"
-                )
-            writer.take_window(own_folder, written)
+        with contextlib.closing(each("written", _write, todo)) as results:  # ends what is under way
+            for (added, own_folder, written), end in zip(results, starts[1:], strict=True):
+                totals.take(added)
+                if (totals.num_packs, totals.num_pieces) != end:
+                    raise MismatchError(
+                        f"{job.table.uri} changed while it was planned: plan again when nobody "
+                        "writes it"
+                    )
+                writer.take_window(own_folder, written)
 
     return publish(job, totals, write, progress)
 
