@@ -77,7 +77,7 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
     state the same.
     """
     from packidx.estimate import estimate_lengths
-    from packidx.estimate.rejected import read_limit, rejection_warnings
+    from packidx.estimate.summary import read_limit, rejection_warnings
 
     read_limit(max_rejected)  # before the work is done
     with progress_bar(quiet or not sys.stderr.isatty()) as progress:

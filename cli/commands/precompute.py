@@ -46,7 +46,7 @@ def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: 
     other bytes stay; a record that cannot be counted is left as it is. Parquet and CSV files get
     two columns. DIR/.packidx.json says what the counts were made with.
     """
-    from packidx.estimate.rejected import read_limit, rejection_warnings
+    from packidx.estimate.summary import read_limit, rejection_warnings
     from packidx.precompute import precompute as run
 
     read_limit(max_rejected)  # before the work is done

@@ -37,7 +37,7 @@ def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, pa
     Raises:
         SourceError: more of a source is rejected than `limit`, or, without one, all of it.
     """
-    from packidx.estimate.rejected import check_rejected, over_limit, read_limit, rejection_warnings
+    from packidx.estimate.summary import check_rejected, over_limit, read_limit, rejection_warnings
 
     share = read_limit(limit)
     over = over_limit(sources, share)

@@ -8,7 +8,7 @@ image three pixels high for one with the channels first. So such counts are neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from packidx.digests import digest
 from packidx.encode.imports import transformers_class
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
-from packidx.processor.families.base import no_pixels, refused
+from packidx.processor.families.base import VideoCount, no_pixels
 from packidx.records.conversation import MediaInfo
 
 METHOD = "_get_num_multimodal_tokens"
@@ -106,12 +106,9 @@ class GenericVision(VisionFamily):
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             return BadRecord("media_not_counted", f"{detail} ({reason})")
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
-        """Refuses them all: what is asked leaves timestamps and markers of videos out."""
-        error = BadRecord("unsupported_media", f"{self.counted_by} does not count a video's tokens")
-        return refused(len(videos), error)
+    def _count_video(self, video: MediaInfo) -> VideoCount:
+        """Refuses each: what is asked leaves timestamps and markers of videos out."""
+        raise BadRecord("unsupported_media", f"{self.counted_by} does not count a video's tokens")
 
 
 def _image_tokens(processor: Any, name: str) -> tuple[str, str]:

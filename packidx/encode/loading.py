@@ -81,7 +81,6 @@ def load_part(files: ProcessorFiles, kind: str) -> Any:
     It alone is loaded, not the whole `AutoProcessor`, which cannot do without torchvision.
 
     Args:
-        files: the processor's, read from a folder.
         kind: ``"image"`` or ``"video"``.
 
     Raises:

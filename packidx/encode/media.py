@@ -75,8 +75,6 @@ def encode_videos(
 
     Args:
         videos: a sample's, in order, each with what `media_info` knows of it.
-        vision: chooses the frames.
-        video_processor: the transformers processor's own.
 
     Returns:
         Those of ``vision.model_inputs`` that come from videos, as tensors: for Qwen
@@ -138,13 +136,9 @@ def _sampled_fps(metadata: Any) -> float:
 
 
 def check_patches(media: MediaColumns, pixels: Mapping[str, Any], files: ProcessorFiles) -> None:
-    """That transformers makes the patches that were counted.
+    """That the tensors of a sample's media have the patches that were counted.
 
     A release that does not know a setting of the processor leaves it out without a word.
-
-    Args:
-        media: a sample's, counted.
-        pixels: the tensors that transformers made of them.
 
     Raises:
         MismatchError: they are others.

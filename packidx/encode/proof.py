@@ -28,12 +28,7 @@ _SIZES = ((64, 48), (337, 211), (300, 100), (90, 400))  # width, height
 
 
 def compare(files: ProcessorFiles, talks: Sequence[Conversation]) -> Compared:
-    """Compare our tokens with the real processor's.
-
-    Args:
-        files: ours, with a tokenizer and a chat template.
-        talks: of the data; their media are opened images.
-    """
+    """Compare our tokens with the real processor's, also on `talks`, whose images are opened."""
     with _quiet():
         try:
             processor, by = _load(files)

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate import text_backend as text_backends
 from packidx.estimate.calibrate import calibrate as calibration_of
-from packidx.estimate.calibrate import check_calibrate
-from packidx.estimate.comparison import compare
+from packidx.estimate.comparison import choose_text_backend, compare
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
     EstimateJob,
@@ -23,10 +21,8 @@ from packidx.estimate.job import (
     make_manifest,
     shard_contexts,
 )
-from packidx.estimate.processes import CounterSetup
-from packidx.estimate.rejected import check_rejected, read_limit
-from packidx.estimate.summary import CountSummary
-from packidx.estimate.tasks import make_parts
+from packidx.estimate.summary import CountSummary, check_rejected, read_limit
+from packidx.estimate.tasks import CounterSetup, make_parts
 from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.io import files, urls
@@ -159,8 +155,7 @@ def estimate_lengths(
         return replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
 
     name = None if processor is None else os.fspath(processor)
-    _check_method(method, calibrate)
-    check_calibrate(calibrate, name is not None or encode is not None)
+    _check_method(method, calibrate, name is not None or encode is not None)
     settings = CounterSettings(
         name,
         labels,
@@ -210,9 +205,10 @@ def _make(
 def decided(job: EstimateJob) -> EstimateJob:
     """`job` with its text backend, and with what is known of its processor's counts."""
     shards = shard_contexts(job)
-    name, record = text_backends.choose(job.counter, shards, job.scans, job.wanted_backend)
-    compared = compare(job.counter, shards, job.scans)
-    job.counter.decided = name, compared or Compared()
+    counter, scans = job.counter, job.scans
+    name, record = choose_text_backend(counter, shards, scans, job.wanted_backend)
+    compared = compare(counter, shards, scans)
+    counter.decided = name, compared or Compared()
     return replace(job, backend=record, compared=compared)
 
 
@@ -249,8 +245,12 @@ def _summary(
     )
 
 
-def _check_method(method: str | None, calibrate: int) -> None:
+def _check_method(method: str | None, calibrate: int, can_encode: bool) -> None:
     if method not in (None, "heuristic"):
         raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")
     if method is not None and calibrate:
         raise OptionError("calibrate encodes samples for real: leave the method heuristic out")
+    if calibrate < 0:
+        raise OptionError(f"calibrate is {calibrate}: give the number of samples to encode")
+    if calibrate and not can_encode:
+        raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord, OptionError
+from packidx.errors import BadRecord
 from packidx.estimate.counter import ExaminedRecord, RecordCounter
 from packidx.estimate.examine import ShardContext, count_rows, examine
-from packidx.estimate.job import EstimateJob, shard_contexts
-from packidx.estimate.processes import count_by
+from packidx.estimate.job import EstimateJob, shard_contexts, source_sums
+from packidx.estimate.tasks import count_by
 from packidx.format.lengths import CalibratedSource, Calibration
 from packidx.hashing import derive_key
 from packidx.io.output_folder import OutputFolder
@@ -60,13 +60,10 @@ def calibrate(
     workers: Workers,
     progress: Callable[[int, int], None],
 ) -> Calibration:
-    """Encode `job.calibrate` samples of a table that is counted.
+    """Encode `job.calibrate` samples of a table whose `parts` are counted, in `output`.
 
     Args:
         job: the table's; its counter is a cheap one.
-        parts: all of the table.
-        output: where they are.
-        workers: those that have counted.
         progress: called with (done, total) samples.
 
     Returns:
@@ -93,8 +90,7 @@ def calibrate(
 def encode_chunk(chunk: Sequence[_Chosen], counter: RecordCounter) -> list[int | None]:
     """The true lengths; None where a record cannot be encoded."""
     rows = [_examine(sample, counter) for sample in chunk]
-    good = [number for number, item in enumerate(rows) if item.error is None]
-    counts, good = count_rows(rows, good, counter)
+    counts, good = count_rows(rows, counter)
     lengths: list[int | None] = [None] * len(chunk)
     for at, number in enumerate(good):
         if rows[number].error is None:
@@ -114,7 +110,7 @@ def _examine(sample: _Chosen, counter: RecordCounter) -> ExaminedRecord:
 
 def _choose(job: EstimateJob, parts: Sequence[Part], output: OutputFolder) -> list[_Chosen]:
     """The samples, in order of `sample_id`; part by part, so that one part is in memory."""
-    totals = _totals(job, parts)
+    totals = {name: sums.num_usable for name, sums in source_sums(job, parts).items()}
     quotas = _quotas(list(totals.values()), job.calibrate)
     ranks = {
         name: _draw(total, quota, derive_key(job.settings.seed, "calibrate", name))
@@ -132,15 +128,6 @@ def _choose(job: EstimateJob, parts: Sequence[Part], output: OutputFolder) -> li
         if any(map(len, wanted.values())):
             chosen += _locate(os.path.join(output.table, part.path), wanted, shards)
     return chosen
-
-
-def _totals(job: EstimateJob, parts: Sequence[Part]) -> dict[str, int]:
-    """Rows of the table that are not rejected, by source, in order."""
-    totals = {shard.source: 0 for shard in job.shards}
-    for part in parts:
-        for name, sums in part.sources.items():
-            totals[name] += sums.num_usable
-    return totals
 
 
 def _locate(path: str, wanted: dict[str, Int64s], shards: Sequence[ShardContext]) -> list[_Chosen]:
@@ -188,14 +175,26 @@ def _describe(
     actual: Sequence[int | None],
 ) -> Calibration:
     sources = []
-    for name, usable in _totals(job, parts).items():
+    for name, sums in source_sums(job, parts).items():
         mine = [
             (sample.length, length)
             for sample, length in zip(chosen, actual, strict=True)
             if sample.shard.source == name
         ]
         pairs = sorted((guess, length) for guess, length in mine if length is not None)
-        sources.append(_calibrated(name, usable, len(mine) - len(pairs), pairs))
+        guesses, lengths = np.array(pairs, np.int64).reshape(-1, 2).T
+        # All of them: a margin depends on capacity and chance, which only a plan knows.
+        calibrated = CalibratedSource(
+            name=name,
+            num_usable=sums.num_usable,
+            num_failed=len(mine) - len(pairs),
+            num_samples=len(pairs),
+            difference=_quantiles(lengths - guesses) if pairs else None,
+            ratio=_quantiles(lengths / np.maximum(guesses, 1)) if pairs else None,
+            estimated=tuple(guesses.tolist()),
+            actual=tuple(lengths.tolist()),
+        )
+        sources.append(calibrated)
     return Calibration(
         num_samples=sum(source.num_samples for source in sources),
         seed=job.settings.seed,
@@ -203,31 +202,6 @@ def _describe(
     )
 
 
-def _calibrated(
-    name: str, num_usable: int, num_failed: int, pairs: Sequence[tuple[int, int]]
-) -> CalibratedSource:
-    guesses = np.array([guess for guess, _ in pairs], np.int64)
-    lengths = np.array([length for _, length in pairs], np.int64)
-    # All of them: a margin depends on capacity and chance, which only a plan knows.
-    return CalibratedSource(
-        name=name,
-        num_usable=num_usable,
-        num_failed=num_failed,
-        num_samples=len(pairs),
-        difference=_quantiles(lengths - guesses) if pairs else None,
-        ratio=_quantiles(lengths / np.maximum(guesses, 1)) if pairs else None,
-        estimated=tuple(guesses.tolist()),
-        actual=tuple(lengths.tolist()),
-    )
-
-
 def _quantiles(values: NDArray[Any]) -> dict[str, float]:
     at = np.quantile(values, QUANTILES, method="inverted_cdf")
     return {f"{q:g}": round(float(value), 6) for q, value in zip(QUANTILES, at, strict=True)}
-
-
-def check_calibrate(samples: int, can_encode: bool) -> None:
-    if samples < 0:
-        raise OptionError(f"calibrate is {samples}: give the number of samples to encode")
-    if samples and not can_encode:
-        raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")

@@ -1,4 +1,4 @@
-"""Whether a processor's counts are the real processor's: compared once, and remembered.
+"""What is compared on the data's own records: text backends, and our counts with the processor's.
 
 Loading transformers and a processor takes seconds. So what was found equal is kept in the cache, by
 all files that the real processor may read and the versions of all that built the samples; of a
@@ -15,19 +15,21 @@ import itertools
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from packidx import digests
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import ShardContext, raw_records, spread_ranges
+from packidx.estimate.examine import ShardContext, examine, raw_records
 from packidx.io import cache, files, urls
 from packidx.io.storage import unreadable
 from packidx.processor.counts import Compared
-from packidx.records.containers.base import RawRecord, ShardScan
+from packidx.processor.text.backends import choose_backend, reference_backend
+from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import is_remote
@@ -35,6 +37,13 @@ from packidx.records.media.opener import is_remote
 NUM_RECORDS = 16
 """Records of the data that are compared, at most half of them with images."""
 
+NUM_TEXTS = 512
+"""Texts that both backends tokenize before the faster one is trusted."""
+
+_LITTLE = 1 << 20
+"""Bytes of data that `tokenizers` has tokenized before `gigatoken` is loaded."""
+
+_TEXT_RANGES = 64
 _NUM_RANGES, _PER_RANGE = 8, 8
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
 _READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
@@ -139,7 +148,7 @@ def _talks(
     here = [shard for shard, _ in local], [scan for _, scan in local]
     images: list[Conversation] = []
     texts: list[Conversation] = []
-    for shard, record_range in spread_ranges(*here, _NUM_RANGES):
+    for shard, record_range in _spread_ranges(*here, _NUM_RANGES):
         for raw in itertools.islice(raw_records(shard, record_range), _PER_RANGE):
             talk = _opened(raw, shard, counter)
             if talk is not None:
@@ -164,3 +173,53 @@ def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conv
         return None
     sizes = [medium.ref.size for medium in talk.media if medium.kind == "image"]
     return talk if all(width * height <= _MAX_PIXELS for width, height in sizes) else None
+
+
+def choose_text_backend(
+    counter: RecordCounter,
+    shards: Sequence[ShardContext],
+    scans: Sequence[ShardScan],
+    wanted: str | None,
+) -> tuple[str, dict[str, Any] | None]:
+    """The backend, and the record of why; the first that serves and no record without a tokenizer.
+
+    Raises:
+        SourceError: a shard cannot be read.
+        MismatchError: the backend that is wanted does not serve.
+    """
+    text = counter.counter.text
+    if text is None:
+        return "tokenizers", None
+    if wanted is None and sum(scan.nbytes for scan in scans) < _LITTLE:
+        return reference_backend("little data")
+    texts: list[str] = []
+    if wanted != "tokenizers":
+        texts = list(itertools.islice(_texts(counter, shards, scans), NUM_TEXTS))
+    return choose_backend(text, texts, wanted)
+
+
+def _texts(
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
+) -> Iterator[str]:
+    """What is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
+    ranges = _spread_ranges(shards, scans, _TEXT_RANGES)
+    for shard, record_range in ranges:
+        raws = raw_records(shard, record_range)
+        for raw in itertools.islice(raws, -(-NUM_TEXTS // len(ranges))):
+            item = examine(raw, shard, 0, counter)
+            if item.error is not None or item.conversation is None or item.conversation.input_ids:
+                continue
+            media = counter.counter.count_media([item.conversation], [item.infos])
+            try:
+                yield counter.counter.expand(item.conversation, 0, media).text
+            except (BadRecord, LimitError, MemoryError):  # told when it is counted, with its place
+                continue  # it becomes a rejected row
+
+
+def _spread_ranges(
+    contexts: Sequence[ShardContext], scans: Sequence[ShardScan], most: int
+) -> list[tuple[ShardContext, RecordRange]]:
+    """At most so many ranges, from all over the shards."""
+    pairs = zip(contexts, scans, strict=True)
+    ranges = [(shard, record_range) for shard, scan in pairs for record_range in scan.ranges]
+    return ranges[:: max(1, -(-len(ranges) // most))]

@@ -13,7 +13,7 @@ from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Compared, Counts
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
@@ -53,9 +53,8 @@ class CounterSettings:
             policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
             files = load_processor(self.processor, policy)
         encoder = None if self.encode is None else UserEncoder(self.encode)
-        transform = None
-        if self.transform is not None:
-            transform = Transform.load(self.transform, self.seed)
+        changes = self.transform
+        transform = None if changes is None else Transform.load(changes, self.seed)
         return RecordCounter(files, encoder, transform, self.cheap)
 
 
@@ -103,24 +102,17 @@ class RecordCounter:
         self.counter = ConversationCounter(files)
 
     @property
-    def backend(self) -> str:
-        """Of the `TextEncoder`, ``'tokenizers'`` where there is none."""
-        return "tokenizers" if self.counter.text is None else self.counter.text.backend
-
-    @backend.setter
-    def backend(self, name: str) -> None:
-        if self.counter.text is not None:
-            self.counter.text.backend = name
-
-    @property
     def decided(self) -> tuple[str, Compared]:
         """What the parent finds out and its workers take over: the text backend, and what came of
         comparing the processor with the real one."""
-        return self.backend, self.counter.compared
+        text = self.counter.text
+        return "tokenizers" if text is None else text.backend, self.counter.compared
 
     @decided.setter
     def decided(self, decided: tuple[str, Compared]) -> None:
-        self.backend, self.counter.compared = decided
+        backend, self.counter.compared = decided
+        if self.counter.text is not None:
+            self.counter.text.backend = backend
 
     def warm(self) -> None:
         """Load what will be needed, before there is anything to count."""
@@ -189,15 +181,11 @@ class RecordCounter:
 
 def without_references(conversation: Conversation) -> Conversation:
     """`conversation` without what its media are: opened ones hold their files' bytes."""
-    turns = tuple(
-        replace(turn, parts=tuple(_without_reference(part) for part in turn.parts))
-        for turn in conversation.turns
-    )
-    return replace(conversation, turns=turns)
-
-
-def _without_reference(part: str | Media) -> str | Media:
-    return part if isinstance(part, str) else replace(part, ref=None)
+    turns = []
+    for turn in conversation.turns:
+        parts = (part if isinstance(part, str) else replace(part, ref=None) for part in turn.parts)
+        turns.append(replace(turn, parts=tuple(parts)))
+    return replace(conversation, turns=tuple(turns))
 
 
 def check_renders(counter: RecordCounter) -> None:

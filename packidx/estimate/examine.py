@@ -17,7 +17,7 @@ from packidx.io import storage
 from packidx.processor.counter import OUT_OF_MEMORY
 from packidx.processor.counts import Counts
 from packidx.records import shards
-from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
+from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
@@ -160,17 +160,8 @@ def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     return None if size is None else MediaInfo(*size)
 
 
-def spread_ranges(
-    contexts: Sequence[ShardContext], scans: Sequence[ShardScan], most: int
-) -> list[tuple[ShardContext, RecordRange]]:
-    """At most so many ranges, from all over the shards."""
-    pairs = zip(contexts, scans, strict=True)
-    ranges = [(shard, record_range) for shard, scan in pairs for record_range in scan.ranges]
-    return ranges[:: max(1, -(-len(ranges) // most))]
-
-
 def count_rows(
-    parsed: Sequence[ExaminedRecord], good: list[int], counter: RecordCounter
+    parsed: Sequence[ExaminedRecord], counter: RecordCounter
 ) -> tuple[Counts, list[int]]:
     """The counts of what can be counted, and which of `parsed` they are; the rest gets its error.
 
@@ -179,6 +170,7 @@ def count_rows(
     Raises:
         LimitError: time or memory ran out, which is no record's error.
     """
+    good = [number for number, item in enumerate(parsed) if item.error is None]
     try:
         counts = _run(parsed, good, counter)
     except MismatchError:
@@ -210,10 +202,3 @@ def count_rows(
 
 def _run(parsed: Sequence[ExaminedRecord], chosen: Sequence[int], counter: RecordCounter) -> Counts:
     return counter.count([parsed[number] for number in chosen])
-
-
-def media_root(path: str, stated: str | None, container: str, remote: tuple[str, ...]) -> MediaRoot:
-    """Of a shard: the stated media root, else `shards.own_root`."""
-    if stated is not None:
-        return MediaRoot(stated, True, remote)
-    return MediaRoot(shards.own_root(path, container), False, remote)

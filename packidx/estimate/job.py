@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -12,7 +12,7 @@ import packidx
 from packidx import digests as digests_module
 from packidx.estimate.comparison import compared_with
 from packidx.estimate.counter import CounterSettings, RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext, media_root
+from packidx.estimate.examine import BATCH, ShardContext
 from packidx.format import manifest as format_manifest
 from packidx.format import schema
 from packidx.format.decode import decoded
@@ -29,8 +29,9 @@ from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import TASK_BYTES, ShardScan
+from packidx.records.media.paths import MediaRoot
 from packidx.records.shard_marks import check_unchanged
-from packidx.records.shards import Shard, short_names
+from packidx.records.shards import Shard, own_root, short_names
 from packidx.software import software
 
 _PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
@@ -113,24 +114,17 @@ class EstimateJob:
 def shard_contexts(job: EstimateJob) -> list[ShardContext]:
     """What the rows of each shard have in common."""
     names = short_names([shard.path for shard in job.shards])
-    return [
-        ShardContext(
-            number,
-            names[number],
-            shard.path,
-            shard.source,
-            media_root(
-                shard.path,
-                job.media_root or shard.layout.media_root,
-                shard.container,
-                job.remote_media,
-            ),
-            sized=job.settings.processor is not None,
-            container=shard.container,
-            layout=shard.layout,
+    contexts = []
+    for number, (shard, name) in enumerate(zip(job.shards, names, strict=True)):
+        stated = job.media_root or shard.layout.media_root
+        folder = own_root(shard.path, shard.container) if stated is None else stated
+        root = MediaRoot(folder, stated is not None, job.remote_media)
+        sized = job.settings.processor is not None
+        kind, layout = shard.container, shard.layout
+        contexts.append(
+            ShardContext(number, name, shard.path, shard.source, root, sized, kind, layout)
         )
-        for number, shard in enumerate(job.shards)
-    ]
+    return contexts
 
 
 def identity_of(job: EstimateJob) -> str:
@@ -161,7 +155,10 @@ def is_same(job: EstimateJob, manifest: LengthsManifest) -> bool:
     encoder, compared = manifest.encoder, None
     if encoder is not None:
         compared, encoder = encoder.compared, replace(encoder, compared=None)
-    shards = tuple(_unmarked(shard) for shard in manifest.shards)
+    # All that a manifest says of shards, but for what decides nothing.
+    shards = tuple(
+        replace(shard, mtime=None, sampled=None, version=None) for shard in manifest.shards
+    )
     stated = encoder, manifest.options, manifest.transform, shards
     if stated != (job.encoder, job.options, job.transform, job.stated_shards):
         return False
@@ -182,22 +179,19 @@ def is_same(job: EstimateJob, manifest: LengthsManifest) -> bool:
     return not manifest.num_media and _PASSING_REASONS.isdisjoint(manifest.rejected)
 
 
-def _unmarked(shard: format_manifest.Shard) -> format_manifest.Shard:
-    """What a manifest says of a shard, but for what decides nothing."""
-    return replace(shard, mtime=None, sampled=None, version=None)
-
-
 def make_manifest(
     job: EstimateJob, parts: Sequence[Part], calibration: Calibration | None = None
 ) -> LengthsManifest:
     """The manifest of a finished table."""
     rejected, encoder = _total(part.rejected for part in parts), job.encoder
+    values = [digest.encode() for part in parts for digest in part.digests]
+    names = digests_module.canonical_json(schema.LENGTHS.names)
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
     manifest = LengthsManifest(
         fingerprint="",
         digests=Digests(
-            columns=_columns_digest(parts),
+            columns=digests_module.digest(names, *values),
             calibration=calibration_digest(None if calibration is None else calibration.to_json()),
         ),
         num_samples=sum(part.rows for part in parts),
@@ -234,17 +228,16 @@ def _inputs(job: EstimateJob) -> dict[str, Any]:
     return inputs if job.transform is None else inputs | {"transform": job.transform.to_json()}
 
 
-def _columns_digest(parts: Sequence[Part]) -> str:
-    """Digest of the values of all columns."""
-    digests = [digest.encode() for part in parts for digest in part.digests]
-    return digests_module.digest(digests_module.canonical_json(schema.LENGTHS.names), *digests)
-
-
-def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
+def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums]:
+    """Sums over the rows of each source, in order."""
     totals = {shard.source: SourceSums() for shard in job.shards}
     for part in parts:
         for name, sums in part.sources.items():
             totals[name] = totals[name].plus(sums)
+    return totals
+
+
+def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
     layouts = _layouts(job)
     return tuple(
         Source(
@@ -254,7 +247,7 @@ def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
             layout=decoded(Layout, layouts[name]) if name in layouts else None,
             **sums.to_json(),
         )
-        for name, sums in totals.items()
+        for name, sums in source_sums(job, parts).items()
     )
 
 
@@ -265,9 +258,7 @@ def _layouts(job: EstimateJob) -> dict[str, dict[str, Any]]:
 
 
 def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: collections.Counter[str] = collections.Counter()
-    for count in counts:
-        total.update(count)
+    total = sum(map(Counter, counts), Counter[str]())
     return dict(sorted(total.items()))
 
 

@@ -35,8 +35,7 @@ def shard_rows(
 
 
 def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
-    good = [number for number, item in enumerate(rows) if item.error is None]
-    counts, good = count_rows(rows, good, counter)
+    counts, good = count_rows(rows, counter)
     num = len(rows)
     names = [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows]
     columns: dict[str, Any] = {
@@ -51,16 +50,13 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
     columns.update(_content_columns(rows))
     columns.update(count_columns(counts, np.array(good, np.int64), num))
     if any(item.measured is not None and item.measured.kinds is None for item in rows):
-        columns["media"] = _known_media(columns["media"], rows)
+        # Only the user's encoder knows what these records hold.
+        known = [item.measured is not None and item.measured.kinds is not None for item in rows]
+        nothing = pa.scalar(None, columns["media"].type)
+        columns["media"] = pc.if_else(pa.array(known), columns["media"], nothing)
     columns.update(_status_columns(rows, counter.counted_by))
     arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS]
     return pa.Table.from_arrays(arrays, schema=schema.LENGTHS)
-
-
-def _known_media(media: pa.Array, rows: Sequence[ExaminedRecord]) -> pa.Array:
-    """`media`, null where only the user's encoder knows what a record holds."""
-    known = [item.measured is not None and item.measured.kinds is not None for item in rows]
-    return pc.if_else(pa.array(known), media, pa.scalar(None, media.type))
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -1,9 +1,19 @@
-"""What a run over all records of some sources came to."""
+"""What a run over all records of some sources came to, and how many of them may be rejected."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
+
+from packidx.errors import OptionError, SourceError
+
+WARNED = Fraction(1, 100)
+"""Above this share of a source a warning is due."""
+
+Source = Mapping[str, Any]
+"""``name``, ``num_samples`` and ``num_rejected``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,3 +37,73 @@ class CountSummary:
     """What of the sources' folders is not read, a sentence each."""
     warnings: list[str] = field(default_factory=list)
     """What may be a mistake, a sentence each."""
+
+
+def read_limit(given: str | float | None) -> Fraction | None:
+    """The share of a source that may be rejected, exactly as it is written: ``0.05`` or ``'5%'``.
+
+    Raises:
+        OptionError: it is no share.
+    """
+    if given is None:
+        return None
+    from packidx.plan.options.numbers import read_number  # the planner's libraries are slow to load
+
+    text = str(given).strip()
+    number = read_number(text.removesuffix("%"))
+    limit = None if number is None else number / (100 if text.endswith("%") else 1)
+    if limit is None or not 0 <= limit <= 1:
+        raise OptionError(
+            f"max-rejected is {text!r:.40}: give a share of a source's records from 0 to 1, such "
+            "as 0.05 or 5%"
+        )
+    return limit
+
+
+def over_limit(sources: Sequence[Source], limit: Fraction | None) -> list[Source]:
+    """The sources of which more is rejected; without a limit, those of which all is."""
+    return [
+        source
+        for source in sources
+        if source["num_samples"]
+        and (_share(source) == 1 if limit is None else _share(source) > limit)
+    ]
+
+
+def check_rejected(sources: Sequence[Source], limit: Fraction | None, path: str) -> None:
+    """Nothing, where every source is within the limit.
+
+    Args:
+        limit: None allows all but a source of which nothing is left.
+        path: of what was written, for the error.
+
+    Raises:
+        SourceError: one is not.
+    """
+    over = over_limit(sources, limit)
+    if not over:
+        return
+    more = f" (and too many of {len(over) - 1} more sources)" if len(over) > 1 else ""
+    if limit is None:
+        cure = "mend the source or leave it out, or give --max-rejected 1 to go on without it"
+    else:
+        cure = f"that is above --max-rejected {float(limit):g}, so mend the records or allow more"
+    raise SourceError(f"{told(over[0])}{more}: {cure}; {path} is written, and has the reasons")
+
+
+def rejection_warnings(sources: Sequence[Source]) -> list[str]:
+    """A sentence for every source of which more than one percent is rejected."""
+    return [told(source) for source in sources if source["num_samples"] and _share(source) > WARNED]
+
+
+def told(source: Source) -> str:
+    """How much of a source is rejected, in words."""
+    bad, total = source["num_rejected"], source["num_samples"]
+    if bad == total:
+        return f"all {total:,} records of {source['name']} are rejected"
+    share = f"{100 * bad / total:.1f} %"
+    return f"{bad:,} of {total:,} records of {source['name']} are rejected ({share})"
+
+
+def _share(source: Source) -> Fraction:
+    return Fraction(source["num_rejected"], source["num_samples"])

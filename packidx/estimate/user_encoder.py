@@ -37,11 +37,6 @@ class Measured:
     at: tuple[int, ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
 
-    @property
-    def has_grids(self) -> bool:
-        """Whether each medium's grid is known."""
-        return self.kinds is not None and len(self.grids) == len(self.kinds)
-
 
 class UserEncoder:
     """An encoder that is not ours, as a counter of records.
@@ -114,8 +109,8 @@ def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measu
     trained = int(np.count_nonzero(labels[1:] != _IGNORED))  # nothing predicts the first token
     kinds, grids = _grids(encoded, kinds)
     types = encoded.get("mm_token_type_ids")
-    if kinds is None and _holds_tokens_alone(encoded, len(ids)) and not _has_media_tokens(types):
-        kinds = ()
+    if kinds is None and _holds_tokens_alone(encoded, len(ids)):
+        kinds = None if types is not None and np.any(np.asarray(types)) else ()
     if types is None:
         of_kind = None if kinds is None or kinds else (0,) * len(KINDS)
         return Measured(len(ids), trained, kinds, of_kind, grids=grids)
@@ -127,10 +122,6 @@ def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measu
         at = tuple(first for _, first, _ in spans)
         tokens = tuple(size for _, _, size in spans)
     return Measured(len(ids), trained, kinds, tuple(sums), tokens, at, grids)
-
-
-def _has_media_tokens(types: Any) -> bool:
-    return types is not None and bool(np.any(np.asarray(types)))
 
 
 def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
@@ -201,7 +192,10 @@ def counts_of(measured: Sequence[Measured]) -> Counts:
     sums = sums.reshape(-1, len(KINDS))
     length = np.array([sample.length for sample in measured], np.int64)
     known = sums[:, 0] != UNKNOWN
-    has_grids = np.array([sample.has_grids for sample in measured], bool)
+    given = [
+        sample.kinds is not None and len(sample.grids) == len(sample.kinds) for sample in measured
+    ]
+    has_grids = np.array(given, bool)
     return Counts(
         text_tokens=np.where(known, length - sums.sum(axis=1), UNKNOWN),
         image_tokens=sums[:, 0],

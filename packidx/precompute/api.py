@@ -16,9 +16,8 @@ from packidx.estimate.api import decided
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, check_shards, shard_contexts
-from packidx.estimate.processes import CounterSetup, count_by
-from packidx.estimate.rejected import check_rejected, read_limit
-from packidx.estimate.summary import CountSummary
+from packidx.estimate.summary import CountSummary, check_rejected, read_limit
+from packidx.estimate.tasks import CounterSetup, count_by
 from packidx.io import files
 from packidx.io.output_folder import OutputFolder, replacing
 from packidx.precompute.output import KIND, check_output, manifest_of, output_names
@@ -223,17 +222,13 @@ def _put_together(shard: ShardContext, paths: Sequence[str], output: str) -> Non
     files.fsync_path(output)
 
 
-def _sources(job: EstimateJob, totals_by_shard: Sequence[SliceTotals]) -> list[dict[str, Any]]:
-    sums: dict[str, SliceTotals] = {}
-    for shard, totals in zip(job.shards, totals_by_shard, strict=True):
-        sums.setdefault(shard.source, SliceTotals()).merge(totals)
-    return [{"name": name, **totals.to_json()} for name, totals in sums.items()]
-
-
 def _summary(
     output: str, job: EstimateJob, totals_by_shard: Sequence[SliceTotals], seconds: float
 ) -> PrecomputeSummary:
     total = SliceTotals.sum(totals_by_shard)
+    sums: dict[str, SliceTotals] = {}
+    for shard, totals in zip(job.shards, totals_by_shard, strict=True):
+        sums.setdefault(shard.source, SliceTotals()).merge(totals)
     return PrecomputeSummary(
         path=output,
         num_shards=len(totals_by_shard),
@@ -242,7 +237,7 @@ def _summary(
         num_tokens=total.num_tokens,
         methods=dict(sorted(total.methods.items())),
         rejected=dict(sorted(total.rejected.items())),
-        sources=_sources(job, totals_by_shard),
+        sources=[{"name": name, **totals.to_json()} for name, totals in sums.items()],
         encoder={} if job.encoder is None else job.encoder.to_json(),
         seconds=seconds,
     )

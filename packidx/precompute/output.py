@@ -100,14 +100,7 @@ def _clash(first: str, other: str, name: str) -> SourceError:
 def manifest_of(
     job: EstimateJob, form: str, names: Sequence[str], totals_by_shard: Sequence[SliceTotals]
 ) -> PrecomputedManifest:
-    """The manifest (FORMAT.md) of a finished data set.
-
-    Args:
-        job: what was counted.
-        form: of what is written about media.
-        names: of the shards in the output.
-        totals_by_shard: the sums over each shard.
-    """
+    """The manifest (FORMAT.md) of a finished data set, whose shards have these names."""
     total = SliceTotals.sum(totals_by_shard)
     layouts = [shard.layout.to_json() for shard in job.shards]
     return PrecomputedManifest(

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from packidx.errors import BadRecord
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_records
-from packidx.precompute.slices import ShardSlice, SliceTotals, changed
-from packidx.precompute.values import LISTS, Values, count_values, names_of
+from packidx.estimate.examine import BATCH, ShardContext
+from packidx.precompute.slices import ShardSlice, SliceTotals, counted
+from packidx.precompute.values import LISTS, Values, names_of
 from packidx.records.containers.base import broken
 from packidx.records.containers.blocks import local_shard
 
@@ -53,20 +53,12 @@ def count_columns(shard_slice: ShardSlice, counter: RecordCounter, path: str) ->
     totals = SliceTotals()
     types = columns_of(shard_slice.form)
     schema = pa.schema(list(zip(("tokens", "meta"), types, strict=True)))
-    raws = (
-        raw_records(shard_slice.shard, shard_slice.record_range)
-        if shard_slice.record_range.num_records
-        else iter(())
-    )
+    values = (value for _, value in counted(shard_slice, counter))
     with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as out:
-        while batch := list(itertools.islice(raws, BATCH)):
-            rows = examine_batch(batch, shard_slice.shard, 0, counter)
-            values = count_values(rows, counter, shard_slice.form)
-            for value in values:
+        while batch := list(itertools.islice(values, BATCH)):
+            for value in batch:
                 totals.add(value)
-            out.write_batch(_batch(values, schema))
-    if totals.num_samples != shard_slice.record_range.num_records:
-        raise changed(shard_slice)
+            out.write_batch(_batch(batch, schema))
     return totals
 
 
@@ -83,9 +75,7 @@ def write_parquet(shard: ShardContext, paths: Sequence[str], output: str) -> Non
     """The shard with its two columns, row group by row group.
 
     Args:
-        shard: as it is.
         paths: what `count_columns` wrote of its slices, in order.
-        output: where to.
 
     Raises:
         SourceError: the shard is damaged.

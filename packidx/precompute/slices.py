@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from packidx.errors import BadRecord, SourceError
-from packidx.estimate.examine import ShardContext
-from packidx.precompute.values import Values
-from packidx.records.containers.base import RecordRange, ShardScan
+from packidx.estimate.counter import RecordCounter
+from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_records
+from packidx.precompute.values import Values, count_values
+from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,25 @@ def make_slices(
         for record_range, start, end in zip(ranges, starts, ends, strict=True):
             slices.append(ShardSlice(len(slices), shard, record_range, start, end, form))
     return slices
+
+
+def counted(
+    shard_slice: ShardSlice, counter: RecordCounter
+) -> Iterator[tuple[RawRecord, Values | BadRecord]]:
+    """A slice's records, and what each is given or why it is given nothing.
+
+    Raises:
+        SourceError: the shard cannot be read, or is no longer what was scanned.
+    """
+    shard, record_range = shard_slice.shard, shard_slice.record_range
+    raws = raw_records(shard, record_range) if record_range.num_records else iter(())
+    left = record_range.num_records
+    while batch := list(itertools.islice(raws, BATCH)):
+        rows = examine_batch(batch, shard, 0, counter)
+        yield from zip(batch, count_values(rows, counter, shard_slice.form), strict=True)
+        left -= len(batch)
+    if left:
+        raise changed(shard_slice)
 
 
 def changed(shard_slice: ShardSlice) -> SourceError:

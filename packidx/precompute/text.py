@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from packidx.errors import BadRecord, SourceError
 from packidx.estimate.counter import RecordCounter
-from packidx.estimate.examine import BATCH, ShardContext, examine_batch, raw_records
-from packidx.precompute.csv_cells import Cells
-from packidx.precompute.json_keys import set_keys
-from packidx.precompute.slices import ShardSlice, SliceTotals, changed
-from packidx.precompute.values import Values, count_values, names_of
+from packidx.estimate.examine import ShardContext
+from packidx.precompute.in_place import Cells, set_keys
+from packidx.precompute.slices import ShardSlice, SliceTotals, changed, counted
+from packidx.precompute.values import Values, names_of
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, BrokenFile
 from packidx.records.containers.blocks import TooLarge, file_blocks, local_shard, size_of
@@ -33,12 +32,8 @@ _GZIP_LEVEL = 6
 
 
 class Tape:
-    """Blocks on their way to whoever cuts them into records, kept until they are written.
-
-    Args:
-        blocks: bytes in order.
-        at: offset of the first.
-    """
+    """Blocks, from offset `at` on, on their way to whoever cuts them into records; kept until they
+    are written."""
 
     def __init__(self, blocks: Iterable[bytes], at: int) -> None:
         self._blocks = iter(blocks)
@@ -93,16 +88,15 @@ def _rewrite_slice(shard_slice: ShardSlice, counter: RecordCounter, path: str) -
         else file_blocks(shard.path, shard_slice.start, shard_slice.end)
     )
     tape = Tape(blocks, shard_slice.start)
-    totals = SliceTotals()
     with _opened(path, codec) as out:
         try:
             if kind in ("csv", "tsv"):
-                rewrite, items = _table(shard, tape, shard_slice, kind, out.write)
+                rewrite, items = _table(tape, shard_slice, kind, out.write)
             else:
                 rewrite = _object_rewriter(shard)
                 text = JsonLines() if kind == "jsonl" else JsonArray()
                 items = text.items(iter(tape), shard_slice.start, shard_slice.start > 0)
-            _rewrite(shard_slice, counter, tape, items, rewrite, out.write, totals)
+            totals = _rewrite(shard_slice, counter, tape, items, rewrite, out.write)
             for block in tape.rest():
                 out.write(block)
         except BrokenFile as error:
@@ -117,45 +111,24 @@ def _rewrite(
     items: Iterator[tuple[int, bytes]],
     rewrite: Rewrite,
     write: Callable[[bytes], Any],
-    totals: SliceTotals,
-) -> None:
-    raws = (
-        raw_records(shard_slice.shard, shard_slice.record_range)
-        if shard_slice.record_range.num_records
-        else iter(())
-    )
+) -> SliceTotals:
+    totals = SliceTotals()
     starts = itertools.islice(items, shard_slice.record_range.num_records)
-    while batch := list(itertools.islice(raws, BATCH)):
-        here = list(itertools.islice(starts, len(batch)))
-        offsets = [raw.offset for raw in batch]
-        if len(here) < len(batch) or any(
-            offset not in (None, start) for offset, (start, _) in zip(offsets, here, strict=True)
-        ):
+    for record, value in counted(shard_slice, counter):
+        start, old = next(starts, (-1, b""))
+        if start < 0 or record.offset not in (None, start):
             raise changed(shard_slice)
-        rows = examine_batch(batch, shard_slice.shard, 0, counter)
-        values = count_values(rows, counter, shard_slice.form)
-        for (offset, raw), value in zip(here, values, strict=True):
-            write(tape.take(offset))
-            old = tape.take(offset + size_of(raw))
-            if isinstance(raw, TooLarge):
-                write(old)
-                totals.add(value)
-            else:
-                write(_rewritten(raw, value, rewrite, totals))
-    if totals.num_samples != shard_slice.record_range.num_records:
-        raise changed(shard_slice)
-
-
-def _rewritten(
-    raw: bytes, value: Values | BadRecord, rewrite: Rewrite, totals: SliceTotals
-) -> bytes:
-    try:
-        new = rewrite(raw, value)
-    except RecursionError as error:
-        value = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
-        new = rewrite(raw, value)
-    totals.add(value)
-    return new
+        write(tape.take(start))
+        new = tape.take(start + size_of(old))
+        if not isinstance(old, TooLarge):
+            try:
+                new = rewrite(old, value)
+            except RecursionError as error:
+                value = BadRecord("bad_record", f"the record is too large: {type(error).__name__}")
+                new = rewrite(old, value)
+        write(new)
+        totals.add(value)
+    return totals
 
 
 def _object_rewriter(shard: ShardContext) -> Rewrite:
@@ -173,13 +146,10 @@ def _object_rewriter(shard: ShardContext) -> Rewrite:
 
 
 def _table(
-    shard: ShardContext,
-    tape: Tape,
-    shard_slice: ShardSlice,
-    kind: str,
-    write: Callable[[bytes], Any],
+    tape: Tape, shard_slice: ShardSlice, kind: str, write: Callable[[bytes], Any]
 ) -> tuple[Rewrite, Iterator[tuple[int, bytes]]]:
     """A table's rewriter and the rows of this slice; its header is written first, if it is here."""
+    shard = shard_slice.shard
     delimiter = shard.layout.delimiter or ("," if kind == "csv" else "\t")
     text = Delimited(delimiter)
     codec = shard.container.partition(".")[2]

@@ -61,8 +61,7 @@ def count_values(
     rows: Sequence[ExaminedRecord], counter: RecordCounter, form: str
 ) -> list[Values | BadRecord]:
     """What each of a batch of examined records is given, or why it is given nothing."""
-    good = [number for number, row in enumerate(rows) if row.error is None]
-    counts, good = count_rows(rows, good, counter)
+    counts, good = count_rows(rows, counter)
     values: list[Values | BadRecord | None] = [row.error for row in rows]
     offsets = counts.media.offsets
     for at, number in enumerate(good):
@@ -94,14 +93,11 @@ def _meta(
     """``mm_inputs_meta`` of media in order of appearance."""
     meta: dict[str, list[Any]] = {}
     for kind, info, number in zip(kinds, infos, tokens, strict=True):
-        entry = {**(_image(info) if kind == "image" else _video(info)), "n_tokens": number}
+        size = {"height": info.height, "width": info.width}
+        entry = {**(size if kind == "image" else _video(info)), "n_tokens": number}
         entries = meta.setdefault(f"{kind}s_meta", [])
         entries.append(entry if form == OBJECTS else list(entry.values()))
     return meta or None
-
-
-def _image(info: MediaInfo) -> dict[str, Any]:
-    return {"height": info.height, "width": info.width}
 
 
 def _video(info: MediaInfo) -> dict[str, Any]:

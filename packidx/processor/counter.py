@@ -32,9 +32,10 @@ from packidx.processor.counts import (
 from packidx.processor.families.base import no_pixels
 from packidx.processor.text.borders import TokenBatch
 from packidx.processor.text.encoder import TextEncoder
-from packidx.processor.text.expand import Expanded, expand
 from packidx.processor.text.sequence import (
+    Expanded,
     FeatureRuns,
+    expand,
     locate_runs,
     place_media,
     trained_tokens,
@@ -76,12 +77,7 @@ class ConversationCounter:
         conversations: Sequence[Conversation],
         infos: Sequence[Sequence[MediaInfo | None]],
     ) -> Counts:
-        """Count a batch.
-
-        Args:
-            conversations: the samples.
-            infos: per sample and medium, in order of appearance, what is known of it.
-        """
+        """Count a batch; `infos` are what is known of each one's media, in order of appearance."""
         media = self.count_media(conversations, infos)
         return combine(self._count_texts(conversations, media), media)
 
@@ -138,11 +134,8 @@ class ConversationCounter:
             columns.errors[number] = BadRecord("unsupported_media", text)
 
     def _method(self, kind: str, of_equal: int) -> int:
-        """How a kind of media, or rendered text, is counted.
-
-        Args:
-            of_equal: the method where nothing but the comparison speaks for the counts.
-        """
+        """How a kind of media, or rendered text, is counted; `of_equal` where nothing but the
+        comparison speaks for the counts."""
         assert self.files is not None
         if kind in self.compared.unequal:
             return HEURISTIC

@@ -41,10 +41,6 @@ def load_processor(
 ) -> ProcessorFiles:
     """Read a processor folder, or fetch a model's processor files by name.
 
-    Args:
-        path_or_name: the folder, or a model's name.
-        policy: which tokens are trained on.
-
     Raises:
         SourceError: the folder does not exist, a file in it is broken, or nothing in it is usable.
     """

@@ -28,7 +28,7 @@ from packidx.estimate import estimate_lengths
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import ShardContext
 from packidx.precompute import precompute
-from packidx.precompute.csv_cells import cell_spans
+from packidx.precompute.in_place import cell_spans
 from packidx.precompute.slices import make_slices
 from packidx.precompute.text import rewrite_text
 from packidx.records import shards

@@ -36,13 +36,12 @@ from packidx.processor.chat_template.messages import (
 )
 from packidx.processor.chat_template.placeholders import Placeholders, any_of
 from packidx.processor.chat_template.skeleton import DEAD, Dead, Skeleton, Tree, rendering_of
+from packidx.processor.chat_template.tracing.environment import tracing_environment
 from packidx.processor.chat_template.tracing.trace import Trace
-from packidx.processor.chat_template.tracing.tracer import Tracer
 from packidx.processor.chat_template.turns.fallback import Search
 from packidx.processor.chat_template.turns.find import find_turns
-from packidx.processor.chat_template.turns.rendering import Lost, Words
+from packidx.processor.chat_template.turns.rendering import Lost, Words, learn_words
 from packidx.processor.chat_template.turns.spans import Span, trained_spans
-from packidx.processor.chat_template.turns.words import learn_words
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 
@@ -109,7 +108,7 @@ class ChatTemplate:
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
-        self._tracer = Tracer(source)
+        self._tracing = tracing_environment()
         self._words: Words | None = None
         self._trees: dict[Any, Tree] = {}
         self._lock = threading.Lock()
@@ -184,19 +183,34 @@ class ChatTemplate:
         """Jinja's rendering."""
         template = self._template
         if borders is not None:
-            template = chat_environment(generation=_bordered(borders)).from_string(self.source)
+            bordered = type("Bordered", (Generation,), {"borders": borders})
+            template = chat_environment(generation=bordered).from_string(self.source)
+        messages = messages_of(conversation, form or self._form)
         try:
-            return template.render(
-                messages=messages_of(conversation, form or self._form),
-                tools=conversation.tools,
-                documents=None,
-                add_generation_prompt=prompt,
-                **self.special_tokens,
-            )
+            return self._write(template, messages, conversation, prompt)
         except MemoryError:  # says nothing of the record
             raise
         except Exception as error:  # a template is foreign code: whatever it raises is its verdict
             raise _refusal(error) from error
+
+    def _write(
+        self,
+        template: jinja2.Template,
+        messages: list[dict[str, Any]],
+        conversation: Conversation,
+        prompt: bool = False,
+    ) -> str:
+        return template.render(
+            messages=messages,
+            tools=conversation.tools,
+            documents=None,
+            add_generation_prompt=prompt,
+            **self.special_tokens,
+        )
+
+    @cached_property
+    def _traced_template(self) -> jinja2.Template:
+        return self._tracing.from_string(self.source)
 
     @cached_property
     def _form(self) -> Form:
@@ -236,10 +250,10 @@ class ChatTemplate:
             return leaf, trace.values[:made]
 
     def _trace(self, conversation: Conversation, trace: Trace) -> Skeleton | Dead:
-        tracer = self._tracer
         messages, owners = traced_messages(conversation, self._names, self._form, trace)
         try:
-            text = tracer.render(trace, messages, conversation.tools, self.special_tokens)
+            self._tracing.current = trace
+            text = self._write(self._traced_template, messages, conversation)
             skeleton, rendering = rendering_of(trace, text, owners)
             plain = self._render(conversation)
         except MemoryError:
@@ -269,10 +283,6 @@ class ChatTemplate:
 
 def _refusal(error: Exception) -> BadRecord:
     return BadRecord("template", f"the chat template refuses it: {error}")
-
-
-def _bordered(marks: tuple[str, str]) -> type[Generation]:
-    return type("Bordered", (Generation,), {"borders": marks})
 
 
 def _check_unicode(text: str) -> None:

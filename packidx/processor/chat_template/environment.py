@@ -89,12 +89,7 @@ def now(layout: str) -> str:
 def chat_environment(
     kind: type[LimitedEnvironment] = LimitedEnvironment, generation: type[Generation] = Generation
 ) -> LimitedEnvironment:
-    """A sandboxed environment that renders chat templates as transformers 5.23 does, in bounds.
-
-    Args:
-        kind: the environment's class.
-        generation: what ``{% generation %}`` does.
-    """
+    """A sandboxed environment that renders chat templates as transformers 5.23 does, in bounds."""
     environment = kind(
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )

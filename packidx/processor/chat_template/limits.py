@@ -8,7 +8,6 @@ the machine too: neither is a verdict on a record, so both end the run.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import signal
 import threading
@@ -54,35 +53,25 @@ class OutOfTime(BaseException):
     """A rendering took over `MAX_SECONDS`; nothing that catches a template's errors catches it."""
 
 
-@contextlib.contextmanager
-def time_limit() -> Iterator[None]:
-    """Raise `OutOfTime` in the block when it has taken `MAX_SECONDS` of CPU time.
-
-    Processes that count do so in their main thread; in any other one there is no limit.
-    """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(
-        signal, "setitimer"
-    ):
-        yield
-        return
-    before = signal.signal(signal.SIGVTALRM, _stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
 def in_time(call: Callable[..., Result], *args: Any) -> Result:
     """``call(*args)``, which is not waited for without end.
 
+    Processes that count do so in their main thread; in any other one there is no limit.
+
     Raises:
-        LimitError: it took too long.
+        LimitError: it took more than `MAX_SECONDS` of CPU time.
     """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "setitimer"):
+        return call(*args)
     try:
-        with time_limit():
+        before = signal.signal(signal.SIGVTALRM, _stop)
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
+        try:
             return call(*args)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
     except OutOfTime:
         raise LimitError(
             f"the chat template has not come to an end after {MAX_SECONDS:g} s of work: "
@@ -104,22 +93,6 @@ def concat(texts: Iterable[str]) -> str:
             raise TooLarge
         joined.write(text)
     return joined.getvalue()
-
-
-def bounded(texts: Iterable[str]) -> list[str]:
-    """The texts, traced or not, if they are not too many.
-
-    Raises:
-        TooLarge: they are.
-    """
-    kept: list[str] = []
-    size = 0
-    for text in texts:
-        size += text_length(text)
-        if size > MAX_TEXT or len(kept) > _MAX_TEXTS:
-            raise TooLarge
-        kept.append(text)
-    return kept
 
 
 def check_indent(indent: int | str | None) -> None:
@@ -146,7 +119,7 @@ def limited_method(name: str, *args: Any) -> Callable[[str], Any]:
 
 
 class Buffer(list[str]):
-    """What a macro or block has written so far."""
+    """What a macro or block has written so far, traced or not; too much of it is `TooLarge`."""
 
     size = 0
 
@@ -213,33 +186,24 @@ def check_binop(operator: str, left: Any, right: Any) -> None:
     Raises:
         TooLarge: it would.
     """
-    sized = (str, list, tuple)
+    sized, size = (str, list, tuple), 0
     if operator == "%":
         if isinstance(left, str):
             _check(format_bound, left, *(right if isinstance(right, tuple) else (right,)))
     elif operator == "+":
-        if (
-            isinstance(left, sized)
-            and isinstance(right, sized)
-            and text_length(left) + text_length(right) > MAX_TEXT
-        ):
-            raise TooLarge
+        if isinstance(left, sized) and isinstance(right, sized):
+            size = text_length(left) + text_length(right)
     elif isinstance(left, int) and isinstance(right, int):
-        bits = (
-            left.bit_length() * right
-            if operator == "**"
-            else left.bit_length() + right.bit_length()
-        )
+        bits = left.bit_length()
+        bits = bits * right if operator == "**" else bits + right.bit_length()
         if bits > _MAX_BITS:
             raise TooLarge
     elif operator == "*":
         for value, times in ((left, right), (right, left)):
-            if (
-                isinstance(value, sized)
-                and isinstance(times, int)
-                and text_length(value) * times > MAX_TEXT
-            ):
-                raise TooLarge
+            if isinstance(value, sized) and isinstance(times, int):
+                size = text_length(value) * times
+    if size > MAX_TEXT:
+        raise TooLarge
 
 
 def _check(size: Callable[..., int], *args: Any, **kwargs: Any) -> None:

@@ -170,14 +170,10 @@ def _kind(name: str) -> str:
 
 
 def fitting_form(render: Callable[[Conversation], str], plain: Form) -> Form:
-    """The form in which a template shows texts.
+    """The form in which a template shows texts; `render` is in the form `plain`.
 
     Text is put into lists where the template shows it only so, as LLaVA's, and taken out of them
     where it takes strings alone: else it would be lost, or written as Python writes it.
-
-    Args:
-        render: by the template, in the form `plain`.
-        plain: texts as the records have them.
     """
     string, listed = _shows(render, text_as_list=False), _shows(render, text_as_list=True)
     if string == listed:

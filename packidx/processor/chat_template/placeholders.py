@@ -17,11 +17,7 @@ def any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
 
 
 class Placeholders:
-    """What a template writes for media.
-
-    Args:
-        tokens: kind of medium → its placeholder.
-    """
+    """What a template writes for media, by their kind."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self.pattern = any_of(tokens.values())
@@ -30,11 +26,7 @@ class Placeholders:
 
     def are_in(self, texts: Sequence[str]) -> bool:
         """Whether any text holds a placeholder."""
-        for token in self._tokens:
-            for text in texts:
-                if token in text:
-                    return True
-        return False
+        return any(token in text for token in self._tokens for text in texts)
 
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """First character of each medium's placeholder in the rendering `text`.

@@ -96,13 +96,7 @@ def _region(turn: Region[CharPosition], borders: list[int]) -> Region[int]:
 
 
 def rendering_of(trace: Trace, text: str, owners: Sequence[Hole]) -> tuple[Skeleton, Rendering]:
-    """What a traced rendering consists of.
-
-    Args:
-        trace: with its values and questions.
-        text: what the template made of the traced texts.
-        owners: per text of the record, whose it is.
-    """
+    """What a traced rendering, `text`, consists of; `owners` says whose each traced text is."""
     literals, holes = [""], list[int]()
     blocks: list[CharStretch] = []
     begun: list[CharPosition] = []
@@ -118,7 +112,8 @@ def rendering_of(trace: Trace, text: str, owners: Sequence[Hole]) -> tuple[Skele
         else:
             blocks.append((begun.pop(), position))
     parts = [part for literal in literals for part in (literal, "")][:-1]
-    plain = holes == list(range(len(owners))) and not trace.pending and not _steps(trace)
+    made = trace.pending or any(question.steps for question in trace.questions)
+    plain = holes == list(range(len(owners))) and not made
     skeleton = Skeleton(tuple(trace.pending), tuple(holes), parts, plain)
     rendering = Rendering(
         tuple(literals),
@@ -126,10 +121,6 @@ def rendering_of(trace: Trace, text: str, owners: Sequence[Hole]) -> tuple[Skele
         tuple(sorted(blocks)),
     )
     return skeleton, rendering
-
-
-def _steps(trace: Trace) -> bool:
-    return any(question.steps for question in trace.questions)
 
 
 def _owner(owners: Sequence[Hole]) -> Hole | None:

@@ -11,7 +11,7 @@ from packidx.processor.families.glm import GLM4V, GLM46V
 from packidx.processor.families.idefics3 import IDEFICS3, SMOLVLM
 from packidx.processor.families.internvl import INTERNVL
 from packidx.processor.families.kimi import KIMI_K25
-from packidx.processor.families.llava_settings import LLAVA, LLAVA_NEXT, LLAVA_ONEVISION
+from packidx.processor.families.llava import LLAVA, LLAVA_NEXT, LLAVA_ONEVISION
 from packidx.processor.families.pixtral import PIXTRAL
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 

@@ -63,6 +63,10 @@ class MediaCounts:
         return self.grids[:, 0] * (self.grids[:, 1] * self.grids[:, 2]) ** 2
 
 
+VideoCount = tuple[tuple[int, int, int], int, Expansion | None]
+"""Grid, tokens and text of a video, as in `MediaCounts`."""
+
+
 class VisionFamily(ABC):
     """One processor's way to count media; built from its complete settings.
 
@@ -128,13 +132,30 @@ class VisionFamily(ABC):
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """What each video becomes. A family without video puts an error in each place.
+        """What each video becomes; where one cannot be used, zeros and an error.
 
         Args:
             videos: what is known of them.
             samples: as for `count_images`.
         """
-        return no_videos("its processor", videos)
+        grids = np.zeros((len(videos), 3), np.int64)
+        tokens = np.zeros(len(videos), np.int64)
+        expansions: list[Expansion | None] = [None] * len(videos)
+        errors: dict[int, BadRecord] = {}
+        for number, video in enumerate(videos):
+            try:
+                grids[number], tokens[number], expansions[number] = self._count_video(video)
+            except BadRecord as error:
+                errors[number] = error
+        return MediaCounts(grids, tokens, expansions, errors)
+
+    def _count_video(self, video: MediaInfo) -> VideoCount:
+        """What one video becomes.
+
+        Raises:
+            BadRecord: it cannot be used; a family without video uses none.
+        """
+        raise no_video("its processor")
 
     def sample_frames(self, video: MediaInfo) -> Int64s:
         """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
@@ -182,9 +203,9 @@ GRID_INPUTS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_g
 """`VisionFamily.model_inputs` where images and videos keep their shape."""
 
 
-def no_videos(name: str, videos: Sequence[MediaInfo]) -> MediaCounts:
-    """`count_videos` of a family that takes images only."""
-    return refused(len(videos), BadRecord("unsupported_media", f"{name} takes no video"))
+def no_video(name: str) -> BadRecord:
+    """Why a family that takes images only cannot use a video."""
+    return BadRecord("unsupported_media", f"{name} takes no video")
 
 
 def refused(num: int, error: BadRecord) -> MediaCounts:

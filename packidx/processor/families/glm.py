@@ -7,7 +7,7 @@ that a longer one has smaller frames. Its features stand in for image tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -22,13 +22,12 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    VideoCount,
     VisionFamily,
     image_grids,
 )
 from packidx.processor.families.shared.frames import (
     Frames,
-    Grid,
-    count_each,
     frames_used,
     known_fps,
     timestamps,
@@ -45,21 +44,6 @@ STAMPED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits(PixelLimits):
-    """How large an image or a video may be."""
-
-    def grid(self, frames: int, heights: ArrayLike, widths: ArrayLike) -> tuple[Int64s, Int64s]:
-        """Patches per column and per row; 0 where a size is not positive or too narrow.
-
-        Args:
-            frames: how many there are; an image counts as `temporal_patch_size`.
-            heights, widths: pixels ``[n]``.
-        """
-        height, width = self.resized(frames, heights, widths)
-        return height // self.patch_size, width // self.patch_size
-
-
-@dataclass(frozen=True, slots=True)
 class GlmVision(VisionFamily):
     """A GLM-V processor."""
 
@@ -67,8 +51,8 @@ class GlmVision(VisionFamily):
     feature_tokens: ClassVar[Mapping[str, str]] = {"image": IMAGE, "video": IMAGE}
     model_inputs: ClassVar[tuple[str, ...]] = GRID_INPUTS
 
-    images: Limits
-    videos: Limits
+    images: PixelLimits
+    videos: PixelLimits
     sample: Callable[[int, float | None], Frames] | None
     """(number of frames, frames per second) → the frames taken; None takes all."""
     stamp: Callable[[float], str]
@@ -83,12 +67,7 @@ class GlmVision(VisionFamily):
         rows, columns = self.images.grid(self.images.temporal_patch_size, sizes[:, 0], sizes[:, 1])
         return image_grids(rows, columns, self.images.merge_size)
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
-        return count_each(videos, self._count_video)
-
-    def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
+    def _count_video(self, video: MediaInfo) -> VideoCount:
         limits, frames = self.videos, self.sample_frames(video)
         if len(frames) < limits.temporal_patch_size:
             raise too_few_frames(len(frames), limits.temporal_patch_size)
@@ -103,7 +82,7 @@ class GlmVision(VisionFamily):
             f"<|begin_of_image|>{IMAGE}<|end_of_image|>{self.stamp(second)}" for second in seconds
         )
         tokens = rows * columns // limits.merge_size**2
-        return (pairs, rows, columns), Expansion(text, (tokens,) * pairs)
+        return (pairs, rows, columns), tokens * pairs, Expansion(text, (tokens,) * pairs)
 
     def sample_frames(self, video: MediaInfo) -> Frames:
         return frames_used(video, self.sample)
@@ -180,8 +159,8 @@ def _build(
     Raises:
         SourceError: resizing is switched off, or limits are missing.
     """
-    limits = Limits(**pixel_limits(video, "video"))
-    images = Limits(**pixel_limits(settings, "image"))
+    limits = PixelLimits(**pixel_limits(video, "video"))
+    images = PixelLimits(**pixel_limits(settings, "image"))
     sample: Callable[[int, float | None], Frames] | None = None
     if video["do_sample_frames"] and newer:
         sample = partial(sample_by_duration, temporal_patch_size=limits.temporal_patch_size)

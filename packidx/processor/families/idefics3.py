@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
@@ -22,7 +22,8 @@ from packidx.processor.families.base import (
     Family,
     MediaCounts,
     VisionFamily,
-    no_videos,
+    no_video,
+    refused,
 )
 from packidx.processor.families.shared.frames import (
     Frames,
@@ -120,15 +121,9 @@ class Idefics3Vision(VisionFamily):
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        """Counts of videos.
-
-        Args:
-            videos: what is known of them.
-            samples: ``[n]`` the number of the sample that each is in; None where each has its own.
-                The text of each says how many frames the longest of its sample has.
-        """
+        """See the base; the text of each says how many frames the longest of its sample has."""
         if self.family != "smolvlm":
-            return no_videos(self.family, videos)
+            return refused(len(videos), no_video(self.family))
         frames, errors = sample_each(videos, self.sample_frames)
         num = np.array([len(taken) for taken in frames], np.int64)
         owners = np.arange(len(num)) if samples is None else np.asarray(samples, np.int64)
@@ -186,21 +181,20 @@ def _fit(heights: Int64s, widths: Int64s, edge: int) -> tuple[Int64s, Int64s]:
 
     transformers 5.23, `get_resize_output_image_size` of both image processors.
     """
-    shorter, wide = _shorter(heights, widths, edge)
-    shorter = np.maximum(shorter + shorter % 2, 1)
-    heights, widths = np.where(wide, shorter, edge), np.where(wide, edge, shorter)
+    heights, widths = _with_longer(heights, widths, edge, is_even=True)
     if edge > MAX_EDGE:
-        shorter, wide = _shorter(heights, widths, MAX_EDGE)
-        shorter = np.maximum(shorter, 1)
-        heights, widths = np.where(wide, shorter, MAX_EDGE), np.where(wide, MAX_EDGE, shorter)
+        heights, widths = _with_longer(heights, widths, MAX_EDGE, is_even=False)
     return heights, widths
 
 
-def _shorter(heights: Int64s, widths: Int64s, edge: int) -> tuple[Int64s, NDArray[np.bool_]]:
-    """The shorter sides where the longer ones are `edge`, and whether the widths are the longer."""
-    ratio = widths / heights
-    wide = widths >= heights
-    return np.where(wide, edge / ratio, edge * ratio).astype(np.int64), wide
+def _with_longer(
+    heights: Int64s, widths: Int64s, edge: int, *, is_even: bool
+) -> tuple[Int64s, Int64s]:
+    """Sizes of the same shapes whose longer side is `edge`."""
+    ratio, wide = widths / heights, widths >= heights
+    shorter = np.where(wide, edge / ratio, edge * ratio).astype(np.int64)
+    shorter = np.maximum(shorter + shorter % 2 if is_even else shorter, 1)
+    return np.where(wide, shorter, edge), np.where(wide, edge, shorter)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,12 +22,11 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    VideoCount,
     VisionFamily,
 )
 from packidx.processor.families.shared.frames import (
     Frames,
-    Grid,
-    count_each,
     frames_used,
     known_fps,
     too_few_frames,
@@ -75,14 +74,9 @@ class InternVLVision(VisionFamily):
             grids, tiles * self.tokens_per_tile, [known[num] for num in tiles.tolist()]
         )
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
-        return count_each(videos, self._count_video)
-
-    def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
-        num = len(self.sample_frames(video))
-        return (num, self.side, self.side), _video_text(num, self.tokens_per_tile)
+    def _count_video(self, video: MediaInfo) -> VideoCount:
+        num, tokens = len(self.sample_frames(video)), self.tokens_per_tile
+        return (num, self.side, self.side), num * tokens, _video_text(num, tokens)
 
     def sample_frames(self, video: MediaInfo) -> Frames:
         return frames_used(video, self._sample if self.do_sample_frames else None)

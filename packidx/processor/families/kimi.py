@@ -23,13 +23,12 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    VideoCount,
     VisionFamily,
     image_grids,
 )
 from packidx.processor.families.shared.frames import (
     Frames,
-    Grid,
-    count_each,
     frames_used,
     sample_evenly,
     timestamps,
@@ -50,13 +49,11 @@ class Limits:
     max_patches_per_side: int
 
     def grid(self, heights: ArrayLike, widths: ArrayLike) -> tuple[Int64s, Int64s]:
-        """Patches per column and per row, padding included; 0 where a size is not positive.
+        """Patches per column and per row of sizes ``[n]`` in pixels, padding included; 0 where one
+        is not positive.
 
         transformers 5.23, `navit_resize`, vectorised: the same float64 operations in the same
         order. Images are never enlarged.
-
-        Args:
-            heights, widths: pixels ``[n]``.
         """
         height = np.atleast_1d(np.asarray(heights, np.int64))
         width = np.atleast_1d(np.asarray(widths, np.int64))
@@ -112,12 +109,12 @@ class KimiVision(VisionFamily):
     def count_videos(
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
-        counts = count_each(videos, self._count_video)
+        counts = VisionFamily.count_videos(self, videos, samples)
         return ChunkedCounts(
             counts.grids, counts.tokens, counts.expansions, counts.errors, self.temporal_patch_size
         )
 
-    def _count_video(self, video: MediaInfo) -> tuple[Grid, Expansion]:
+    def _count_video(self, video: MediaInfo) -> VideoCount:
         frames = self.sample_frames(video)
         rows, columns = (int(side[0]) for side in self.frames.grid(video.height, video.width))
         tokens = rows * columns // self.frames.merge_size**2
@@ -126,7 +123,8 @@ class KimiVision(VisionFamily):
             f"{_clock(second)}<|media_begin|>video<|media_content|>{VIDEO}<|media_end|>"
             for second in seconds
         )
-        return (len(frames), rows, columns), Expansion(text, (tokens,) * len(seconds))
+        runs = (tokens,) * len(seconds)
+        return (len(frames), rows, columns), sum(runs), Expansion(text, runs)
 
     def sample_frames(self, video: MediaInfo) -> Frames:
         sample = partial(sample_evenly, num_frames=self.num_frames, wanted_fps=self.fps)

@@ -8,7 +8,7 @@ much, takes tiles only where a sample has a single image, and has video: frames 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,14 +17,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
-from packidx.processor.families.base import MediaCounts, VisionFamily, no_videos
-from packidx.processor.families.shared.frames import (
-    Frames,
-    frames_used,
-    sample_each,
-    sample_evenly,
+from packidx.errors import SourceError
+from packidx.processor.families.base import (
+    CLIP_DEFAULTS,
+    Family,
+    MediaCounts,
+    VideoCount,
+    VisionFamily,
+    no_video,
 )
-from packidx.processor.families.shared.tiles import best_resolution, positive_sizes, without
+from packidx.processor.families.shared.frames import Frames, frames_used, sample_evenly
+from packidx.processor.families.shared.resize import must_resize
+from packidx.processor.families.shared.tiles import (
+    best_resolution,
+    needed,
+    positive_sizes,
+    square_side,
+    without,
+)
 from packidx.records.conversation import MediaInfo
 
 
@@ -74,13 +84,6 @@ class TiledLlavaVision(LlavaVision):
         return tokens if self.video_token is None else {**tokens, "video": self.video_token}
 
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
-        """Counts of images ``[n, 2]`` (height, width).
-
-        Args:
-            sizes: in pixels, after orientation.
-            samples: ``[n]`` the number of the sample that each image is in, which LLaVA-OneVision
-                needs to know; None where each has its own.
-        """
         heights, widths, errors = positive_sizes(sizes)
         rows, columns = best_resolution(heights, widths, self.resolutions)
         rows, columns = rows // self.side, columns // self.side
@@ -89,6 +92,7 @@ class TiledLlavaVision(LlavaVision):
         if self.video_token is not None and samples is not None:
             owners = np.asarray(samples, np.int64)
             shared = np.bincount(owners)[owners] > 1
+            # LLaVA-OneVision takes tiles only where a sample has a single image.
             tokens[shared] = self.base_tokens - self.dropped + 1  # the row of one tile has an end
             num_tiles[shared] = 1
         side = np.full_like(num_tiles, self.patches)
@@ -118,20 +122,171 @@ class TiledLlavaVision(LlavaVision):
             width = np.where(shrunk, np.floor_divide(width, ratio), width).astype(np.int64)
         return height * width + height
 
-    def count_videos(
-        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
-    ) -> MediaCounts:
+    def _count_video(self, video: MediaInfo) -> VideoCount:
         if self.video_token is None:
-            return no_videos(self.family, videos)
-        frames, errors = sample_each(videos, self.sample_frames)
-        num_frames = np.array([len(taken) for taken in frames], np.int64)
-        pooled = math.ceil(self.patches / 2)
-        side = np.where(num_frames > 0, self.patches, 0)
-        tokens = np.where(num_frames > 0, num_frames * pooled**2 + 1, 0)
-        return MediaCounts(np.stack([num_frames, side, side], axis=1), tokens, errors=errors)
+            raise no_video(self.family)
+        num_frames = len(self.sample_frames(video))
+        tokens = num_frames * math.ceil(self.patches / 2) ** 2 + 1
+        return (num_frames, self.patches, self.patches), tokens, None
 
     def sample_frames(self, video: MediaInfo) -> Frames:
         if self.sampling is None:
             return frames_used(video, None)
         num_frames, fps = self.sampling.get("num_frames"), self.sampling.get("fps")
         return frames_used(video, partial(sample_evenly, num_frames=num_frames, wanted_fps=fps))
+
+
+def _of_tile(own: Mapping[str, Any], side: int) -> dict[str, Any]:
+    """What LLaVA's and LLaVA-NeXT's own settings say of a tile of `side` pixels."""
+    patches = side // needed(own, "patch_size")
+    tokens = patches**2 + int(own.get("num_additional_image_tokens") or 0)
+    return {"patches": patches, "base_tokens": tokens, **_of_image(own)}
+
+
+def _of_image(own: Mapping[str, Any]) -> dict[str, Any]:
+    """What the own settings of all three say of any image."""
+    return {
+        "dropped": int(own.get("vision_feature_select_strategy") == "default"),
+        "image_token": str(own.get("image_token") or "<image>"),
+    }
+
+
+def _build_llava(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> LlavaVision:
+    size, name = image.get("size") or {}, "size"
+    if image.get("do_center_crop"):
+        size, name = image.get("crop_size") or {}, "crop_size"
+    elif not image.get("do_resize") or ("shortest_edge" in size and not image.get("do_pad")):
+        raise SourceError(
+            "its images do not all become squares of one size: set do_center_crop and crop_size"
+        )
+    return LlavaVision("llava", **_of_tile(own, square_side(size, name)))
+
+
+def _tile_side(image: Mapping[str, Any]) -> int:
+    """Pixels per side of a tile.
+
+    Raises:
+        SourceError: tiles of another size, or cut images, are asked for.
+    """
+    side = square_side(image.get("size"), "size")
+    crop = image.get("crop_size")
+    must_resize(image)
+    if (crop or image.get("do_center_crop")) and square_side(crop, "crop_size") != side:
+        raise SourceError(
+            f"its image settings have size {side} but crop_size {crop}: they must be the same"
+        )
+    return side
+
+
+def _resolutions(image: Mapping[str, Any], side: int) -> tuple[tuple[int, int], ...]:
+    given = image.get("image_grid_pinpoints") or []
+    pairs = tuple((int(height), int(width)) for height, width in given)
+    if not pairs or any(edge % side or edge <= 0 for pair in pairs for edge in pair):
+        raise SourceError(
+            f"its image settings have image_grid_pinpoints {given}: "
+            f"each must be of whole tiles of {side} pixels"
+        )
+    return pairs
+
+
+def _build_next(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> TiledLlavaVision:
+    side = _tile_side(image)
+    return TiledLlavaVision(
+        "llava_next",
+        **_of_tile(own, side),
+        model_inputs=("pixel_values", "image_sizes"),
+        side=side,
+        resolutions=_resolutions(image, side),
+    )
+
+
+def _build_onevision(
+    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
+) -> TiledLlavaVision:
+    side = _tile_side(image)
+    tokens = needed(own, "num_image_tokens")
+    patches = math.isqrt(tokens)
+    ratio = str(own.get("vision_aspect_ratio") or "anyres_max_9")
+    if patches**2 != tokens:
+        raise SourceError(f"its processor_config.json has num_image_tokens {tokens}: no square")
+    if not ratio.startswith("anyres_max_") or not ratio[len("anyres_max_") :].isdigit():
+        raise SourceError(f"its processor_config.json has vision_aspect_ratio {ratio!r}: unknown")
+    if square_side(video.get("size"), "video size") != side:
+        raise SourceError(f"its video frames must be {side} pixels a side as its image tiles are")
+    sampling = video if video.get("do_sample_frames") else None
+    if sampling and sampling.get("fps") and sampling.get("num_frames"):
+        raise SourceError("its video settings have fps and num_frames: leave one out")
+    return TiledLlavaVision(
+        "llava_onevision",
+        patches=patches,
+        base_tokens=tokens,
+        **_of_image(own),
+        model_inputs=("pixel_values", "image_sizes", "batch_num_images", "pixel_values_videos"),
+        side=side,
+        resolutions=_resolutions(image, side),
+        max_tiles=int(ratio[len("anyres_max_") :]),
+        video_token=str(own.get("video_token") or "<video>"),
+        sampling=sampling,
+    )
+
+
+# Class defaults of transformers 5.23: LlavaNextImageProcessor, LlavaOnevisionImageProcessor and
+# LlavaOnevisionVideoProcessor.
+_NEXT_IMAGE = {
+    **CLIP_DEFAULTS,
+    "do_pad": True,
+    "do_center_crop": True,
+    "size": {"shortest_edge": 224},
+    "crop_size": {"height": 224, "width": 224},
+    "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+}
+_EDGES = range(384, 2305, 384)
+_ONEVISION_IMAGE = {**CLIP_DEFAULTS, "do_pad": True, "size": {"height": 384, "width": 384}}
+_ONEVISION_IMAGE |= {"image_grid_pinpoints": [[h, w] for h in _EDGES for w in _EDGES]}
+_ONEVISION_VIDEO = {
+    **CLIP_DEFAULTS,
+    "size": {"height": 384, "width": 384},
+    "do_sample_frames": False,
+}
+_STRATEGY = ("image_token", "vision_feature_select_strategy")
+_OF_TILE = (*_STRATEGY, "patch_size", "num_additional_image_tokens")
+_OWN = {"image_token": "<image>", "num_additional_image_tokens": 0}
+
+LLAVA = Family(
+    "llava",
+    "LlavaProcessor",
+    {},  # its image processor may be of any class (CLIP's, SigLIP's): nothing can be assumed
+    {},
+    _build_llava,
+    settings=_OF_TILE,
+    own_defaults=_OWN,
+)
+LLAVA_NEXT = Family(
+    "llava_next",
+    "LlavaNextProcessor",
+    _NEXT_IMAGE,
+    {},
+    _build_next,
+    settings=(*_OF_TILE, "image_grid_pinpoints"),
+    own_defaults=_OWN,
+)
+LLAVA_ONEVISION = Family(
+    "llava_onevision",
+    "LlavaOnevisionProcessor",
+    _ONEVISION_IMAGE,
+    _ONEVISION_VIDEO,
+    _build_onevision,
+    settings=(
+        *(*_STRATEGY, "num_image_tokens", "video_token"),
+        *("vision_aspect_ratio", "image_grid_pinpoints"),
+    ),
+    own_defaults={
+        "image_token": "<image>",
+        "video_token": "<video>",
+        "vision_aspect_ratio": "anyres_max_9",
+    },
+)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
+from packidx.errors import BadRecord
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     GRID_INPUTS,
@@ -22,7 +23,8 @@ from packidx.processor.families.base import (
     MediaCounts,
     VisionFamily,
     image_grids,
-    no_videos,
+    no_video,
+    refused,
 )
 from packidx.processor.families.qwen_video import (
     Qwen2Videos,
@@ -73,12 +75,16 @@ class QwenVision(PixelLimits, VisionFamily):
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
         if self.videos is None:
-            return no_videos(f"{self.family} without video settings", videos)
+            return refused(len(videos), self._no_video)
         return self.videos.count(videos)
+
+    @property
+    def _no_video(self) -> BadRecord:
+        return no_video(f"{self.family} without video settings")
 
     def sample_frames(self, video: MediaInfo) -> NDArray[np.int64]:
         if self.videos is None:
-            raise no_videos(f"{self.family} without video settings", [video]).errors[0]
+            raise self._no_video
         return self.videos.sample_frames(video)
 
     @classmethod

@@ -23,7 +23,6 @@ def choose_backend(
     `tokenizers` for every one of `texts`.
 
     Args:
-        encoder: of the tokenizer.
         texts: a sample of what is to be encoded.
         wanted: one of `BACKENDS`, or None for the faster one that agrees.
 

@@ -16,7 +16,7 @@ from packidx.processor.chat_template.tracing.traced import (
     fragments_of,
     join_fragments,
 )
-from packidx.processor.text.expand import _moved
+from packidx.processor.text.sequence import _moved
 
 
 def seconds(work: Callable[[int], object], size: int) -> float:

@@ -19,7 +19,8 @@ from transformers.video_utils import VideoMetadata
 from packidx.encode.loading import files_of
 from packidx.encode.mrope import MropeMedium, mrope_positions
 from packidx.errors import SourceError
-from packidx.processor.families.glm import GLM4V, GLM46V, GlmVision, Limits
+from packidx.processor.families.glm import GLM4V, GLM46V, GlmVision
+from packidx.processor.families.shared.resize import PixelLimits
 from packidx.processor.fingerprint import complete_settings
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import MediaInfo
@@ -90,7 +91,7 @@ def test_sizes_equal_the_real_processors(frames: int) -> None:
     sizes = np.exp(rng.uniform(0, np.log(6000), (20_000, 2))).astype(np.int64)
     ties = 14 * rng.integers(1, 300, (5_000, 2))  # halves of the factor: rounding decides
     sizes = np.concatenate([sizes, ties, rng.integers(1, 60, (5_000, 2))])
-    limits = Limits(14, 2, 2, 12_544, 9_633_792)
+    limits = PixelLimits(14, 2, 2, 12_544, 9_633_792)
     rows, columns = limits.grid(frames, sizes[:, 0], sizes[:, 1])
     grids = np.stack([rows, columns], axis=1)
     for size, found in zip(sizes.tolist(), grids.tolist(), strict=True):

@@ -14,8 +14,7 @@ from random_records import WORDS
 from tokenizers import Tokenizer, processors
 
 from packidx.processor.text.encoder import TextEncoder
-from packidx.processor.text.expand import Expanded
-from packidx.processor.text.sequence import locate_runs, trained_tokens
+from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from packidx.processor.chat_template.environment import (
     now,
     to_json,
 )
-from packidx.processor.chat_template.limits import LimitedEnvironment, LimitedGenerator, bounded
+from packidx.processor.chat_template.limits import Buffer, LimitedEnvironment, LimitedGenerator
 from packidx.processor.chat_template.tracing.trace import Block, Trace, Untraceable
 from packidx.processor.chat_template.tracing.traced import Traced, fragments_of, join_fragments
 from packidx.processor.chat_template.tracing.values import Length, holds_traced, untangle
@@ -97,11 +97,12 @@ class TracingEnvironment(LimitedEnvironment):
     @staticmethod
     def concat(values: Iterable[str]) -> str:
         """Texts as one."""
-        values = bounded(values)
-        trace = next((value._trace for value in values if isinstance(value, Traced)), None)
+        kept = Buffer()
+        kept.extend(values)
+        trace = next((value._trace for value in kept if isinstance(value, Traced)), None)
         if trace is None:
-            return "".join(values)
-        return join_fragments(trace, (item for value in values for item in fragments_of(value)))
+            return "".join(kept)
+        return join_fragments(trace, (item for value in kept for item in fragments_of(value)))
 
     @staticmethod
     def holds(item: Any, container: Any) -> bool:
@@ -148,7 +149,7 @@ def tracing_environment() -> TracingEnvironment:
         "join": _join,
         "length": _length,
         "count": _length,
-        "string": _string,
+        "string": environment.show,
         "trim": _method("strip", environment.filters["trim"]),
         "upper": _method("upper", environment.filters["upper"]),
         "lower": _method("lower", environment.filters["lower"]),
@@ -232,10 +233,6 @@ def _dictsort(value: Any, *args: Any, **kwargs: Any) -> Any:
     if holds_traced(value) and (type(value) is not dict or "value" in (*args, *kwargs.values())):
         raise Untraceable("dictsort by texts")
     return jinja2.filters.do_dictsort(value, *args, **kwargs)
-
-
-def _string(value: Any) -> str:
-    return TracingEnvironment.show(value)
 
 
 def _length(value: Any) -> Any:

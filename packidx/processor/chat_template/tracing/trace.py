@@ -44,11 +44,7 @@ class Question:
 
 
 class Trace:
-    """One rendering's values and questions.
-
-    Args:
-        texts: the record's texts, values 0 … n - 1.
-    """
+    """One rendering's values and questions; the record's texts are values 0 … n - 1."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.values: Values = list(texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partialmethod
 from operator import methodcaller
 from typing import Any, NoReturn
 
@@ -25,23 +26,12 @@ class Length:
             (name, "length", number, other), lambda v: call(len(v[number]))
         )
 
-    def __eq__(self, other: object) -> Any:
-        return self._compare("__eq__", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare("__ne__", other)
-
-    def __lt__(self, other: int) -> Any:
-        return self._compare("__lt__", other)
-
-    def __le__(self, other: int) -> Any:
-        return self._compare("__le__", other)
-
-    def __gt__(self, other: int) -> Any:
-        return self._compare("__gt__", other)
-
-    def __ge__(self, other: int) -> Any:
-        return self._compare("__ge__", other)
+    __eq__ = partialmethod(_compare, "__eq__")
+    __ne__ = partialmethod(_compare, "__ne__")
+    __lt__ = partialmethod(_compare, "__lt__")
+    __le__ = partialmethod(_compare, "__le__")
+    __gt__ = partialmethod(_compare, "__gt__")
+    __ge__ = partialmethod(_compare, "__ge__")
 
     def __bool__(self) -> bool:
         return bool(self._text)

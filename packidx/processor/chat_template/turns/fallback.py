@@ -125,12 +125,9 @@ class Search:
             before = replace(self.conversation, turns=self.conversation.turns[:number])
             start = len(prefix := self.render(before, prompt=True))
             late = bool(regions) and start < regions[-1].end
-            said = any(part.strip() for part in turn.parts if isinstance(part, str))
-            forged = any(
-                self.control and self.control.search(part)
-                for part in turn.parts
-                if isinstance(part, str)
-            )
+            texts = [part for part in turn.parts if isinstance(part, str)]
+            said = any(text.strip() for text in texts)
+            forged = any(self.control and self.control.search(text) for text in texts)
             token = self.control.search(self.text, start) if self.control else None
             silent = token is not None and said and token.start() == start
             if late or forged or token is None or silent or not self.text.startswith(prefix):

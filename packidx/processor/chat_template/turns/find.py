@@ -142,7 +142,7 @@ class _Finder:
         header = self.words.header
         if begin and header not in literal:
             header = without_thinking(header)  # a prompt may open what the history leaves out
-        heads = _ends_of(header, literal)
+        heads = [m.end() for m in re.finditer(re.escape(header), literal)] if header else []
         if silent and len(heads) != len(begin):
             raise Lost("turns without text")
         heads = heads[-len(begin) :] if begin else []
@@ -160,7 +160,8 @@ class _Finder:
             media = trailing_media(self.turns[before]) if spoke else 0
             self.ends[before] = self._end(h, 0, stops[0], media, hole.kind)
         for number, turn in enumerate(silent):
-            media = len(self.turns[turn].parts) if _only_media(self.turns[turn]) else 0
+            parts = self.turns[turn].parts
+            media = 0 if any(isinstance(part, str) for part in parts) else len(parts)
             self.ends[turn] = self._end(h, heads[number], stops[number + 1], media, "silent")
 
     def _end(
@@ -259,12 +260,3 @@ def without_thinking(header: str) -> str:
         if bare.endswith(opening):
             return bare.removesuffix(opening)
     return header
-
-
-def _only_media(turn: Turn) -> bool:
-    return not any(isinstance(part, str) for part in turn.parts)
-
-
-def _ends_of(header: str, literal: str) -> list[int]:
-    """Where each `header` in `literal` ends."""
-    return [m.end() for m in re.finditer(re.escape(header), literal)] if header else []

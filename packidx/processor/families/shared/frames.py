@@ -1,4 +1,4 @@
-"""What families that take videos share: which frames are used, and counting video by video."""
+"""What families that take videos share: which frames are used, and when they are shown."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packidx.errors import BadRecord
-from packidx.processor.families.base import Expansion, MediaCounts
 from packidx.records.conversation import MediaInfo
 
 Frames = NDArray[np.int64]
-Grid = tuple[int, int, int]
 
 UNKNOWN_FPS = 24.0
 """What transformers' processors take for timestamps where the frame rate is not known."""
@@ -125,22 +123,3 @@ def sample_each(
             frames.append(np.zeros(0, np.int64))
             errors[number] = error
     return frames, errors
-
-
-def count_each(
-    videos: Sequence[MediaInfo], count: Callable[[MediaInfo], tuple[Grid, Expansion]]
-) -> MediaCounts:
-    """Grid and text of each video; where `count` raises BadRecord, zeros and that error."""
-    grids = np.zeros((len(videos), 3), np.int64)
-    tokens = np.zeros(len(videos), np.int64)
-    expansions: list[Expansion | None] = [None] * len(videos)
-    errors: dict[int, BadRecord] = {}
-    for number, video in enumerate(videos):
-        try:
-            grids[number], expansion = count(video)
-        except BadRecord as error:
-            errors[number] = error
-        else:
-            tokens[number] = sum(expansion.runs)
-            expansions[number] = expansion
-    return MediaCounts(grids, tokens, expansions, errors)

@@ -155,6 +155,11 @@ class PixelLimits:
         """Pixels per side that make one token."""
         return self.patch_size * self.merge_size
 
+    def grid(self, frames: int, heights: ArrayLike, widths: ArrayLike) -> tuple[Int64s, Int64s]:
+        """Patches per column and per row of `resized` media, which may have no video's frames."""
+        height, width = self.resized(frames, heights, widths)
+        return height // self.patch_size, width // self.patch_size
+
     def resized(
         self,
         frames: ArrayLike,

@@ -11,11 +11,7 @@ _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 
 
 def cardinal(number: int) -> str:
-    """``one thousand, two hundred and thirty-four`` for 1234, as the package `num2words` has it.
-
-    Args:
-        number: from 0 to 999,999.
-    """
+    """``one hundred and five`` for 105, as the package `num2words` has it; below a million."""
     if number < 20:
         return _SMALL[number]
     if number < 100:
