@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import json
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -127,16 +126,10 @@ def _keep(path: str, compared: Compared) -> Compared:
 
     A cache that cannot be written costs the next run some seconds, and this one nothing.
     """
-    temporary = f"{path}.{secrets.token_hex(8)}"
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        files.write_json(temporary, asdict(compared))
-        try:
-            if _kept(path) is None:
-                os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        if _kept(path) is None:
+            files.write_json(path, asdict(compared))
     return _kept(path) or compared
 
 

@@ -18,6 +18,9 @@ from packidx.arrays import Int64s
 from packidx.errors import BadRecord
 from packidx.records.conversation import MediaInfo
 
+Settings = Mapping[str, Any]
+"""Of an image processor, a video processor or a processor itself, by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
@@ -31,11 +34,6 @@ class Expansion:
     """``"<img><IMG_CONTEXT></img>"``; for Qwen3-VL's video one part per frame."""
     runs: tuple[int, ...]
     """How often each feature token in `text` is repeated, in order; at least 1 each."""
-    before: str = ""
-    """Text directly before the placeholder that is replaced along with it, where it stands there.
-    """
-    after: str = ""
-    """Likewise directly after it; both are replaced only where both are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,16 @@ class MediaCounts:
 
     grids: Int64s
     """``[n, 3]`` (t, h, w) in patches before merging. Each of the t frames or tiles of h * w
-    patches is one attention span of the vision tower. 0 where impossible."""
+    patches is one attention span of the vision tower, unless `span` says otherwise. 0 where
+    impossible."""
     tokens: Int64s
     """``[n]`` feature tokens; 0 where impossible."""
     expansions: Sequence[Expansion | None] | None = None
     """One per medium; None, in all or in one place, where the feature token alone is repeated."""
     errors: Mapping[int, BadRecord] = field(default_factory=dict)
     """Why a medium cannot be used, by its number."""
+    span: int = 1
+    """Of the t, how many are one attention span together (Kimi's chunks of frames)."""
 
     @property
     def patches(self) -> Int64s:
@@ -60,7 +61,10 @@ class MediaCounts:
     @property
     def cost(self) -> Int64s:
         """``[n]`` sum of patches² per attention span."""
-        return self.grids[:, 0] * (self.grids[:, 1] * self.grids[:, 2]) ** 2
+        times, frame = self.grids[:, 0], self.grids[:, 1] * self.grids[:, 2]
+        full, rest = np.divmod(times, self.span)
+        cost: Int64s = (full * self.span**2 + rest**2) * frame**2
+        return cost
 
 
 VideoCount = tuple[tuple[int, int, int], int, Expansion | None]
@@ -174,7 +178,7 @@ class Family:
     """Class defaults of the image processor, for what a checkpoint leaves out."""
     video_defaults: Mapping[str, Any]
     """Class defaults of the video processor; empty where there is none."""
-    build: Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], VisionFamily]
+    build: Callable[[Settings, Settings, Settings], VisionFamily]
     """(image settings, video settings, the processor's own settings) → the family."""
     settings: tuple[str, ...] = ()
     """Names of further settings that change tokens: of the image or video processor, or of the

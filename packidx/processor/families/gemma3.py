@@ -20,6 +20,7 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    Settings,
     VisionFamily,
 )
 from packidx.processor.families.shared.resize import must_resize
@@ -109,9 +110,7 @@ _PASSED_ON: dict[str, Any] = {
 _PAN_AND_SCAN = tuple(name for name in _PASSED_ON if "pan_and_scan" in name)
 
 
-def _build(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> Gemma3Vision:
+def _build(image: Settings, video: Settings, own: Settings) -> Gemma3Vision:
     must_resize(image)
     side = square_side(image.get("size"), "size")
     tokens = needed(own, "image_seq_length")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,7 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    Settings,
     VideoCount,
     VisionFamily,
     image_grids,
@@ -148,12 +149,7 @@ def _distinct(frames: Frames) -> Frames:
     return np.append(kept, kept[-1]) if len(kept) % 2 else kept
 
 
-def _build(
-    newer: bool,
-    settings: Mapping[str, Any],
-    video: Mapping[str, Any],
-    own: Mapping[str, Any],
-) -> GlmVision:
+def _build(newer: bool, settings: Settings, video: Settings, own: Settings) -> GlmVision:
     """From the complete settings of image and video processor.
 
     Raises:

@@ -21,6 +21,7 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    Settings,
     VisionFamily,
     no_video,
     refused,
@@ -208,9 +209,7 @@ def _tiles(rows: int, columns: int, tokens: int) -> Expansion:
     return Expansion(text, (tokens,) * (rows * columns + 1))
 
 
-def _build_idefics3(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> Idefics3Vision:
+def _build_idefics3(image: Settings, video: Settings, own: Settings) -> Idefics3Vision:
     side = longest_edge(image.get("max_image_size"), "max_image_size")
     tokens = needed(own, "image_seq_len")
     return Idefics3Vision(
@@ -223,9 +222,7 @@ def _build_idefics3(
     )
 
 
-def _build_smolvlm(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> Idefics3Vision:
+def _build_smolvlm(image: Settings, video: Settings, own: Settings) -> Idefics3Vision:
     vision = _build_idefics3(image, video, own)
     given = video.get("video_sampling") or {}
     num_frames = given.get("max_frames", video.get("num_frames"))

@@ -22,6 +22,7 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    Settings,
     VideoCount,
     VisionFamily,
 )
@@ -69,10 +70,11 @@ class InternVLVision(VisionFamily):
             sizes, self.tile_height, self.tile_width, self.min_tiles, self.max_tiles
         )
         grids = np.stack([tiles, *[np.where(tiles > 0, self.side, 0)] * 2], axis=1)
-        known = {num: _image_text(num * self.tokens_per_tile) for num in np.unique(tiles).tolist()}
-        return MediaCounts(
-            grids, tiles * self.tokens_per_tile, [known[num] for num in tiles.tolist()]
-        )
+        tokens = tiles * self.tokens_per_tile
+        texts = {
+            num: Expansion(TILE, (num,)) if num else None for num in np.unique(tokens).tolist()
+        }
+        return MediaCounts(grids, tokens, [texts[num] for num in tokens.tolist()])
 
     def _count_video(self, video: MediaInfo) -> VideoCount:
         num, tokens = len(self.sample_frames(video)), self.tokens_per_tile
@@ -97,9 +99,7 @@ class InternVLVision(VisionFamily):
         return (shift + step * np.arange(taken)).astype(np.float32).astype(np.int64)
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-    ) -> InternVLVision:
+    def from_settings(cls, settings: Settings, video: Settings, own: Settings) -> InternVLVision:
         """From the complete settings of image processor, video processor and processor.
 
         Raises:
@@ -166,11 +166,6 @@ def _arrangements(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]
     sides = range(1, max_tiles + 1)
     grids = [(c, r) for c in sides for r in sides if min_tiles <= c * r <= max_tiles]
     return tuple(sorted(grids, key=lambda grid: (grid[0] * grid[1], grid[0])))
-
-
-@functools.lru_cache(maxsize=1024)
-def _image_text(tokens: int) -> Expansion | None:
-    return Expansion(TILE, (tokens,)) if tokens else None
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    Settings,
     VideoCount,
     VisionFamily,
     image_grids,
@@ -74,20 +75,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkedCounts(MediaCounts):
-    """Counts of videos whose attention spans are chunks of up to `chunk` frames."""
-
-    chunk: int = 1
-
-    @property
-    def cost(self) -> Int64s:
-        full, rest = np.divmod(self.grids[:, 0], self.chunk)
-        frame = self.grids[:, 1] * self.grids[:, 2]
-        cost: Int64s = (full * self.chunk**2 + rest**2) * frame**2
-        return cost
-
-
-@dataclass(frozen=True, slots=True)
 class KimiVision(VisionFamily):
     """A Kimi-K2.5 processor."""
 
@@ -110,9 +97,7 @@ class KimiVision(VisionFamily):
         self, videos: Sequence[MediaInfo], samples: Int64s | None = None
     ) -> MediaCounts:
         counts = VisionFamily.count_videos(self, videos, samples)
-        return ChunkedCounts(
-            counts.grids, counts.tokens, counts.expansions, counts.errors, self.temporal_patch_size
-        )
+        return replace(counts, span=self.temporal_patch_size)
 
     def _count_video(self, video: MediaInfo) -> VideoCount:
         frames = self.sample_frames(video)
@@ -131,9 +116,7 @@ class KimiVision(VisionFamily):
         return frames_used(video, sample if self.do_sample_frames else None)
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-    ) -> KimiVision:
+    def from_settings(cls, settings: Settings, video: Settings, own: Settings) -> KimiVision:
         """From the complete settings of image and video processor.
 
         Raises:
@@ -155,7 +138,7 @@ class KimiVision(VisionFamily):
         )
 
 
-def _limits(kind: str, settings: Mapping[str, Any]) -> Limits:
+def _limits(kind: str, settings: Settings) -> Limits:
     size = settings["size"]
     side = size.get("max_height")
     if not settings["do_resize"] or not side or side != size.get("max_width"):

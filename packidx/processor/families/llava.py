@@ -22,6 +22,7 @@ from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     Family,
     MediaCounts,
+    Settings,
     VideoCount,
     VisionFamily,
     no_video,
@@ -136,14 +137,14 @@ class TiledLlavaVision(LlavaVision):
         return frames_used(video, partial(sample_evenly, num_frames=num_frames, wanted_fps=fps))
 
 
-def _of_tile(own: Mapping[str, Any], side: int) -> dict[str, Any]:
+def _of_tile(own: Settings, side: int) -> dict[str, Any]:
     """What LLaVA's and LLaVA-NeXT's own settings say of a tile of `side` pixels."""
     patches = side // needed(own, "patch_size")
     tokens = patches**2 + int(own.get("num_additional_image_tokens") or 0)
     return {"patches": patches, "base_tokens": tokens, **_of_image(own)}
 
 
-def _of_image(own: Mapping[str, Any]) -> dict[str, Any]:
+def _of_image(own: Settings) -> dict[str, Any]:
     """What the own settings of all three say of any image."""
     return {
         "dropped": int(own.get("vision_feature_select_strategy") == "default"),
@@ -151,9 +152,7 @@ def _of_image(own: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _build_llava(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> LlavaVision:
+def _build_llava(image: Settings, video: Settings, own: Settings) -> LlavaVision:
     size, name = image.get("size") or {}, "size"
     if image.get("do_center_crop"):
         size, name = image.get("crop_size") or {}, "crop_size"
@@ -164,7 +163,7 @@ def _build_llava(
     return LlavaVision("llava", **_of_tile(own, square_side(size, name)))
 
 
-def _tile_side(image: Mapping[str, Any]) -> int:
+def _tile_side(image: Settings) -> int:
     """Pixels per side of a tile.
 
     Raises:
@@ -180,7 +179,7 @@ def _tile_side(image: Mapping[str, Any]) -> int:
     return side
 
 
-def _resolutions(image: Mapping[str, Any], side: int) -> tuple[tuple[int, int], ...]:
+def _resolutions(image: Settings, side: int) -> tuple[tuple[int, int], ...]:
     given = image.get("image_grid_pinpoints") or []
     pairs = tuple((int(height), int(width)) for height, width in given)
     if not pairs or any(edge % side or edge <= 0 for pair in pairs for edge in pair):
@@ -191,9 +190,7 @@ def _resolutions(image: Mapping[str, Any], side: int) -> tuple[tuple[int, int], 
     return pairs
 
 
-def _build_next(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> TiledLlavaVision:
+def _build_next(image: Settings, video: Settings, own: Settings) -> TiledLlavaVision:
     side = _tile_side(image)
     return TiledLlavaVision(
         "llava_next",
@@ -204,9 +201,7 @@ def _build_next(
     )
 
 
-def _build_onevision(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> TiledLlavaVision:
+def _build_onevision(image: Settings, video: Settings, own: Settings) -> TiledLlavaVision:
     side = _tile_side(image)
     tokens = needed(own, "num_image_tokens")
     patches = math.isqrt(tokens)

@@ -17,6 +17,7 @@ from packidx.processor.families.base import (
     Expansion,
     Family,
     MediaCounts,
+    Settings,
     VisionFamily,
 )
 from packidx.processor.families.shared.resize import must_resize
@@ -90,9 +91,7 @@ def _rows(rows: int, columns: int, image: str, line_break: str, end: str) -> Exp
     return Expansion((image + line_break) * (rows - 1) + image + end, (columns,) * rows)
 
 
-def _build(
-    image: Mapping[str, Any], video: Mapping[str, Any], own: Mapping[str, Any]
-) -> PixtralVision:
+def _build(image: Settings, video: Settings, own: Settings) -> PixtralVision:
     size = image.get("size") or {}
     must_resize(image)
     if image.get("do_center_crop"):

@@ -21,6 +21,7 @@ from packidx.processor.families.base import (
     SIGLIP_DEFAULTS,
     Family,
     MediaCounts,
+    Settings,
     VisionFamily,
     image_grids,
     no_video,
@@ -89,11 +90,7 @@ class QwenVision(PixelLimits, VisionFamily):
 
     @classmethod
     def from_settings(
-        cls,
-        family: str,
-        settings: Mapping[str, Any],
-        video: Mapping[str, Any],
-        own: Mapping[str, Any],
+        cls, family: str, settings: Settings, video: Settings, own: Settings
     ) -> QwenVision:
         """From the complete settings of an image and a video processor.
 

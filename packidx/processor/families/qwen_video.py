@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import Expansion, MediaCounts
+from packidx.processor.families.base import Expansion, MediaCounts, Settings
 from packidx.processor.families.shared.frames import (
     Frames,
     frames_used,
@@ -96,11 +95,11 @@ class QwenVideos(PixelLimits, ABC):
     def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
         """Heights and widths ``[n]`` in pixels, 0 where impossible."""
 
-    @abstractmethod
     def _expansions(
         self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
     ) -> list[Expansion | None] | None:
         """See `MediaCounts`."""
+        return None
 
 
 class Qwen2Videos(QwenVideos):
@@ -130,11 +129,6 @@ class Qwen2Videos(QwenVideos):
             share = total * self.temporal_patch_size // np.maximum(frames, 1)
             limit = np.maximum(np.minimum(limit, share), int(self.min_pixels * 1.05))
         return smart_resize(heights, widths, self.factor, self.min_pixels, limit)
-
-    def _expansions(
-        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
-    ) -> list[Expansion | None] | None:
-        return None
 
 
 class Qwen3Videos(QwenVideos):
@@ -182,7 +176,7 @@ class Qwen3Videos(QwenVideos):
         return Expansion(text, (grid[1] * grid[2] // self.merge_size**2,) * grid[0])
 
 
-def build_videos(kind: type[QwenVideos], settings: Mapping[str, Any]) -> QwenVideos:
+def build_videos(kind: type[QwenVideos], settings: Settings) -> QwenVideos:
     """From a video processor's complete settings.
 
     Raises:

@@ -32,11 +32,6 @@ class TokenBatch:
         return np.diff(self.offsets)
 
 
-def starts_before(encoding: Encoding, token: int, char: int) -> bool:
-    span = encoding.token_to_chars(token)
-    return span is not None and span[0] < char
-
-
 def token_at(encoding: Encoding, char: int, num_chars: int) -> int:
     """The first token that reaches beyond character `char`; the number of tokens at the end.
 

@@ -23,7 +23,6 @@ from packidx.processor.chat_template.turns.spans import Span
 from packidx.processor.text.borders import (
     TokenBatch,
     affixed,
-    starts_before,
     to_bytes,
     token_at,
 )
@@ -95,8 +94,7 @@ class TextEncoder:
     def _reference(self, texts: list[str]) -> tuple[Int64s, Int64s]:
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         lists = [encoding.ids for encoding in encodings]
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+        offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in lists], dtype=np.int64)])
         flat = np.fromiter((ident for ids in lists for ident in ids), np.int64, offsets[-1])
         return flat, offsets
 
@@ -183,7 +181,10 @@ class TextEncoder:
         for start_char, end_char in ranges:
             end = token_at(encoding, end_char, len(text))
             start = token_at(encoding, start_char, len(text))
-            while start < end and starts_before(encoding, start, start_char):
+            while start < end:
+                span = encoding.token_to_chars(start)
+                if span is None or span[0] >= start_char:
+                    break
                 start += 1
             borders.append((first + start, first + end))
         return borders

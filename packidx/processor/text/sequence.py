@@ -74,11 +74,6 @@ def expand(
             runs.append((num,))
             continue
         start, end = first, first + len(placeholders[kind])
-        around = start - len(expansion.before), end + len(expansion.after)
-        if text[max(around[0], at) : start] == expansion.before and text.startswith(
-            expansion.after, end
-        ):
-            start, end = around
         parts += (text[at:start], expansion.text)
         cuts.append((start, end, len(expansion.text)))
         runs.append(expansion.runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import SourceError
+from packidx.processor.families.base import Settings
 
 MAX_ASPECT_RATIO = 200
 """Above it transformers' smart_resize raises."""
@@ -131,7 +131,7 @@ def _multiple(
     return rounded * factor
 
 
-def must_resize(settings: Mapping[str, Any], kind: str = "image") -> None:
+def must_resize(settings: Settings, kind: str = "image") -> None:
     """
     Raises:
         SourceError: resizing is switched off.
@@ -179,7 +179,7 @@ class PixelLimits:
         )
 
 
-def pixel_limits(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def pixel_limits(settings: Settings, kind: str) -> dict[str, Any]:
     """The fields of `PixelLimits` out of complete settings.
 
     Raises:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, SourceError
-from packidx.processor.families.base import no_pixels
+from packidx.processor.families.base import Settings, no_pixels
 
 PATCH_SIZES = (14, 16)
 """Pixels per side of a patch in the vision towers that `patches_per_side` knows (SigLIP's)."""
@@ -58,7 +58,7 @@ def longest_edge(size: Mapping[str, Any] | None, name: str) -> int:
     return int(edge)
 
 
-def needed(settings: Mapping[str, Any], name: str) -> int:
+def needed(settings: Settings, name: str) -> int:
     """A whole number among the settings.
 
     Raises:
