@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -138,10 +138,9 @@ def _talks(
 ) -> list[Conversation]:
     """Some of the data's records from all over it, images opened; none from object stores."""
     local = [pair for pair in zip(shards, scans, strict=True) if not urls.is_url(pair[0].path)]
-    here = [shard for shard, _ in local], [scan for _, scan in local]
     images: list[Conversation] = []
     texts: list[Conversation] = []
-    for shard, record_range in _spread_ranges(*here, _NUM_RANGES):
+    for shard, record_range in _spread_ranges(local, _NUM_RANGES):
         for raw in itertools.islice(raw_records(shard, record_range), _PER_RANGE):
             talk = _opened(raw, shard, counter)
             if talk is not None:
@@ -195,7 +194,7 @@ def _texts(
     counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
 ) -> Iterator[str]:
     """What is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
-    ranges = _spread_ranges(shards, scans, _TEXT_RANGES)
+    ranges = _spread_ranges(zip(shards, scans, strict=True), _TEXT_RANGES)
     for shard, record_range in ranges:
         raws = raw_records(shard, record_range)
         for raw in itertools.islice(raws, -(-NUM_TEXTS // len(ranges))):
@@ -210,9 +209,8 @@ def _texts(
 
 
 def _spread_ranges(
-    contexts: Sequence[ShardContext], scans: Sequence[ShardScan], most: int
+    pairs: Iterable[tuple[ShardContext, ShardScan]], most: int
 ) -> list[tuple[ShardContext, RecordRange]]:
     """At most so many ranges, from all over the shards."""
-    pairs = zip(contexts, scans, strict=True)
     ranges = [(shard, record_range) for shard, scan in pairs for record_range in scan.ranges]
     return ranges[:: max(1, -(-len(ranges) // most))]
