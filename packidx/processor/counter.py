@@ -30,8 +30,7 @@ from packidx.processor.counts import (
     stated,
 )
 from packidx.processor.families.base import no_pixels
-from packidx.processor.text.borders import TokenBatch
-from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Expanded,
     FeatureRuns,

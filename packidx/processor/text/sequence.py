@@ -19,8 +19,7 @@ from packidx.processor.chat_template.chat_template import Rendered
 from packidx.processor.chat_template.turns.spans import Span
 from packidx.processor.counts import MediaColumns
 from packidx.processor.families import Expansion
-from packidx.processor.text.borders import TokenBatch
-from packidx.processor.text.encoder import TextEncoder
+from packidx.processor.text.encoder import TextEncoder, TokenBatch
 
 
 @dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
