@@ -12,8 +12,13 @@ def software() -> dict[str, str]:
     """Versions of what makes a table: recorded, never hashed."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed as a package"
+        versions[package] = installed(package) or "not installed as a package"
     return versions
+
+
+def installed(name: str) -> str | None:
+    """The version of a package, None where it is not there."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -48,16 +48,13 @@ def import_torch() -> Any:
     return torch
 
 
-def allow_cuda_torchvision() -> bool:
+def allow_cuda_torchvision() -> None:
     """Declare the missing operators if torchvision is there and cannot be imported without them.
 
     Call it before transformers is imported.
-
-    Returns:
-        whether they had to be declared, now or earlier.
     """
     if _declared or find_spec("torchvision") is None:
-        return bool(_declared)
+        return
     try:
         import_module("torchvision")
     except RuntimeError as error:
@@ -68,4 +65,3 @@ def allow_cuda_torchvision() -> bool:
             library.define(operator)
         _declared.append(library)
         import_module("torchvision")
-    return bool(_declared)

@@ -17,7 +17,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from packidx import digests
@@ -32,6 +31,7 @@ from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import is_remote
+from packidx.software import installed
 
 NUM_RECORDS = 16
 """Records of the data that are compared, at most half of them with images."""
@@ -48,14 +48,6 @@ _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
 _READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
 _TEMPLATES = "additional_chat_templates"
 _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
-
-
-def installed(name: str) -> str | None:
-    """The version of a package, None where it is not there."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def compared_with() -> str | None:

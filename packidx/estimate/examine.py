@@ -7,7 +7,6 @@ import functools
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -97,7 +96,13 @@ def _begun(
     with _errors_kept(item):
         item.key = record_key(raw.record) if raw.key is None else raw.key
         if counter.opens_media:
-            _examine_opened(item, raw.record, shard, counter)
+            opened = counter.open(raw.record, shard.root, sample_id)
+            counter.measure(opened, item)
+            if item.measured is None:
+                item.conversation = parse(opened)
+                item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
+            if item.conversation is not None:
+                item.conversation = without_references(item.conversation)
         else:
             item.conversation = parse(raw.record)
             item.waits = any(is_remote(medium, shard.root) for medium in item.conversation.media)
@@ -136,18 +141,6 @@ def _at(item: ExaminedRecord, text: str) -> LimitError:
     """The error of time or memory that ran out at a record."""
     named = "" if item.key is None else f" ({item.key})"
     return LimitError(f"record {item.row}{named}: {text}")
-
-
-def _examine_opened(
-    item: ExaminedRecord, record: dict[str, Any], shard: ShardContext, counter: RecordCounter
-) -> None:
-    opened = counter.open(record, shard.root, item.sample_id)
-    counter.measure(opened, item)
-    if item.measured is None:
-        item.conversation = parse(opened)
-        item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
-    if item.conversation is not None:
-        item.conversation = without_references(item.conversation)
 
 
 def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires
 from importlib.util import find_spec
 from typing import Any
 
 from packidx.inspect.doctor.imports import Imported
+from packidx.software import installed
 
 _REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;\s*(.*))?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
@@ -150,11 +151,10 @@ def _in_order(wanted: str) -> str:
 
 def _version(name: str) -> str | None:
     """Of a package that is installed; a module that nobody installed as one has none to tell."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        there = is_importable(_MODULES.get(name, name.replace("-", "_")))
-        return "of unknown version" if there else None
+    there = installed(name)
+    if there is None and is_importable(_MODULES.get(name, name.replace("-", "_"))):
+        return "of unknown version"
+    return there
 
 
 def is_importable(module: str) -> bool:

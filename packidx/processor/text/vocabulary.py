@@ -19,11 +19,7 @@ _METASPACE = "\u2581"
 
 
 class Vocabulary:
-    """A tokenizer that nobody changes, and what is known of its tokens.
-
-    Args:
-        tokenizer: neither padding nor truncating.
-    """
+    """A tokenizer that nobody changes, neither padding nor truncating; and its tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
