@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ENERGON_VENV ?= .venv-energon
+PLANNER_VENV ?= .venv-planner
 UV_VENV ?= .venv-uv
 DATA   ?= data
 CAPACITY ?= 8192
@@ -58,8 +59,8 @@ plan: $(DATA)/lengths/manifest.json  ## build the corpus, count its tokens, plan
 test: $(VENV)/.dev  ## run the tests but the slow ones (installs torch and transformers)
 	@$(PYTEST) -m "not slow"
 
-test-planner: $(VENV)/.dev  ## of these, what must pass where torch and transformers cannot be imported
-	@$(PYTEST) -m "not slow" -p tests.helpers.no_torch $(PLANNER_TESTS)
+test-planner: $(PLANNER_VENV)/.ready  ## of these, what must pass where neither torch nor transformers is installed
+	@OMP_NUM_THREADS=1 $(PLANNER_VENV)/bin/python -m pytest -q -n auto --dist worksteal -m "not slow" $(PLANNER_TESTS)
 
 test-slow: $(VENV)/.dev  ## random kills, fuzzers, Ray, training on several ranks, limits of memory
 	@$(PYTEST) -m slow
@@ -112,7 +113,7 @@ wheels: $(UV_VENV)/.ready  ## ask it for which Pythons there are wheels of what 
 	@$(UV_VENV)/bin/python examples/wheels.py docs/pythons.md
 
 clean:  ## remove the environment and all generated data
-	rm -rf $(VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PLANNER_VENV) $(ENERGON_VENV) $(UV_VENV) $(OVERLAYS) $(DATA) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 $(VENV)/.base: pyproject.toml Makefile
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -128,6 +129,16 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) --no-deps torchvision==0.28.0
 	@$(PIP) "$(PYARROW)" -e ".[dev,transformers,torch,video,fast,lmdb,ray,s3]"
 	@$(PIP) --no-deps $(PEERS)
+	@touch $@
+
+# An environment of the planner's own, which has neither torch nor transformers.
+$(PLANNER_VENV)/.ready: pyproject.toml Makefile $(VENV)/.base
+	@test -x $(PLANNER_VENV)/bin/python || $(PYTHON) -m venv $(PLANNER_VENV)
+	@echo "installing packidx and the test tools into $(PLANNER_VENV) (no torch) ..."
+	@$(PLANNER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(PYARROW)" \
+	    -e ".[test,video,fast,lmdb,ray,s3]"
+	@$(PLANNER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PEERS)
+	@ln -sfn $(abspath $(VENV))/corpus-packages $(PLANNER_VENV)/corpus-packages
 	@touch $@
 
 # The resolver that `make trainers` and `make wheels` ask; they need the package index.
