@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import heapq
-import logging
-import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, files
 from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peers import nemo_knapsack
 
 from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.strategies.balanced import DealRule, balanced, deal_evenly, length_correlation
@@ -93,26 +90,6 @@ def test_worst_fit_holds_what_the_rule_item_by_item_does(problem: tuple[list[int
     histogram = Histogram.of(np.array(lengths))
     packs = packs_of(worst_fit_decreasing(histogram, capacity), histogram)
     assert sorted(map(sum, packs)) == emptiest_first(lengths, capacity)
-
-
-def nemo_knapsack() -> Callable[[list[int], int], list[list[int]]]:
-    """NeMo Automodel's function alone: its module imports torch and datasets."""
-    name = "nemo_automodel/components/datasets/llm/neat_packing.py"
-    try:
-        found = [path for path in files("nemo-automodel") or [] if str(path) == name]
-    except PackageNotFoundError:
-        found = []
-    if not found:
-        pytest.skip("nemo-automodel is not installed")
-    tree = ast.parse(found[0].read_text())
-    tree.body = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name == "greedy_knapsack"
-    ]
-    space = {"heapq": heapq, "time": time, "logger": logging.getLogger(__name__)}
-    exec(compile(tree, name, "exec"), space)
-    return space["greedy_knapsack"]  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("median", [30, 300, 3000])

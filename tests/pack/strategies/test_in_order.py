@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peers import nemo_knapsack
 from sized_items import Int64s, Problem, assert_plan, problems
 
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
@@ -78,17 +76,8 @@ def test_a_window_of_everything_is_best_fit_decreasing_of_everything() -> None:
 
 
 def test_as_many_packs_as_nemo() -> None:
-    package = find_spec("nemo_automodel")
-    if package is None or package.origin is None:
-        pytest.skip("nemo-automodel is not installed")
-    # The file alone: the packages around it want more than is installed here.
-    file = Path(package.origin).parent / "components/datasets/llm/neat_packing.py"
-    spec = spec_from_file_location("neat_packing", file)
-    assert spec is not None and spec.loader is not None
-    peer = module_from_spec(spec)
-    spec.loader.exec_module(peer)
     lengths = np.random.default_rng(0).lognormal(6, 1, 3000).clip(16, 8192).astype(np.int64)
-    theirs = peer.greedy_knapsack(lengths.tolist(), 8192)
+    theirs = nemo_knapsack()(lengths.tolist(), 8192)
     ours = worst_fit(lengths[:, None], np.array([8192]))
     by_pack = [np.flatnonzero(ours == pack).tolist() for pack in range(int(ours.max()) + 1)]
     assert sorted(map(sorted, theirs)) == sorted(by_pack)
