@@ -19,11 +19,10 @@ from packidx.index import Index, Pack, open_index
 from packidx.index.untrained import untrained
 from packidx.torch.sample.encoded import SEQUENCE_FILL, Encoded
 from packidx.torch.sample.events import Events
+from packidx.torch.sample.fitting import extend, pad_tokens, up_to
 from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import check_reserve, encode_dummy
-from packidx.torch.sample.padding import extend, pad_tokens, up_to
-from packidx.torch.sample.policy import Policy
-from packidx.torch.sample.reader import Encode, Happened, SampleReader
+from packidx.torch.sample.reader import Encode, Happened, Policy, SampleReader
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Function

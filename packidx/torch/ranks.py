@@ -78,9 +78,7 @@ def _within(gathered: Sequence[Facts]) -> Iterable[str]:
 
 def _between(gathered: Sequence[Facts]) -> Iterable[str]:
     for key, name in _SAME.items():
-        where: dict[Any, list[int]] = {}
-        for number, facts in enumerate(gathered):
-            where.setdefault(facts[key], []).append(number)
+        where = _grouped(gathered, key)
         if len(where) > 1:
             held = [f"{value} on {_processes(numbers)}" for value, numbers in where.items()]
             yield f"{name} {_few(held)}"
@@ -91,13 +89,19 @@ def _shares(gathered: Sequence[Facts]) -> Iterable[str]:
     world_size = gathered[0]["world_size"]
     if any(facts["world_size"] != world_size for facts in gathered):
         return  # which `_between` says
-    held: dict[int, list[int]] = {}
-    for number, facts in enumerate(gathered):
-        held.setdefault(facts["rank"], []).append(number)
+    held = _grouped(gathered, "rank")
     if len(held) == world_size and len({len(numbers) for numbers in held.values()}) == 1:
         return
     shares = [f"rank {rank} on {_processes(held[rank])}" for rank in sorted(held)]
     yield f"of {world_size} ranks there are {_few(shares)}"
+
+
+def _grouped(gathered: Sequence[Facts], key: str) -> dict[Any, list[int]]:
+    """Numbers of the processes by what they have under `key`."""
+    where: dict[Any, list[int]] = {}
+    for number, facts in enumerate(gathered):
+        where.setdefault(facts[key], []).append(number)
+    return where
 
 
 def _processes(numbers: Sequence[int]) -> str:

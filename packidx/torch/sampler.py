@@ -61,7 +61,7 @@ class PackSampler(Sampler[int]):
         self.rank, self.world_size = _integer("rank", rank), _integer("world_size", world_size)
         given = world_size if global_batch is None else global_batch
         self.global_batch = _integer("global_batch", given)
-        self.seed, self.epoch = _integer("seed", seed), _integer("epoch", epoch)
+        self.seed, self.epoch = _seed("seed", seed), _seed("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
         self._check()
         self._start = 0  # where the next iteration begins
@@ -86,9 +86,6 @@ class PackSampler(Sampler[int]):
                 f"global_batch {self.global_batch} exceeds the {self._epochs.smallest} packs of an"
                 f" epoch of {self.index!r}, so it has no step: lower it or plan more data"
             )
-        for name, value in (("seed", self.seed), ("epoch", self.epoch)):
-            if not 0 <= value < SEEDS:
-                raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
 
     @property
     def num_steps(self) -> int:
@@ -130,9 +127,7 @@ class PackSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Take `epoch`'s order; the cursor goes back to 0 only if that is another epoch."""
-        epoch = _integer("epoch", epoch)
-        if not 0 <= epoch < SEEDS:
-            raise OptionError(f"epoch is {epoch}: it must be at least 0 and below 2^63")
+        epoch = _seed("epoch", epoch)
         if epoch != self.epoch:
             self.epoch = epoch
             self._order = self._epochs.order(self.index.id, self.seed, epoch)
@@ -211,6 +206,13 @@ def _integer(name: str, value: SupportsIndex) -> int:
     except TypeError:
         kind = type(value).__name__
         raise OptionError(f"{name} is {value!r} ({kind}): it must be an integer") from None
+
+
+def _seed(name: str, value: SupportsIndex) -> int:
+    number = _integer(name, value)
+    if not 0 <= number < SEEDS:
+        raise OptionError(f"{name} is {number}: it must be at least 0 and below 2^63")
+    return number
 
 
 _MUST_AGREE = {

@@ -20,7 +20,7 @@ from torch_packs import Failing, SyntheticEncode, shapes
 from packidx.errors import BadRecord, MismatchError, OptionError, SourceError
 from packidx.index import Index
 from packidx.torch import PackedDataset
-from packidx.torch.sample import events, policy
+from packidx.torch.sample import events, reader
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(5)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -33,7 +33,7 @@ def index(tmp_path: Path) -> Index:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "BACKOFF", 0.001)
+    monkeypatch.setattr(reader, "BACKOFF", 0.001)
 
 
 BAD = BadRecord("broken_media", "an image cannot be decoded")

@@ -26,11 +26,7 @@ def spans(pack: Pack) -> tuple[Tensor, Tensor]:
 
 
 def segment_numbers(pack: Pack, *, padding: bool) -> Tensor:
-    """1, 1, 2, 2, 2 …: the number of each token's segment, int64 [T].
-
-    Args:
-        padding: alignment padding is 0; otherwise it has the number of its segment.
-    """
+    """1, 1, 2, 2, 2 …: each token's segment, int64 [T]; with `padding` alignment padding is 0."""
     slots, lengths = spans(pack)
     numbers = torch.arange(1, len(slots) + 1).repeat_interleave(slots.long())
     if padding:

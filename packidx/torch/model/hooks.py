@@ -35,7 +35,7 @@ def bidirectional_images(
     its column: in sliding layers, every sample but the first gets the first one's images.
     """
     mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
-    ours = mask is None or _is_block_mask(mask)
+    ours = mask is None or isinstance(mask, BlockMask)
     if not ours or positions is None or kwargs.get("past_key_values") is not None:
         return None
     types = kwargs.get("token_type_ids")
@@ -46,7 +46,8 @@ def bidirectional_images(
             "the batch has pixel_values and no token_type_ids, so this model would read its images"
             " in one direction: let encode return token_type_ids, as the model's processor does"
         )
-    config = _text_config(module)
+    own: Any = module.config
+    config = own.get_text_config()
     implementation = config._attn_implementation
     if "flash" in implementation:
         return None  # such kernels know no image blocks, packed or not
@@ -106,7 +107,7 @@ def drop_block_mask(
 
     Without it transformers makes a mask for each type of layer, where positions restart.
     """
-    if not _is_block_mask(kwargs.get("attention_mask")):
+    if not isinstance(kwargs.get("attention_mask"), BlockMask):
         return None
     return args, {**kwargs, "attention_mask": None}
 
@@ -144,12 +145,3 @@ def own_bounds(
     if not _SAMPLES & kwargs.keys():
         return None
     return args, {key: value for key, value in kwargs.items() if key not in _SAMPLES}
-
-
-def _is_block_mask(mask: Any) -> bool:
-    return isinstance(mask, BlockMask)
-
-
-def _text_config(module: nn.Module) -> Any:
-    config: Any = module.config
-    return config.get_text_config()

@@ -60,6 +60,17 @@ class Encoded:
         plain = torch.arange(self.length).expand(3, -1)
         return plain if self.mrope_positions is None else self.mrope_positions
 
+    def between(self, start: int, stop: int) -> Encoded:
+        """Tokens [start, stop) with all media."""
+        positions = self.mrope_positions
+        return Encoded(
+            self.input_ids[start:stop],
+            self.labels[start:stop],
+            None if positions is None else positions[:, start:stop],
+            {key: value[start:stop] for key, value in self.sequence.items()},
+            self.media,
+        )
+
     def per_token(self, key: str, fill: int) -> Tensor:
         """One of the per-token tensors, or `fill` throughout."""
         absent = torch.full((self.length,), fill)

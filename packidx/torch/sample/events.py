@@ -124,12 +124,9 @@ class Events:
         if len(event) > 1 and len(self._records) < LIMIT:
             self._records.append(event)
 
-    def __getstate__(self) -> str | None:
-        """The file, for a worker that is being spawned; any other copy has events of its own."""
-        return None if get_spawning_popen() is None else self._path
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Events, (self.__getstate__(),)
+        """With the file for a worker that is being spawned; any other copy has its own events."""
+        return Events, (None if get_spawning_popen() is None else self._path,)
 
 
 def _remove(path: str, owner: int) -> None:

@@ -8,7 +8,9 @@ operation hangs; and the model must find as many media tokens as it gets media.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,11 +18,10 @@ import torch
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Sample
-from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, Encoded, normalise
+from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, Encoded, PlanMismatch, normalise
 from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import made_up
-from packidx.torch.sample.media_rows import TYPES, Planned, grid_of
-from packidx.torch.sample.shapes import Shape, learn_shape
+from packidx.torch.sample.media_rows import TYPES, MediaTensor, Planned, grid_of, media_tensor
 
 _SEARCHED = 64  # packs that are looked through for samples of the same kind
 _TRIED = 16  # such samples
@@ -32,14 +33,80 @@ class NoHole(MismatchError):
     """The shape of a sample cannot be known without reading it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What `encode` returns for samples with media of one kind, or without any.
+
+    Attributes:
+        has_mrope: whether with mRoPE positions.
+        sequence: dtypes of the per-token tensors.
+        media: the media tensors.
+        token: id of the token that media features replace; None without media.
+        share: so many such tokens for so many patches.
+        problem: why the shape of other media cannot be told; None where it can.
+    """
+
+    has_mrope: bool
+    sequence: Mapping[str, torch.dtype]
+    media: Mapping[str, MediaTensor]
+    token: int | None = None
+    share: tuple[int, int] = (0, 1)
+    problem: str | None = None
+
+    def tokens_of(self, medium: Mapping[str, Any], length: int) -> slice:
+        """Where in a sample of `length` tokens the feature tokens of a medium go.
+
+        Raises:
+            PlanMismatch: the plan does not say, or they do not fit.
+        """
+        grid, at = grid_of(medium), medium["at"]
+        tokens, patches = self.share
+        count, rest = divmod(tokens * math.prod(grid or (0,)), patches)
+        if at is None or at < 0 or not count or rest:
+            raise PlanMismatch(f"the plan does not say how large and where a {medium['kind']} is")
+        if at + count > length:
+            raise PlanMismatch(
+                f"a {medium['kind']} of {count} tokens at {at} does not fit its {length} tokens"
+            )
+        return slice(at, at + count)
+
+
+def learn_shape(encoded: Encoded, planned: Planned, token: int | None) -> Shape:
+    """The shape of healthy samples like `encoded`, whose `planned` media are of one kind.
+
+    Args:
+        token: id of its media's feature tokens, None: the one that stands where the first begins.
+    """
+    sequence = {key: value.dtype for key, value in encoded.sequence.items()}
+    if not planned:
+        return Shape(encoded.mrope_positions is not None, sequence, {})
+    grids = [grid_of(medium) for medium in planned]
+    known = [grid for grid in grids if grid is not None]
+    kind, at = planned[0]["kind"], planned[0]["at"]
+    problem, media = None, {}
+    if len(known) < len(grids) or at is None or not 0 <= at < encoded.length:
+        problem = f"the plan does not say how large and where each {kind} is"
+    else:
+        for key, value in encoded.media.items():
+            tensor = media_tensor(key, value, known)
+            if tensor is None:
+                problem = f"what {key} of shape {list(value.shape)} is for other {kind}s is unknown"
+            else:
+                media[key] = tensor
+        token = int(encoded.input_ids[at]) if token is None else token
+    tokens = 0 if token is None else int((encoded.input_ids == token).sum())
+    patches = sum(map(math.prod, known))
+    if problem is None and (kind not in TYPES or not tokens):
+        problem = f"which tokens are those of a {kind} is unknown"
+    share = tokens, max(patches, 1)
+    return Shape(encoded.mrope_positions is not None, sequence, media, token, share, problem)
+
+
 class Holes:
     """Makes holes, by ``encode.hole(length, media)`` if there is one, else after healthy samples.
 
     Args:
-        index: of the plan.
-        encode: the encoder.
         read: reads and encodes one sample as planned, or raises.
-        pad_token_id: what fills a hole.
     """
 
     def __init__(self, index: Index, encode: Any, read: Read, pad_token_id: int) -> None:
@@ -74,7 +141,8 @@ class Holes:
             NoHole: plan and encoder do not tell enough.
         """
         planned = sample.media
-        if planned is None and self._may_have_media(sample):
+        stats = self._index.pack(sample.pack_id).stats
+        if planned is None and (stats["num_images"] != 0 or stats["num_videos"] != 0):
             raise NoHole(
                 "the plan does not say which media this sample has: plan again with this packidx,"
                 " from lengths that have a column media"
@@ -110,10 +178,6 @@ class Holes:
             )
         encoded.labels.fill_(IGNORE)
         return encoded
-
-    def _may_have_media(self, sample: Sample) -> bool:
-        stats = self._index.pack(sample.pack_id).stats
-        return any(stats[name] != 0 for name in ("num_images", "num_videos"))
 
     def _shape(self, kind: str, sample: Sample) -> Shape:
         """The shape of samples with such media; reads others of the plan until it is known."""

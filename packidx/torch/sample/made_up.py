@@ -8,7 +8,7 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.format.plan import Options
 from packidx.torch.sample.encoded import IGNORE, Encoded, normalise
-from packidx.torch.sample.padding import up_to
+from packidx.torch.sample.fitting import up_to
 
 _SIDE = 32  # pixels; processors enlarge it to the least they take
 
@@ -16,11 +16,7 @@ _SIDE = 32  # pixels; processors enlarge it to the least they take
 def encode_dummy(
     encode: Callable[[dict[str, Any]], Mapping[str, Any]], record: Mapping[str, Any] | None
 ) -> Encoded:
-    """A small grey image as a sample without labels.
-
-    Args:
-        encode: the encoder.
-        record: what it is given; None: a user's turn with one image.
+    """`record`, or a user's turn with a small grey image, as a sample without labels.
 
     Raises:
         OptionError: `encode` makes no media of it.

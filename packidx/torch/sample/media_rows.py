@@ -77,7 +77,6 @@ class MediaTensor:
 
     Attributes:
         counts: what its rows are: ``'media'``, ``'tiles'`` (or frames: Σ t) or ``'patches'``.
-        dtype: of its values.
         rest: its dimensions after the first.
         grids: whether its values are the grids (t, h, w) themselves.
     """
@@ -147,8 +146,6 @@ def cut_media(
     """The rows of the media that stand within tokens [start, stop) of a sample.
 
     Args:
-        kind: of the media.
-        tensors: of this kind.
         is_medium: bool [T], True where a token of the sample stands for this kind.
 
     Raises:
@@ -181,8 +178,6 @@ def split_by_sample(
     """The rows of each sample of a pack, and of its other segments.
 
     Args:
-        kind: of the media.
-        tensors: of this kind.
         is_medium: of each segment, bool [length], True where a token stands for this kind.
 
     Raises:

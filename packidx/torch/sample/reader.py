@@ -2,39 +2,93 @@
 
 from __future__ import annotations
 
+import operator
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from packidx.errors import BadRecord, ChangedSource, MismatchError, SourceError
+from packidx.errors import (
+    BadRecord,
+    ChangedSource,
+    MismatchError,
+    OptionError,
+    PackidxError,
+    SourceError,
+)
 from packidx.index import Index, Sample
+from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
-from packidx.torch.sample.cut import cut, shift
 from packidx.torch.sample.encoded import ADVICE, IGNORE, Encoded, PlanMismatch, normalise
 from packidx.torch.sample.events import event
+from packidx.torch.sample.fitting import cut, extend, shift
 from packidx.torch.sample.holes import Holes, NoHole
 from packidx.torch.sample.media_rows import check_media
-from packidx.torch.sample.padding import extend
-from packidx.torch.sample.policy import Policy, is_of_the_sample, retried
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
 Happened = list[dict[str, Any]]
+T = TypeVar("T")
+
+ON_MISMATCH = ("error", "drop", "truncate")
+ON_ERROR = ("raise", "hole")
+BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The options of `PackedDataset` of these names."""
+
+    on_mismatch: str = "error"
+    on_error: str = "raise"
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("on_mismatch", self.on_mismatch, ON_MISMATCH),
+            ("on_error", self.on_error, ON_ERROR),
+        ):
+            if value not in known:
+                raise OptionError(f"{name} {value!r} is none of {', '.join(known)}")
+        if operator.index(self.retries) < 0:
+            raise OptionError(f"retries is {self.retries}: it must be 0 or more")
+
+    @property
+    def makes_holes(self) -> bool:
+        return self.on_mismatch != "error" or self.on_error == "hole"
+
+
+def is_of_the_sample(error: Exception) -> bool:
+    """Whether `error` may concern one sample alone, not the plan, an option or an installation."""
+    if isinstance(error, PackidxError):
+        return isinstance(error, BadRecord | SourceError)
+    return not isinstance(error, MemoryError | ImportError)
+
+
+def retried(read: Callable[[], T], retries: int) -> tuple[T, Exception | None]:
+    """``read()``, again after input or output that failed and may work another time.
+
+    Returns:
+        what it returned, and the last error before it did.
+    """
+    failed: Exception | None = None
+    for attempt in range(retries):
+        try:
+            return read(), failed
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            failed = error
+        time.sleep(BACKOFF * 2**attempt)
+    return read(), failed
 
 
 class SampleReader:
-    """Reads the samples of one plan by a policy.
-
-    Args:
-        index: of the plan.
-        encode: the encoder.
-        transform: the plan's.
-        policy: about samples that are not as planned.
-        pad_token_id: what fills samples up.
-    """
+    """Reads the samples of one plan by a policy; `pad_token_id` fills them up."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError
 from packidx.torch import PackedDataset
 from packidx.torch.sample.encoded import normalise
-from packidx.torch.sample.padding import extend
+from packidx.torch.sample.fitting import extend
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]

@@ -1,0 +1,94 @@
+"""A sample made to fit its pack: cut to its piece, shifted, padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from packidx.errors import MismatchError
+from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, Encoded
+from packidx.torch.sample.media_rows import TYPES, by_kind, cut_media
+
+
+def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | None) -> Encoded:
+    """Tokens [start, stop) of `sample` with the media that stand wholly inside.
+
+    Positions start again at the piece.
+
+    Args:
+        media_ids: token id of each kind of medium, ``{"image": 151655}``; not needed where the
+            sample has ``mm_token_type_ids``.
+
+    Raises:
+        PlanMismatch: a medium would be cut.
+        MismatchError: where the media stand is unknown.
+    """
+    piece = sample.between(start, stop)
+    piece.labels = piece.labels.clone()
+    piece.media = {}
+    if piece.mrope_positions is not None:
+        piece.mrope_positions = piece.mrope_positions - piece.mrope_positions[:, :1].min()
+    for kind, tensors in by_kind(sample.media).items():
+        marked = _media_tokens(sample, kind, media_ids)
+        piece.media |= cut_media(kind, tensors, marked, start, stop)
+    return piece
+
+
+def _media_tokens(sample: Encoded, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
+    """bool [T], True where a token stands for this kind of media."""
+    types = sample.sequence.get("mm_token_type_ids")
+    if types is not None:
+        return types == TYPES[kind]
+    if media_ids is not None and kind in media_ids:
+        return sample.input_ids == media_ids[kind]
+    raise MismatchError(
+        "the plan cuts this sample and encode does not say which tokens are media: let it return"
+        " mm_token_type_ids or have an attribute media_token_ids, or plan with --on-long drop"
+    )
+
+
+def shift(sample: Encoded) -> Encoded:
+    """`sample` for trainers that do not shift: position t is labelled with token t + 1."""
+    return replace(sample.between(0, sample.length - 1), labels=sample.labels[1:])
+
+
+def extend(sample: Encoded, length: int, pad_token_id: int) -> Encoded:
+    """`sample` followed by pad tokens up to `length`: labels -100, positions that go on counting.
+
+    The pad tokens belong to the sample's segment: they see it, and nothing sees them.
+    """
+    missing = length - sample.length
+    if not missing:
+        return sample
+    positions = sample.mrope_positions
+    if positions is not None:
+        begin = int(positions.max()) + 1 if sample.length else 0
+        positions = torch.cat([positions, (begin + torch.arange(missing)).expand(3, -1)], dim=1)
+    return Encoded(
+        _filled(sample.input_ids, missing, pad_token_id),
+        _filled(sample.labels, missing, IGNORE),
+        positions,
+        {
+            key: _filled(value, missing, SEQUENCE_FILL[key])
+            for key, value in sample.sequence.items()
+        },
+        sample.media,
+    )
+
+
+def pad_tokens(length: int, pad_token_id: int) -> Encoded:
+    """Nothing but pad tokens."""
+    ids = torch.full((length,), pad_token_id, dtype=torch.int64)
+    return Encoded(ids, torch.full_like(ids, IGNORE), None)
+
+
+def up_to(length: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `length`."""
+    return -(-length // multiple) * multiple
+
+
+def _filled(values: Tensor, count: int, fill: int) -> Tensor:
+    return torch.cat([values, values.new_full((count,), fill)])
