@@ -12,12 +12,7 @@ from packidx.records.fetch import Fetcher
 
 
 def check_output(output: str, index: Index, kind: Kind) -> None:
-    """Refuse an output that holds what the export reads, or what no export has written.
-
-    Args:
-        output: a folder, or a URL of one.
-        index: what is exported.
-        kind: of the export.
+    """Refuse a folder (or a URL) that holds what the export reads, or what no export has written.
 
     Raises:
         OptionError: it does, is in the index, or is no folder.

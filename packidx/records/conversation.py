@@ -6,7 +6,7 @@ per record, and making a frozen one takes twice as long: a tenth of all that cou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,14 +106,34 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     ``{"type": "video"}`` parts.
     """
     return [
-        {"role": turn.role, "content": _content(turn), **turn.extra} for turn in conversation.turns
+        {"role": turn.role, "content": content_of(turn, _placeholder), **turn.extra}
+        for turn in conversation.turns
     ]
 
 
-def _content(turn: Turn) -> str | list[dict[str, str]]:
+def content_of(
+    turn: Turn, placeholder: Callable[[Media], dict[str, Any]]
+) -> str | list[dict[str, Any]]:
+    """What a turn says as a message has it, `placeholder` in the place of each medium."""
     if turn.is_string:
         return next((part for part in turn.parts if isinstance(part, str)), "")
     return [
-        {"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind}
+        {"type": "text", "text": part} if isinstance(part, str) else placeholder(part)
         for part in turn.parts
     ]
+
+
+def _placeholder(medium: Media) -> dict[str, Any]:
+    return {"type": medium.kind}
+
+
+def to_record(
+    conversation: Conversation, message: Callable[[Turn], dict[str, Any]]
+) -> dict[str, Any]:
+    """A record of tokens, or of OpenAI's dialect with a `message` of each turn."""
+    if conversation.input_ids is not None:
+        labels = conversation.labels
+        tokens = {"input_ids": list(conversation.input_ids)}
+        return tokens if labels is None else {**tokens, "labels": list(labels)}
+    messages = {"messages": [message(turn) for turn in conversation.turns]}
+    return {**messages, "tools": conversation.tools} if conversation.tools else messages

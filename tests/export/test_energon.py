@@ -33,8 +33,7 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import OptionError, PackidxError
 from packidx.export.energon import api, export_energon
-from packidx.export.energon.lines import written
-from packidx.export.energon.members import MemberName, NamedSample, read_named
+from packidx.export.energon.lines import MemberName, NamedSample, read_named, written
 from packidx.export.energon.sources import as_energon_names
 from packidx.io import storage
 from packidx.records.dialects.parse import parse

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 from packidx import digests
 from packidx.errors import OptionError, PackidxError
-from packidx.export.energon.files import KIND, VERSION, finish
-from packidx.export.energon.parts import PackRange, PartWriter, write_parts
+from packidx.export.energon.parts import KIND, VERSION, PackRange, PartWriter, finish, write_parts
 from packidx.export.energon.sources import Sources, as_energon_names
 from packidx.export.outputs import check_output, check_shards
 from packidx.format.manifest import Shard
@@ -101,7 +100,10 @@ def export_energon(
         name: _as_seen(folder, output, relative, energon_roots or {})
         for name, folder in sources.folders.items()
     }
-    with replacing(output, KIND, _identity_of(opened, sources)) as built:
+    # What decides the parts: another export's are not taken for ours.
+    facts = [KIND.format, VERSION, _PART_PACKS, opened.id, sources.folders]
+    identity = digests.digest(digests.canonical_json(facts))
+    with replacing(output, KIND, identity) as built:
         writer = PartWriter(opened, sources, built)
         spans = [
             PackRange(number, first, min(first + _PART_PACKS, opened.num_packs))
@@ -170,12 +172,6 @@ def _root_of(path: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}" if separator else ""
 
 
-def _identity_of(index: Index, sources: Sources) -> str:
-    """Digest of what decides the parts: another export's are not taken for ours."""
-    facts = [KIND.format, VERSION, _PART_PACKS, index.id, sources.folders]
-    return digests.digest(digests.canonical_json(facts))
-
-
 def _about_lengths(index: Index) -> list[str]:
     """What keeps a sample from having its `token_len`."""
     warnings = []
@@ -185,20 +181,19 @@ def _about_lengths(index: Index) -> list[str]:
             f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
             "len(input_ids): estimate with --processor"
         )
-    declared = index.snapshot.lengths.transform
-    if declared is None:
-        return warnings
-    return [
-        *warnings,
-        f"lengths were counted after the transform {declared.name}: apply it in the task encoder"
-        " (packidx.user_code.transform), or packs will not have the planned length",
-    ]
+    if declared := index.snapshot.lengths.transform:
+        warnings.append(
+            f"lengths were counted after the transform {declared.name}: apply it in the task "
+            "encoder (packidx.user_code.transform), or packs will not have the planned length"
+        )
+    return warnings
 
 
 def _check_roots(roots: Mapping[str, str], folders: Sequence[str]) -> None:
-    """
+    """Refuse a root with which no folder begins: a slip that training would find.
+
     Raises:
-        OptionError: one of `roots` is no folder's beginning: a slip that training would find.
+        OptionError: there is one.
     """
     for old in roots:
         if not any(f"{folder}/".startswith(f"{old.rstrip('/')}/") for folder in folders):

@@ -1,4 +1,9 @@
-"""A pack as a line of ``packs.jsonl`` (FORMAT.md): text in place, media by their members' names."""
+"""A pack as a line of ``packs.jsonl`` (FORMAT.md): text in place, media by their members' names.
+
+Of a tar's sample headers and JSON are read, not media. What a record says of its media is
+understood where every reader understands it (`records.sources`): it is given names in the place of
+the contents, and hands them on.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,78 @@ from typing import Any, NamedTuple
 import orjson
 
 from packidx.errors import SourceError
-from packidx.export.energon.members import MemberName, NamedSample
 from packidx.index import Pack, Sample
-from packidx.records.conversation import Conversation, Media, Turn
+from packidx.io import ranges, urls
+from packidx.io.ranges import ReadAhead
+from packidx.records.containers.base import BrokenFile
+from packidx.records.containers.tar.samples import is_record, record_of, samples_of
+from packidx.records.containers.tar.stream import Member, SkippingStream, members
+from packidx.records.conversation import Media, Turn, content_of, to_record
 from packidx.records.dialects.parse import parse
+from packidx.records.dialects.standard import standard
+from packidx.records.layout import Layout
 
 _FACTS = ("height", "width", "num_frames", "fps", "frame_indices")
+_LOCAL_BLOCK = 4096  # a header and a short record; a request to a store asks for more
+
+
+class MemberName(bytes):
+    """A member's name (UTF-8), where a record would have its content."""
+
+
+class NamedSample(NamedTuple):
+    """A sample without its media."""
+
+    key: str
+    """In its tar."""
+    record: dict[str, Any]
+    """In the standard names, `MemberName` where its media are."""
+    ranges: dict[str, tuple[int, int]]
+    """First byte and size of each member's content, by name."""
+
+
+def read_named(path: str, offset: int, nbytes: int, layout: Layout) -> NamedSample:
+    """A sample of a tar, without reading its media.
+
+    Args:
+        path: the shard.
+        offset, nbytes: the sample's place in it.
+        layout: its source's.
+
+    Raises:
+        BadRecord: the record cannot be understood; it could when it was counted.
+        SourceError: the shard cannot be read or has something else there.
+    """
+    block = ranges.BLOCK if urls.is_url(path) else _LOCAL_BLOCK
+    stream = SkippingStream(ReadAhead(path, offset + nbytes, block, block), offset)
+    try:
+        samples = list(samples_of(members(stream, content=is_record, is_archive=False)))
+    except BrokenFile as error:
+        raise _changed(path, str(error)) from None
+    if len(samples) != 1 or "json" not in samples[0].extensions:
+        raise _changed(path, f"it has no sample at bytes {offset} to {offset + nbytes}")
+    files = list(samples[0].extensions.values())
+    for extension, member in samples[0].extensions.items():
+        if extension != "json":
+            member.data = _named(path, member)
+    record = standard(record_of(samples[0], f" ({path})"), layout, False)
+    return NamedSample(
+        samples[0].key, record, {member.name: (member.offset, member.nbytes) for member in files}
+    )
+
+
+def _changed(path: str, what: str) -> SourceError:
+    return SourceError(f"{path}: {what}; restore the shard, or estimate and plan again")
+
+
+def _named(path: str, member: Member) -> MemberName:
+    try:
+        return MemberName(member.name.encode())
+    except UnicodeEncodeError:
+        raise SourceError(
+            f"{path}: the name of member {member.name!r} is not UTF-8, so nothing can look it up: "
+            "rename it"
+        ) from None
 
 
 class Written(NamedTuple):
@@ -33,7 +104,6 @@ def written(sample: NamedSample, shard: str, aux: str | None) -> Written:
     """A sample as a trainer needs it.
 
     Args:
-        sample: as it is in its tar.
         shard: for the error.
         aux: name of the folder, where there are several.
 
@@ -54,15 +124,14 @@ def written(sample: NamedSample, shard: str, aux: str | None) -> Written:
             media.append(ref.decode())
     ident = sample.record.get("id")
     said = {} if ident in (None, sample.key) else {"id": ident}
-    return Written(sample.key, {**said, **_text(conversation)}, media, aux)
+    return Written(sample.key, {**said, **to_record(conversation, _message)}, media, aux)
 
 
 def pack_line(pack: Pack, samples: Sequence[Written], *, with_ids: bool) -> bytes:
     """A pack's line, the newline included.
 
     Args:
-        pack: a pack.
-        samples: its samples, by position.
+        samples: the pack's, by position.
         with_ids: whether a transform needs to know `sample_id`.
 
     Raises:
@@ -104,28 +173,10 @@ def _sample(sample: Written, located: Sample, with_ids: bool) -> dict[str, Any]:
     }
 
 
-def _text(conversation: Conversation) -> dict[str, Any]:
-    if conversation.input_ids is not None:
-        labels = conversation.labels
-        ids = {"input_ids": list(conversation.input_ids)}
-        return ids if labels is None else {**ids, "labels": list(labels)}
-    messages = {"messages": [_message(turn) for turn in conversation.turns]}
-    return {**messages, "tools": conversation.tools} if conversation.tools else messages
-
-
 def _message(turn: Turn) -> dict[str, Any]:
     flag = {} if turn.train is None else {"train": turn.train}
-    return {"role": turn.role, "content": _content(turn), **turn.extra, **flag}
-
-
-def _content(turn: Turn) -> str | list[dict[str, Any]]:
-    """A string where `conversation.to_messages` has one."""
-    if turn.is_string:
-        return next((part for part in turn.parts if isinstance(part, str)), "")
-    return [
-        {"type": "text", "text": part} if isinstance(part, str) else dict(_placeholder(part))
-        for part in turn.parts
-    ]
+    content = content_of(turn, lambda medium: dict(_placeholder(medium)))
+    return {"role": turn.role, "content": content, **turn.extra, **flag}
 
 
 def _placeholder(medium: Media) -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ both. Where they are older than the tars, Energon would read other bytes without
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sqlite3
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
-from packidx.export.energon.members import NamedSample
+from packidx.export.energon.lines import NamedSample
 from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.sources.energon import FOLDER
@@ -35,7 +36,6 @@ class Sources:
         shards: their paths, in the manifest's order.
 
     Attributes:
-        shards: as given.
         folders: name (``src``, ``src1`` …) → folder, in order of appearance.
         warnings: what Energon will miss, a sentence each.
     """
@@ -43,7 +43,8 @@ class Sources:
     def __init__(self, shards: Sequence[str]) -> None:
         self.shards = list(shards)
         self._shards: dict[str, tuple[str, str]] = {}  # path → folder and name in it
-        self._listed: dict[str, list[str] | None] = {}
+        self._info = functools.cache(_listed)
+        self._database = functools.cache(self._opened)
         for path in shards:
             folder = self._folder_of(urls.absolute(path))
             name = urls.absolute(path)[len(folder) :].lstrip("/")
@@ -51,7 +52,6 @@ class Sources:
         distinct = dict.fromkeys(folder for folder, _ in self._shards.values())
         self.folders = {f"src{n or ''}": folder for n, folder in enumerate(distinct)}
         self._names = {folder: name for name, folder in self.folders.items()}
-        self._databases: dict[str, _Database | None] = {}
         self.warnings = [text for folder in distinct if (text := self._unready(folder))]
 
     def name_of(self, path: str) -> str | None:
@@ -88,12 +88,6 @@ class Sources:
                 return own
             folder = above
 
-    def _info(self, folder: str) -> list[str] | None:
-        """The shards that a prepared folder lists; None where it is not prepared."""
-        if folder not in self._listed:
-            self._listed[folder] = _listed(folder)
-        return self._listed[folder]
-
     def _unready(self, folder: str) -> str | None:
         listed = self._info(folder)
         database = urls.join(urls.join(folder, FOLDER), _DATABASE)
@@ -116,13 +110,12 @@ class Sources:
             )
         return None
 
-    def _database(self, folder: str) -> _Database | None:
-        if folder not in self._databases:
-            path = os.path.join(folder, FOLDER, _DATABASE)
-            is_there = not urls.is_url(folder) and os.path.isfile(path)
-            database = _Database(path, self._info(folder) or []) if is_there else None
-            self._databases[folder] = database if database and database.has_parts() else None
-        return self._databases[folder]
+    def _opened(self, folder: str) -> _Database | None:
+        path = os.path.join(folder, FOLDER, _DATABASE)
+        if urls.is_url(folder) or not os.path.isfile(path):
+            return None
+        database = _Database(path, self._info(folder) or [])
+        return database if database.has_parts() else None
 
 
 class _Database:
@@ -200,6 +193,7 @@ def as_energon_names(folder: str) -> str:
 
 
 def _listed(folder: str) -> list[str] | None:
+    """The shards that a prepared folder lists; None where it is not prepared."""
     for name in _INFOS:
         path = urls.join(urls.join(folder, FOLDER), name)
         try:

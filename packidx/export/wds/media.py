@@ -51,12 +51,7 @@ _OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")
 
 
 def extension(data: bytes, name: str = "") -> str:
-    """The extension, without a dot, of a medium.
-
-    Args:
-        data: its bytes.
-        name: its file's, where it has one; taken where the content is of no kind that is known.
-    """
+    """The extension of a medium, without a dot; its file's own where the content tells none."""
     head = data[:80]
     known = next((ending for ending, magic in _KNOWN if magic.match(head)), None)
     own = _OWN.search(name)
@@ -69,8 +64,6 @@ def read_conversation(
     """A sample's conversation, the names of its media in order of appearance, and the files.
 
     Args:
-        fetcher: of the index.
-        sample: one row of its samples table.
         position: the sample's place in its pack, which its files' names begin with.
 
     Raises:

@@ -51,12 +51,10 @@ def write_nv_meta(
     entries: Iterable[Sequence[IndexEntry]],
     identity: str,
 ) -> None:
-    """Write the folder ``.nv-meta``.
+    """Write the folder ``.nv-meta`` beside the tars.
 
     Args:
-        folder: where the tars are.
-        shards: all of them.
-        entries: the samples of each, in the same order.
+        entries: the samples of each shard, in the same order.
         identity: digest of everything that decides the tars; ``index.uuid`` follows from it.
 
     Raises:

@@ -51,12 +51,7 @@ class _Written:
 
 
 def pack_members(pack: Pack, fetcher: Fetcher, key: str) -> PackMembers:
-    """A pack, its records and media read.
-
-    Args:
-        pack: of the index.
-        fetcher: of the index's records.
-        key: of its sample, without a dot.
+    """A pack, its records and media read, as the sample `key`, which has no dot in it.
 
     Raises:
         SourceError: a sample cannot be read or written; the text names shard and key.

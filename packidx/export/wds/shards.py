@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
-from array import array
 from dataclasses import asdict, dataclass
+
+import numpy as np
 
 from packidx.export.wds.pack import BLOCK, PackMembers
 from packidx.io import files
@@ -54,7 +54,6 @@ class ShardWriter:
     """Writes packs in order; a shard is full when the next pack would be over its bounds.
 
     Args:
-        output: where.
         max_count: packs of a shard.
         max_bytes: bytes of a shard's file; one pack alone may have more.
 
@@ -80,14 +79,11 @@ class ShardWriter:
         Raises:
             OSError: it cannot be written.
         """
-        current = self._open
-        if current is not None and not self._fits(current, pack):
-            self._finish(current)
-            current = None
-        if current is None:
-            current = _OpenShard(self._output.table, len(self.finished), number)
-            self._open = current
-        current.add(pack)
+        if self._open is not None and not self._fits(self._open, pack):
+            self.close()
+        if self._open is None:
+            self._open = _OpenShard(self._output.table, len(self.finished), number)
+        self._open.add(pack)
 
     def close(self) -> None:
         """Finish the last shard.
@@ -95,9 +91,15 @@ class ShardWriter:
         Raises:
             OSError: it cannot be written.
         """
-        if self._open is not None:
-            self._finish(self._open)
-            self._open = None
+        if self._open is None:
+            return
+        self._open.finish()
+        tar = self._open.shard
+        paths = [os.path.join(self._output.table, name) for name in tar.names]
+        facts = {"tar": asdict(tar), "entries": self._open.entries}
+        self._output.finish(_name(tar.number), facts, paths)
+        self.finished.append(tar)
+        self._open = None
 
     def abandon(self) -> None:
         """Let go of a shard that is not finished."""
@@ -107,14 +109,6 @@ class ShardWriter:
     def _fits(self, current: _OpenShard, pack: PackMembers) -> bool:
         nbytes = current.offset + len(pack.data) + len(_END)
         return current.shard.num_packs < self._max_count and nbytes <= self._max_bytes
-
-    def _finish(self, current: _OpenShard) -> None:
-        current.finish()
-        tar = current.shard
-        paths = [os.path.join(self._output.table, name) for name in tar.names]
-        facts = {"tar": asdict(tar), "entries": current.entries}
-        self._output.finish(_name(tar.number), facts, paths)
-        self.finished.append(tar)
 
 
 class _OpenShard:
@@ -142,15 +136,15 @@ class _OpenShard:
 
     def finish(self) -> None:
         """End the tar and put it and its ``.idx`` in place, on disk."""
-        offsets = array("Q", [row[1] for row in self.entries])
-        offsets.append(self.offset)  # one past the last sample, where the tar's end begins
+        # The last one is where the tar's end begins.
+        offsets = np.array([*(row[1] for row in self.entries), self.offset], "<u8")
         self._write(_END)
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
         self.shard.nbytes, self.shard.sha256 = self.offset, self._sha256.hexdigest()
         path = os.path.join(self._folder, self.shard.path)
-        files.write_atomic(f"{path}.idx", _little_endian(offsets))
+        files.write_atomic(f"{path}.idx", offsets.tobytes())
         os.chmod(self._path, 0o644)
         os.replace(self._path, path)
         files.fsync_path(self._folder)
@@ -169,12 +163,6 @@ def entries_of(output: OutputFolder, tar: WrittenTar) -> list[IndexEntry]:
     """
     entries: list[IndexEntry] = output.facts(_name(tar.number))["entries"]
     return entries
-
-
-def _little_endian(offsets: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        offsets.byteswap()
-    return offsets.tobytes()
 
 
 def _taken_over(output: OutputFolder) -> list[WrittenTar]:

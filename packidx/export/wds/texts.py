@@ -8,11 +8,12 @@ system turn, tools, a turn that is not trained on, tokens) is kept beside them a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
-from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.conversation import Conversation, Media, Turn, content_of, to_record
 
 Names = list[str | list[str]]
 """Member names of a sample's media, in order of appearance; of a video's frames a list."""
@@ -58,19 +59,9 @@ def is_pairs(conversation: Conversation) -> bool:
 
 
 def messages_of(conversation: Conversation, names: Names) -> dict[str, Any]:
-    """A conversation as a record of OpenAI's dialect, or of tokens, media by their members' names.
-
-    Args:
-        conversation: any.
-        names: of its media.
-    """
-    if conversation.input_ids is not None:
-        labels = conversation.labels
-        tokens: dict[str, Any] = {"input_ids": list(conversation.input_ids)}
-        return tokens if labels is None else {**tokens, "labels": list(labels)}
+    """A conversation as a record of OpenAI's dialect, or of tokens, its media by their `names`."""
     left = iter(names)
-    record: dict[str, Any] = {"messages": [_message(turn, left) for turn in conversation.turns]}
-    return {**record, "tools": conversation.tools} if conversation.tools else record
+    return to_record(conversation, lambda turn: _message(turn, left))
 
 
 def _said(turn: Turn) -> list[str]:
@@ -97,16 +88,9 @@ def _has_frames(medium: Media) -> bool:
     return isinstance(medium.ref, list | tuple) or any(value is not None for value in stated)
 
 
-def _message(turn: Turn, names: Any) -> dict[str, Any]:
-    parts = [
-        {"type": "text", "text": part} if isinstance(part, str) else _named(part, next(names))
-        for part in turn.parts
-    ]
-    message: dict[str, Any] = {
-        "role": turn.role,
-        "content": "".join(map(str, turn.parts)) if turn.is_string else parts,
-        **_extra(turn),
-    }
+def _message(turn: Turn, names: Iterator[str | list[str]]) -> dict[str, Any]:
+    content = content_of(turn, lambda medium: _named(medium, next(names)))
+    message = {"role": turn.role, "content": content, **_extra(turn)}
     return message if turn.train is None else {**message, "train": turn.train}
 
 
