@@ -76,18 +76,12 @@ def hash_strings(array: pa.Array | pa.ChunkedArray) -> Uint64s:
         return taken
     if pa.types.is_null(array.type):
         return np.full(len(array), NULL_HASH, np.uint64)
-    if not _is_text(array.type):
+    if array.type not in (pa.string(), pa.large_string(), pa.string_view()):
         raise TypeError(f"strings are hashed, and this is an array of {array.type}")
     hashes = _hash_values(array.cast(pa.large_string()))
     if array.null_count:
         hashes[np.asarray(array.is_null())] = NULL_HASH
     return hashes
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
 
 
 def _hash_values(array: pa.Array) -> Uint64s:
