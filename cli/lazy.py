@@ -10,11 +10,7 @@ import click
 
 
 class LazyGroup(click.Group):
-    """Commands by their names, in the order of the help.
-
-    Args:
-        lazy: name of each -> module below `packidx_cli.commands` that has it, and a line of help.
-    """
+    """Commands in the order of the help: name -> module in `packidx_cli.commands`, line of help."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -28,7 +28,7 @@ _COMMANDS = {
     "stats": ("stats", "Show how good a snapshot's plan is."),
     "log": ("log", "List the snapshots of an index, newest first."),
     "sql": ("sql", "Query packs, samples, dropped and lengths with SQL."),
-    "export": ("export.group", "Write packs for Megatron-Energon or as WebDataset tars."),
+    "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),
     "verify": ("verify", "Check a snapshot against its own promises and its data."),
     "doctor": ("doctor", "Show what is installed, and whether an index can be read."),
 }
@@ -83,51 +83,45 @@ def _main(args: list[str] | None) -> Any:
         say(shown.getvalue().rstrip("\n"), err=True, lines=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        say("packidx: stopped", err=True)
-        return 130
+        return _failed("stopped", 130)
     except BrokenPipeError:  # `packidx sql … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except PackidxError as error:
-        say(f"packidx: {error}", err=True)
-        return error.exit_code
+        return _failed(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         if os.environ.get("PACKIDX_TRACEBACK"):
             raise
-        say(f"packidx: {missing_package('this command', error)}", err=True)
-        return 1
+        return _failed(str(missing_package("this command", error)))
     except MemoryError:
-        say(f"packidx: {no_memory()}", err=True)
-        return 1
+        return _failed(no_memory())
     except OSError as error:
         if error.errno == errno.EBADF and error.filename is None:
-            say(
-                "packidx: stdout is closed: what was to be written is, but what is to be said has "
-                "nowhere to go; send it to a file, or to /dev/null",
-                err=True,
+            return _failed(
+                "stdout is closed: what was to be written is, but what is to be said has "
+                "nowhere to go; send it to a file, or to /dev/null"
             )
-            return 1
         if error.errno == errno.ENOMEM:
-            say(f"packidx: {no_memory()}", err=True)
-            return 1
+            return _failed(no_memory())
         where = f"{error.filename}: " if error.filename else ""
-        say(f"packidx: {where}{error.strerror or error}", err=True)
-        return 1
+        return _failed(f"{where}{error.strerror or error}")
     except SystemExit:
         raise
     except BaseException as error:  # of which a panic in Rust is one, and no Exception
         if os.environ.get("PACKIDX_TRACEBACK"):
             raise
         if is_near_limit():  # libraries fail in any way where they get no memory
-            say(f"packidx: {no_memory()} ({type(error).__name__})", err=True)
-            return 1
+            return _failed(f"{no_memory()} ({type(error).__name__})")
         words = " ".join(str(error).split())[:300]
-        say(
-            f"packidx: unexpected {type(error).__name__}: {words}; this is a defect of packidx,"
-            " please report it with what `packidx doctor` and PACKIDX_TRACEBACK=1 show",
-            err=True,
+        return _failed(
+            f"unexpected {type(error).__name__}: {words}; this is a defect of packidx,"
+            " please report it with what `packidx doctor` and PACKIDX_TRACEBACK=1 show"
         )
-        return 1
+
+
+def _failed(why: str, status: int = 1) -> int:
+    say(f"packidx: {why}", err=True)
+    return status
 
 
 def run() -> None:

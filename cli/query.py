@@ -6,6 +6,7 @@ take; the system ends a process and bounds its memory.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,7 +17,9 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from packidx.errors import PackidxError
+from packidx.errors import OptionError, PackidxError
+
+from .startup import stated_memory
 
 _BLOCK = 1 << 20  # bytes of a message
 
@@ -24,10 +27,9 @@ _BLOCK = 1 << 20  # bytes of a message
 def main() -> None:
     """Answer one request over the socket whose number is the only argument.
 
-    A request is a JSON object: ``files`` and ``absent`` of the
-    views, ``query``, ``kind``, ``unlocked`` and
-    ``memory_limit``. The answer is messages that begin with ``d`` (bytes of the result), and one
-    with ``.`` (done) or ``e`` (why not).
+    A request is a JSON object: ``files`` and ``absent`` of the views, ``query``, ``kind``,
+    ``unlocked`` and ``memory_limit``. The answer is messages that begin with ``d`` (bytes of the
+    result), and one with ``.`` (done) or ``e`` (why not).
     """
     socket = Connection(int(sys.argv[1]))
     failure = _import_engine()  # while the index is opened
@@ -100,12 +102,10 @@ def _text(relation: Any, kind: str) -> str:
 
 def _bound_memory(limit: int) -> None:
     """Let this process take `limit` more bytes (Linux; elsewhere the engine's own limit holds)."""
-    try:
-        with open("/proc/self/status") as file:
-            taken = next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
-    except (OSError, StopIteration):
+    taken = stated_memory("VmData")
+    if taken is None:
         return
-    bound = (taken << 10) + limit
+    bound = taken + limit
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     if hard == resource.RLIM_INFINITY or bound < hard:
         resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
@@ -115,20 +115,10 @@ def _send_parquet(relation: Any, socket: Connection) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from packidx.errors import OptionError
-
-    class Sink:
-        closed = False
-
+    class Sink(io.RawIOBase):
         def write(self, data: Any) -> int:
             socket.send_bytes(b"d" + bytes(data))
             return len(data)
-
-        def flush(self) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
 
     try:
         # Older releases of DuckDB have it under its former name alone.

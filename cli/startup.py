@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any
 
 _FINISHED = "PACKIDX_FINISHED"  # number of the pipe by which a process says that it has spoken
@@ -19,11 +20,7 @@ _SIZE = 1 << 30  # bytes
 
 
 def prepare() -> int | None:
-    """Make the process one that the rest of the program can rely on.
-
-    Returns:
-        The exit status, where another process has done the work.
-    """
+    """Make the process reliable; the exit status, where another process has done the work."""
     open_streams()
     use_utf8()
     return run_limited()
@@ -68,10 +65,8 @@ def address_space() -> int | None:
 def run_limited() -> int | None:
     """Where the address space is limited, run the command in a process of its own.
 
-    Libraries that get no memory end their process, and say something else or nothing at all.
-
-    Returns:
-        Its exit status; None where the command is to run in this process.
+    Libraries that get no memory end their process, and say something else or nothing at all. Gives
+    its exit status; None where the command is to run in this process.
     """
     if _FINISHED in os.environ:
         import logging
@@ -111,12 +106,15 @@ def is_near_limit() -> bool:
     limit = address_space()
     if limit is None:
         return False
-    try:
-        with open("/proc/self/status") as file:
-            peak = next(int(line.split()[1]) for line in file if line.startswith("VmPeak:"))
-    except (OSError, StopIteration):
-        return True
-    return limit - (peak << 10) < _NEAR
+    peak = stated_memory("VmPeak")
+    return peak is None or limit - peak < _NEAR
+
+
+def stated_memory(name: str) -> int | None:
+    """Bytes of this process that Linux states under a name; None elsewhere."""
+    with suppress(OSError, StopIteration), open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(f"{name}:"))
+    return None
 
 
 def no_memory() -> str:

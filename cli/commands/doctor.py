@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.index import index_options, refuse_two_encoders
+from packidx.errors import OptionError, PackidxError
+
+from ..options import index_options, make_encoder, refuse_two_encoders
+from ..show.console import count, number_of, print_cells, print_json, print_marked, say, status
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -34,11 +37,8 @@ def doctor(
     cannot be read or, without INDEX, if a package that packidx needs is missing. Passwords, values
     of environment variables and your home folder's name are left out.
     """
-    from packidx.errors import OptionError, PackidxError
-    from packidx.inspect.doctor.given import Given, Makers
+    from packidx.inspect.doctor.finding import Given, Makers
     from packidx.inspect.doctor.report import examine
-
-    from ..show.console import print_json, say, status
 
     if index == "":
         raise OptionError("INDEX is empty: name the folder or URL of an index, or leave it out")
@@ -61,13 +61,6 @@ def doctor(
         raise PackidxError(report.failure)
 
 
-def make_encoder(processor: str, labels: str | None) -> Any:
-    from packidx.encode import ProcessorEncoder
-    from packidx.processor.labels import DEFAULT_POLICY
-
-    return ProcessorEncoder(processor, DEFAULT_POLICY if labels is None else labels)
-
-
 def make_dataset(index: Index, encode: Any, transform: str | None) -> Any:
     from packidx.torch import PackedDataset
 
@@ -79,8 +72,6 @@ _MARKS = {"ok": "ok", "problem": "NO", "unknown": "??", "absent": "--"}
 
 
 def _show_environment(facts: Environment, reading: bool) -> None:
-    from ..show.console import print_cells, print_marked
-
     title = f"packidx {facts.packidx}, Python {facts.python}, {facts.platform}"
     rows = [
         ("", "installed", f"{facts.folder}; Python is {facts.executable}"),
@@ -170,8 +161,6 @@ def _extra(extra: Extra) -> tuple[str, str, str]:
 
 
 def _show_index(facts: IndexFacts) -> None:
-    from ..show.console import count, number_of, print_marked
-
     if facts.snapshot_id is None:
         title = f"index {facts.path}"
     else:
@@ -194,24 +183,20 @@ def _reading(facts: IndexFacts) -> str:
     """How long packs took, in words."""
     from packidx.inspect.doctor.reading import milliseconds
 
-    from ..show.console import number_of
-
     reading = facts.reading
     assert reading is not None
-    each, rate, share = milliseconds(reading)
     number = number_of(len(reading.packs), "pack")
     what = f"{number} built" if reading.how == "packs" else f"records and media of {number} read"
     said = f"{what}: the first in {reading.first_seconds:.2f} s"
     if len(reading.packs) > 1:
+        each, rate, share = milliseconds(reading)
         said += f", then {each:,.0f} ms each, {rate:,.0f} tokens/s in one process"
-    if share is not None:
-        said += f" ({100 * share:.0f} % in the encoder)"
+        if share is not None:
+            said += f" ({100 * share:.0f} % in the encoder)"
     return said
 
 
 def _show_problems(problems: tuple[Finding, ...]) -> None:
-    from ..show.console import print_marked, say
-
     if not problems:
         say("no problem found")
         return

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.sources import progress_bar, source_options
-from ..options.together import output_option
-from ..options.workers import worker_options
+from ..options import output_option, worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from ..show.facts import compared_fact
-from ..show.rejected import print_sources, warn_of_rejected
+from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
@@ -80,7 +77,7 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
     from packidx.estimate.summary import read_limit, rejection_warnings
 
     read_limit(max_rejected)  # before the work is done
-    with progress_bar(quiet or not sys.stderr.isatty()) as progress:
+    with progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
     untrained = _untrained(summary)
     if as_json:
@@ -88,8 +85,11 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
         print_json(dataclasses.asdict(summary) | {"warnings": told})
     else:
         _print(summary)
-    _warn(summary, options)
-    for text in untrained:
+    if summary.discarded_parts:
+        removed = "was removed" if summary.discarded_parts == 1 else "were removed"
+        parts = number_of(summary.discarded_parts, "finished part")
+        say(f"note: {parts} of a run with other settings {removed}", err=True)
+    for text in (*summary.warnings, *_guessed(summary, options), *untrained):
         say(f"warning: {text}", err=True)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
 
@@ -130,18 +130,11 @@ def _untrained(summary: LengthsSummary) -> list[str]:
     return [without_labels(name, number) for name, number in usable.items() if number]
 
 
-def _warn(summary: LengthsSummary, options: dict[str, Any]) -> None:
-    if summary.discarded_parts:
-        removed = "was removed" if summary.discarded_parts == 1 else "were removed"
-        parts = number_of(summary.discarded_parts, "finished part")
-        text = f"{parts} of a run with other settings {removed}"
-        say(f"note: {text}", err=True)
-    for warning in summary.warnings:
-        say(f"warning: {warning}", err=True)
+def _guessed(summary: LengthsSummary, options: dict[str, Any]) -> list[str]:
     guessed = sum(number for name, number in summary.methods.items() if name != "exact")
-    text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
     if not guessed or summary.calibrated:
-        return
-    elif options["processor"] is None and options["encode"] is None:
+        return []
+    text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
+    if options["processor"] is None and options["encode"] is None:
         text += ": no --processor was given, so packs will need a margin"
-    say(f"warning: {text}", err=True)
+    return [text]

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options.together import json_option, quiet_option
-from ..show.console import say
+from packidx.errors import FormatError
+
+from ..options import json_option, quiet_option
+from ..show.console import count, percent, print_json, print_table, say
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 @json_option("Print one JSON array.")
 def log(index: str, quiet: bool, as_json: bool) -> None:
     """List the snapshots of INDEX, newest first."""
-    from packidx.errors import FormatError
     from packidx.index import Index, open_index, read_head, snapshot_ids
 
     newest = open_index(index)
@@ -34,8 +35,6 @@ def log(index: str, quiet: bool, as_json: bool) -> None:
         key=lambda snapshot: (snapshot.created, snapshot.snapshot_id == head), reverse=True
     )
     if as_json:
-        from ..show.console import print_json
-
         stated = [snapshot.to_json() for snapshot in snapshots]
         print_json(
             [
@@ -51,36 +50,23 @@ _KEYS = ("snapshot_id", "parent", "created", "lengths", "options", "result")
 
 
 def _show(snapshots: list[IndexManifest], head: str | None) -> None:
-    from ..show.console import count, print_table
     from ..show.facts import origin
 
-    header = [
-        "snapshot",
-        "",
-        "created (UTC)",
-        "capacity",
-        "seed",
-        "packs",
-        "fill",
-        "gap",
-        "dropped",
-        "options",
-    ]
-    cells = []
+    rows = []
     for snapshot in snapshots:
         result, options = snapshot.result, snapshot.options
-        cells.append(
-            [
-                snapshot.snapshot_id[:12],
-                "HEAD" if snapshot.snapshot_id == head else "",
-                snapshot.created.replace("T", " ").rstrip("Z"),
-                count(options.capacity),
-                str(options.seed),
-                count(result.num_packs),
-                f"{100 * result.fill:.2f} %",
-                count(result.gap),
-                count(result.num_dropped),
-                origin(options),
-            ]
+        rows.append(
+            {
+                "snapshot": snapshot.snapshot_id[:12],
+                "": "HEAD" if snapshot.snapshot_id == head else "",
+                "created (UTC)": snapshot.created.replace("T", " ").rstrip("Z"),
+                "capacity": count(options.capacity),
+                "seed": str(options.seed),
+                "packs": count(result.num_packs),
+                "fill": percent(result.fill),
+                "gap": count(result.gap),
+                "dropped": count(result.num_dropped),
+                "options": origin(options),
+            }
         )
-    print_table(header, cells, right=3)
+    print_table(rows[0], [row.values() for row in rows], right=3)

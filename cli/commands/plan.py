@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
-from ..options.plan import with_option, with_options
-from ..options.together import json_option, quiet_option
-from ..options.workers import worker_options
-from ..show.console import say
+from packidx.errors import FormatError
+from packidx.plan.options.option import dashed
+from packidx.plan.options.plan_options import DEFAULTS, OPTIONS
+from packidx.plan.options.values import TYPES
+
+from ..options import json_option, quiet_option, worker_options
+from ..show.console import print_facts, print_json, say, status, warn
 
 if TYPE_CHECKING:
     from packidx.format.index import IndexManifest
     from packidx.index import Index
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def with_option(name: str, kind: type | None = None) -> Decorator:
+    """The option for a field of `PlanOptions`; `kind` where it is another one than the field's."""
+    said, declared = OPTIONS[name], TYPES[name]
+    kinds = get_args(declared) or (declared,)
+    settings: dict[str, Any] = {"help": said.help + _default(name)}
+    if bool in kinds:
+        settings |= {"is_flag": True, "default": None}
+    else:
+        # A value that may be a word or a number is read by the option's own check.
+        settings |= {"metavar": said.metavar, "multiple": get_origin(declared) is tuple}
+        settings["type"] = kind or (str if str in kinds else kinds[0])
+    return click.option(f"--{dashed(name)}", **settings)
+
+
+def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """All options of a plan but the capacity, in the order of the fields."""
+    for name in reversed(OPTIONS):
+        if name != "capacity":
+            command = with_option(name)(command)
+    return command
+
+
+def _default(name: str) -> str:
+    shown, default = OPTIONS[name].shown_default, DEFAULTS[name]
+    if shown is None and isinstance(default, str | int) and default is not False:
+        shown = str(default)
+    return f"  [default: {shown}]" if shown else ""
 
 
 @click.command()
@@ -88,8 +124,6 @@ def plan(
     from packidx.index.untrained import untrained
     from packidx.plan import PlanOptions, plan_packs
 
-    from ..show.console import print_json, status
-
     earlier = _earlier(output, append, resume, state)
     lengths, output = _places(lengths, output, earlier)
     if not earlier:
@@ -106,8 +140,7 @@ def plan(
         print_json({**summary.manifest, **facts})
     else:
         _show(summary.snapshot, output, summary.existed, summary.seconds)
-    for text in warnings:
-        say(f"warning: {text}", err=True)
+    warn(warnings)
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
         say(f"note: none of the samples that are to be excluded is in {lengths}", err=True)
@@ -166,10 +199,6 @@ def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) ->
 
 
 def _read_state(path: str) -> dict[str, Any]:
-    import json
-
-    from packidx.errors import FormatError
-
     try:
         with open(path, "rb") as file:
             state = json.load(file)
@@ -212,7 +241,6 @@ def _capacities(text: str, *, several: bool) -> list[int]:
 
 
 def _show(snapshot: IndexManifest, output: str, existed: bool, seconds: float) -> None:
-    from ..show.console import print_facts
     from ..show.facts import result_facts
 
     ident = snapshot.snapshot_id

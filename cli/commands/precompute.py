@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.sources import progress_bar, source_options
-from ..options.together import output_option
-from ..options.workers import worker_options
-from ..show.console import count, not_read, print_facts, print_json, say, with_parts
-from ..show.rejected import print_sources, warn_of_rejected
+from ..options import output_option, worker_options
+from ..show.console import count, not_read, print_facts, print_json, warn, with_parts
+from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
 
 if TYPE_CHECKING:
     from packidx.precompute import PrecomputeSummary
@@ -50,7 +47,7 @@ def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: 
     from packidx.precompute import precompute as run
 
     read_limit(max_rejected)  # before the work is done
-    with progress_bar(quiet or not sys.stderr.isatty()) as progress:
+    with progress_bar(quiet) as progress:
         summary = run(progress=progress, **options)
     if as_json:
         told = [*summary.warnings, *rejection_warnings(summary.sources)]
@@ -58,8 +55,7 @@ def precompute(max_rejected: str | None, quiet: bool, as_json: bool, **options: 
     else:
         _print(summary)
         print_sources(summary.sources, {})
-    for warning in summary.warnings:
-        say(f"warning: {warning}", err=True)
+    warn(summary.warnings)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
 
 

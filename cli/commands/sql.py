@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.together import quiet_option, root_option
+from packidx.errors import OptionError
+
+from ..options import quiet_option, root_option
+from ..show.console import print_text, status, visible
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -89,8 +92,6 @@ def sql(
     a SELECT, which sees nothing but them. Of what is in an object store, only the tables that QUERY
     names are fetched.
     """
-    from ..show.console import status
-
     kind = kind or _kind_of(output)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
@@ -104,6 +105,7 @@ def sql(
     file, text = _file_of(output), b""
     with status(quiet) as doing, _process() as socket:  # it starts while the index is opened
         from packidx.inspect.sql import views_of
+        from packidx.io.files import atomic_file
 
         with views_of(index, roots, query) as views:
             doing("running the query")
@@ -111,14 +113,13 @@ def sql(
             if file is None:
                 text = b"".join(answer)
             else:
-                _write(answer, file)
+                with atomic_file(file) as out:
+                    out.writelines(answer)
     if file is None:  # once the status has left the terminal
         _show(text, output, kind)
 
 
 def _kind_of(output: str | None) -> str:
-    from packidx.errors import OptionError
-
     if output is None:
         return "table"
     suffix = Path(output).suffix.lower()
@@ -129,7 +130,6 @@ def _kind_of(output: str | None) -> str:
 
 
 def _bytes(size: str | None) -> int | None:
-    from packidx.errors import OptionError
     from packidx.io.sizes import parse_size
 
     if size is None:
@@ -168,8 +168,6 @@ def _answer(socket: Connection, request: dict[str, Any], timeout: float | None) 
     Raises:
         OptionError: why there is none.
     """
-    from packidx.errors import OptionError
-
     end = None if timeout is None else time.monotonic() + timeout
     try:
         socket.send_bytes(json.dumps(request).encode())
@@ -199,8 +197,6 @@ def _file_of(output: str | None) -> Path | None:
     Raises:
         OptionError: its folder does not exist.
     """
-    from packidx.errors import OptionError
-
     if output is None:
         return None
     target = Path(output).resolve()
@@ -211,17 +207,8 @@ def _file_of(output: str | None) -> Path | None:
     return target
 
 
-def _write(answer: Iterator[bytes], target: Path) -> None:
-    from packidx.io.files import atomic_file
-
-    with atomic_file(target) as file:
-        file.writelines(answer)
-
-
 def _show(data: bytes, output: str | None, kind: str) -> None:
     """To stdout, or into what `output` names that is no file."""
-    from ..show.console import print_text, visible
-
     if output is None:
         text = data.decode()
         # CSV is data: a program gets it as it is, and has no escape to undo. A terminal does not.

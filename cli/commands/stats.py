@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.together import json_option, quiet_option
-from ..show.console import count, number_of, say
+from ..options import json_option, quiet_option
+from ..show.console import (
+    count,
+    number_of,
+    percent,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    status,
+    warn,
+)
 
 if TYPE_CHECKING:
     from packidx.format.index import Source
@@ -34,7 +44,6 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     from packidx.inspect.stats.idle import RANKS
     from packidx.inspect.stats.stats import pack_stats, sample_stats
 
-    from ..show.console import print_facts, print_json, print_table, status
     from ..show.facts import result_facts
 
     opened = open_index(index)
@@ -56,8 +65,7 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
         say(note)
     if snapshot.sources:
         _print_sources(snapshot.sources)
-    for text in untrained(snapshot):
-        say(f"warning: {text}", err=True)
+    warn(untrained(snapshot))
 
 
 _QUANTILES = ("min", "p50", "p95", "max", "mean")
@@ -111,7 +119,7 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
         joined = of_ranks["micro_steps"] == 1 and result.schedule_chunk < result.schedule_block
         below = planned["useful"] < random["useful"]
         if joined or below:
-            share, other = _percent(planned["useful"]), _percent(random["useful"])
+            share, other = percent(planned["useful"]), percent(random["useful"])
             said = f"{share} useful time, {'below' if below else 'beside'} random order's {other}"
             why = f": one micro-step per step leaves nothing to even out{_more(index, of_ranks)}"
             number = number_of(of_ranks["ranks"], "rank")
@@ -121,14 +129,14 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
 
 def _more(index: Index, of_ranks: dict[str, Any]) -> str:
     """What more micro-steps would bring."""
-    from packidx.inspect.stats.advice import MICRO_STEPS, useful_with_micro_steps
+    from packidx.inspect.stats.idle import MICRO_STEPS, useful_with_micro_steps
 
     useful = useful_with_micro_steps(index, of_ranks["ranks"])
     if useful is None:
         return ""
     batch = MICRO_STEPS * of_ranks["ranks"]
     return (
-        f"; --micro-steps {MICRO_STEPS} with --global-batch {batch} would bring {_percent(useful)}"
+        f"; --micro-steps {MICRO_STEPS} with --global-batch {batch} would bring {percent(useful)}"
     )
 
 
@@ -137,8 +145,6 @@ _ORDERS = {"planned": "plan", "random": "random", "by_vision_tokens": "by vision
 
 def _print_schedule(result: Result, ranks: list[dict[str, Any]]) -> None:
     """A line per number of ranks and order; nothing where there is no whole step."""
-    from ..show.console import print_table
-
     rows = []
     for of_ranks in ranks:
         for name, words in _ORDERS.items():
@@ -151,8 +157,8 @@ def _print_schedule(result: Result, ranks: list[dict[str, Any]]) -> None:
                     f"{of_ranks['ranks']} x {of_ranks['micro_steps']}",
                     words,
                     count(of_ranks["steps"]),
-                    _percent(order["useful"]),
-                    _percent(order["useful_by_phase"]),
+                    percent(order["useful"]),
+                    percent(order["useful_by_phase"]),
                     _ratio(order["autocorrelation"], ""),
                     _ratio(order["vision_spread_vs_random"], " x"),
                     _ratio(order["source_spread_vs_random"], " x"),
@@ -174,17 +180,11 @@ _LEGEND = (
 )
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.2f} %"
-
-
 def _ratio(value: float | None, unit: str) -> str:
     return "–" if value is None else f"{value:.2f}{unit}"
 
 
 def _print_sources(sources: Iterable[Source]) -> None:
-    from ..show.console import print_table
-
     rows = [
         [source.name, count(source.num_samples), count(source.num_dropped)] for source in sources
     ]

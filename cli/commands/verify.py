@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..options.index import index_options, refuse_two_encoders
+from packidx.errors import OptionError, VerificationError
 
-if TYPE_CHECKING:
-    from packidx.index import Index
+from ..options import index_options, make_encoder, refuse_two_encoders
+from ..show.console import print_json, print_table, status
 
 
 @click.command()
@@ -33,18 +33,20 @@ def verify(
     With --processor or --encode also its fingerprint, and with --sample N the lengths of N samples
     encoded for real.
     """
-    from packidx.errors import OptionError, VerificationError
     from packidx.index import open_index
     from packidx.inspect.verify.api import verify as run
     from packidx.user_code.named import load_named
-
-    from ..show.console import print_json, print_table, status
 
     if num_sampled < 0:
         raise OptionError(f"--sample is {num_sampled}: give the number of samples to encode")
     refuse_two_encoders(processor, encode)
     opened = open_index(index, roots)
-    encoder = _processor(opened, processor) if encode is None else load_named(encode, "--encode")
+    encoder: Any = None
+    if processor is not None:
+        counted = opened.snapshot.lengths.encoder
+        encoder = make_encoder(processor, None if counted is None else counted.labels)
+    elif encode is not None:
+        encoder = load_named(encode, "--encode")
     checks = []
     with status(quiet) as doing:
         for check in run(
@@ -62,16 +64,3 @@ def verify(
     if failed:
         names = ", ".join(check.name for check in failed)
         raise VerificationError(f"{opened.path}@{opened.id[:12]} is not as it should be: {names}")
-
-
-def _processor(index: Index, processor: str | None) -> Any:
-    """The processor with the label policy that the plan was counted with."""
-    if processor is None:
-        return None
-    from packidx.encode import ProcessorEncoder
-    from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
-
-    counted = index.snapshot.lengths.encoder
-    words = None if counted is None else counted.labels
-    policy = DEFAULT_POLICY if words is None else LabelPolicy.parse(words)
-    return ProcessorEncoder(processor, policy)

@@ -25,16 +25,10 @@ _KEPT_LINES = re.compile(rf"(?!\n){_UNSEEN.pattern}")
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """`text` with its control characters as escapes that are seen, such as ``\\x1b``.
-
-    Args:
-        lines: leave the ends of its lines.
-    """
-    return (_KEPT_LINES if lines else _UNSEEN).sub(_escape, text)
-
-
-def _escape(unseen: re.Match[str]) -> str:
-    return unseen[0].encode("unicode_escape").decode("ascii")
+    """`text` with control characters as escapes (``\\x1b``), but for the ends of its `lines`."""
+    return (_KEPT_LINES if lines else _UNSEEN).sub(
+        lambda unseen: unseen[0].encode("unicode_escape").decode("ascii"), text
+    )
 
 
 def json_text(value: Any, **options: Any) -> str:
@@ -47,6 +41,12 @@ def say(text: str, err: bool = False, lines: bool = False) -> None:
     """A line, or several, on stdout or stderr. All that commands print goes through this module, so
     that no name in the data reaches the terminal as a command to it."""
     click.echo(visible(text, lines), err=err)
+
+
+def warn(texts: Iterable[str]) -> None:
+    """A line on stderr for each warning."""
+    for text in texts:
+        say(f"warning: {text}", err=True)
 
 
 def print_json(value: Any) -> None:
@@ -79,7 +79,9 @@ def print_marked(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
     click.secho(visible(title), bold=True)
     for mark, name, text in listed:
         head = f"{mark:2}  {name:{width}}  "
-        first, *more = _wrapped(text, terminal_width() - len(head)) or [""]
+        room = max(20, terminal_width() - len(head))
+        wrapped = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        first, *more = wrapped or [""]
         click.echo(f"{_marked(mark, head)}{first}".rstrip())
         for line in more:
             click.echo(" " * len(head) + line)
@@ -103,10 +105,6 @@ def print_cells(title: str, cells: Iterable[tuple[str, str]]) -> None:
 def terminal_width() -> int:
     """Columns for text that is wrapped; 100 where it goes to a file."""
     return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False)
 
 
 def _marked(mark: str, text: str) -> str:
@@ -191,6 +189,11 @@ def _progress_console() -> Any:
 def count(value: int | None) -> str:
     """An integer with thousands separators, or a dash for unknown."""
     return "–" if value is None else f"{value:,}"
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """A share in percent, or a dash for unknown."""
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def number_of(value: int | None, what: str) -> str:

@@ -24,12 +24,13 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     epochs = options.epochs
     variants = f", {epochs} epochs of {count(result.num_packs // epochs)}" if epochs > 1 else ""
     capacity = number_of(options.capacity, "token")
+    proofs = ", ".join(_BOUNDS.get(name, name) for name in result.bound.split(", "))
     facts = {
         "samples": f"{count(num_in)} in, {count(result.num_samples)} packed",
         "tokens": count(result.num_tokens),
         "packs": f"{count(result.num_packs)} of {capacity}{variants}",
         "fill": f"{100 * result.fill:.3f} %",
-        "lower bound": f"{number_of(result.lower_bound, 'pack')} ({_proofs(result.bound)})",
+        "lower bound": f"{number_of(result.lower_bound, 'pack')} ({proofs})",
         "gap": f"{number_of(result.gap, 'pack')} ({result.gap_percent:.3f} %)",
         "strategy": _strategies(options.strategy, result.strategies),
         "schedule": _schedule(result),
@@ -178,12 +179,7 @@ def origin(options: Options) -> str:
 
 
 def asked_for(options: Options, said: Set[str] = _SAID) -> str:
-    """The options of a plan that are not the usual ones, as they are given to `packidx plan`.
-
-    Args:
-        options: of the manifest.
-        said: those that other lines say.
-    """
+    """A plan's unusual options as they are given to `packidx plan`, but for those `said` before."""
     words = [f"--mix {name}={weight}" for name, weight in options.weights.items()]
     for name, value in options.to_json().items():
         if name in said or name == "weights" or value in (None, False, DEFAULTS.get(name)):
@@ -232,8 +228,3 @@ _BOUNDS = {
     "LP": "linear program",
     "copies": "copies of one sample",
 }
-
-
-def _proofs(bound: str) -> str:
-    """The names of the bounds that won, in words."""
-    return ", ".join(_BOUNDS.get(name, name) for name in bound.split(", "))

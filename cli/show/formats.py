@@ -49,12 +49,11 @@ def as_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
 
 
 def as_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    right = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
+    right = [
+        bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
+        for at in range(len(columns))
+    ]
     return format_table(columns, ([_cell(value) for value in row] for row in rows), right)
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
 
 
 def _cell(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .console import count, number_of, print_json, print_table, say
+from .console import count, number_of, percent, print_json, print_table, say
 
 if TYPE_CHECKING:
     from packidx.plan.preview import PreviewRow
@@ -33,8 +33,8 @@ def _cells(row: PreviewRow) -> dict[str, str]:
     cells = {
         "capacity": count(row.capacity),
         "packs": count(row.num_packs),
-        "fill": _percent(row.fill, 3),
-        "gap": f"{count(row.gap)} ({_percent(row.gap_percent / 100, 3)})",
+        "fill": percent(row.fill, 3),
+        "gap": f"{count(row.gap)} ({percent(row.gap_percent / 100, 3)})",
     }
     if row.steps is not None:
         cells["steps"] = count(row.steps)
@@ -42,15 +42,11 @@ def _cells(row: PreviewRow) -> dict[str, str]:
     if row.num_cut or row.tokens_cut:
         cells |= {"too long": f"{count(row.num_cut)} cut", "tokens dropped": count(row.tokens_cut)}
     return cells | {
-        "padding": _percent(row.padding, 2),
-        "to longest": _percent(row.padding_longest, 1),
-        "to capacity": _percent(row.padding_single, 1),
-        "saved": _percent(row.saved, 1),
+        "padding": percent(row.padding, 2),
+        "to longest": percent(row.padding_longest, 1),
+        "to capacity": percent(row.padding_single, 1),
+        "saved": percent(row.saved, 1),
     }
-
-
-def _percent(share: float, digits: int) -> str:
-    return f"{100 * share:.{digits}f} %"
 
 
 def _legend(rows: Sequence[PreviewRow]) -> list[str]:

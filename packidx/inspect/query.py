@@ -94,7 +94,7 @@ def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str,
     tree = _tree(connection, text)
     if kind != "SELECT" or tree.get("error", True):
         what = f"dynamic PIVOT ({_STATIC})" if kind == "MULTI" else before + kind
-        raise OptionError(f"the query is no SELECT but {what}, which is locked: {UNLOCKED}")
+        raise _locked(f"is no SELECT but {what}")
     nodes = list(_nodes(tree["statements"]))
     defined = {name for node in nodes for name in _with_names(node)}
     own = {name for (name,) in connection.execute(_OWN_VIEWS).fetchall()}
@@ -115,7 +115,7 @@ def _check_nothing_runs_early(connection: duckdb.DuckDBPyConnection, query: str)
     explained = _EXPLAIN.match(query)
     if _tree(connection, query[explained.end() :] if explained else query).get("error", True):
         what = early[0].upper()
-        raise OptionError(f"the query is no SELECT but {what}, which is locked: {UNLOCKED}")
+        raise _locked(f"is no SELECT but {what}")
 
 
 def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
@@ -176,27 +176,28 @@ def _with_names(node: Mapping[str, Any]) -> Iterator[str]:
         yield node["cte_name"].lower()
 
 
+def _locked(what: str) -> OptionError:
+    return OptionError(f"the query {what}, which is locked: {UNLOCKED}")
+
+
 def _check_node(node: Mapping[str, Any], views: set[str], defined: set[str], own: set[str]) -> None:
     kind = node.get("type")
     if not isinstance(kind, str):
         return
     if kind.endswith("_NODE") and kind not in _NODES:
         what = kind.removesuffix("_NODE").removesuffix("_QUERY")
-        raise OptionError(f"the query has {what} in it, which is locked: {UNLOCKED}")
+        raise _locked(f"has {what} in it")
     if kind == "TABLE_FUNCTION":
         name = node["function"].get("function_name", "")
         if name.lower() not in _TABLE_FUNCTIONS:
-            raise OptionError(f"the query calls {name}(), which is locked: {UNLOCKED}")
+            raise _locked(f"calls {name}()")
     elif kind == "FUNCTION":
         if node.get("function_name", "").lower() in _CLOSED:
-            raise OptionError(
-                f"the query calls {node['function_name']}(), which is locked: {UNLOCKED}"
-            )
+            raise _locked(f"calls {node['function_name']}()")
     elif kind == "BASE_TABLE":
         _check_table(node, views, defined, own)
-    elif kind == "SHOW_REF" and node["table_name"].strip('"') not in _SHOWN:
-        name = node["table_name"].strip('"')
-        raise OptionError(f"the query is SHOW {name}, which is locked: {UNLOCKED}")
+    elif kind == "SHOW_REF" and (name := node["table_name"].strip('"')) not in _SHOWN:
+        raise _locked(f"is SHOW {name}")
 
 
 def _check_table(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
-from packidx.index import Index, open_index
+from packidx.index import open_index
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies
 from packidx.lengths.files import find_table
@@ -48,7 +48,9 @@ def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]
         try:
             index = open_index(path, roots)
         except NotFoundInIndex:
-            lengths = _bare_lengths(path)
+            lengths = None
+            with contextlib.suppress(SourceError):
+                lengths = _lengths(urls.local_path(path))
             if lengths is None:
                 raise
             views.files["lengths"] = stack.enter_context(local_copies(lengths))
@@ -59,7 +61,9 @@ def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]
                 views.files[name] = stack.enter_context(index.local_files(name))
         if "lengths" in named or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
             try:
-                parts = _planned_lengths(index)
+                planned = index.snapshot.lengths
+                uri = index.resolve(planned.uri)
+                parts = _lengths(uri, planned.pattern, planned.fingerprint)
                 views.files["lengths"] = stack.enter_context(local_copies(parts))
             except SourceError as error:
                 why = f"{error}, or say where it is with --root OLD=NEW"
@@ -69,35 +73,19 @@ def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]
         yield views
 
 
-def _bare_lengths(path: str) -> list[StoredFile] | None:
-    """The files of a lengths table; None where `path` is none."""
-    path = urls.local_path(path)
-    try:
-        table = find_table(path)
-    except SourceError:
-        return None
-    if table.manifest is None:
-        return table.files
-    return _parts(path, load(table.manifest, LengthsManifest, "estimate again"))
-
-
-def _planned_lengths(index: Index) -> list[StoredFile]:
-    """The files of the lengths table that was planned.
+def _lengths(
+    uri: str, is_pattern: bool | None = None, fingerprint: str | None = None
+) -> list[StoredFile]:
+    """The files of a lengths table, of the one of a `fingerprint` where that is given.
 
     Raises:
-        SourceError: it is gone.
+        SourceError: there is none.
         FormatError: another one is in its place.
     """
-    planned = index.snapshot.lengths
-    uri = index.resolve(planned.uri)
-    table = find_table(uri, planned.pattern)
+    table = find_table(uri, is_pattern)
     if table.manifest is None:
         return table.files
     manifest = load(table.manifest, LengthsManifest, "estimate again")
-    if manifest.fingerprint != planned.fingerprint:
+    if fingerprint is not None and manifest.fingerprint != fingerprint:
         raise FormatError(f"{uri} is not the table that was planned")
-    return _parts(uri, manifest)
-
-
-def _parts(folder: str, manifest: LengthsManifest) -> list[StoredFile]:
-    return [file.within(folder) for file in manifest.files]
+    return [file.within(uri) for file in manifest.files]

@@ -9,13 +9,12 @@ from typing import Any
 
 from packidx.errors import PackidxError
 from packidx.index import Index, Sample
-from packidx.inspect.doctor.finding import Finding, State
-from packidx.inspect.doctor.given import PATIENCE
+from packidx.inspect.doctor.finding import PATIENCE, Finding, State
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.reading import chosen_packs
 from packidx.io import storage, stores, urls
 from packidx.io.copies import sizes, unsound_file
-from packidx.records.fetch import Fetcher, Located
+from packidx.records.fetch import Fetcher
 
 _MOST = 200  # shards and records that are looked at
 _MOVED = "say where it is now with --root OLD=NEW"
@@ -163,27 +162,15 @@ def _references(index: Index) -> Iterator[tuple[str, str]]:
     """(kind, reference) of the media of some samples; what cannot be read is told by `packs`."""
     from packidx.records.dialects.parse import parse
 
-    for fetched in _records(index):
-        with suppress(PackidxError):
-            for medium in parse(fetched.record).media:
-                refs: Any = medium.ref
-                for ref in refs if isinstance(refs, list | tuple) else [refs]:
-                    yield medium.kind, ref if isinstance(ref, str) else ""
-
-
-def _records(index: Index) -> Iterator[Located]:
     if not index.snapshot.shards or not index.num_packs:
         return
-    fetcher = Fetcher(index)
-    samples = _samples(index)
-    for sample in samples[:: -(-len(samples) // _MOST) or 1]:
-        with suppress(PackidxError, OSError):
-            yield fetcher.record(sample)
-
-
-def _samples(index: Index) -> list[Sample]:
-    samples: list[Sample] = []
+    fetcher, samples = Fetcher(index), list[Sample]()
     with suppress(PackidxError):
         for number in chosen_packs(index):
             samples += index.pack(number).samples
-    return samples
+    for sample in samples[:: -(-len(samples) // _MOST) or 1]:
+        with suppress(PackidxError, OSError):
+            for medium in parse(fetcher.record(sample).record).media:
+                refs: Any = medium.ref
+                for ref in refs if isinstance(refs, list | tuple) else [refs]:
+                    yield medium.kind, ref if isinstance(ref, str) else ""

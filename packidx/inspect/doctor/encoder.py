@@ -6,19 +6,19 @@ No code is run because a manifest names it: what the user wrote is loaded where 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from typing import Any
 
 from packidx.format.manifest import Encoder
 from packidx.index import Index
-from packidx.inspect.doctor.finding import Finding, State
-from packidx.inspect.doctor.given import Given
+from packidx.inspect.doctor.finding import Finding, Given, State
 from packidx.inspect.doctor.machine import Environment
 
 _SHOWN = 12  # digits of a fingerprint
-_NOT_LOADED = "not loaded, since only the manifest names it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,11 @@ def choose(index: Index, given: Given, environment: Environment) -> Chosen:
     if stated is None and given.processor is None:
         detail = "the manifest names none: lengths were guessed, or taken as they were given"
         return Chosen(_unknown(detail, "give --processor or --encode to build packs with"))
-    name = None if stated is None else stated.name
-    if given.processor is None and _is_code(index, name):
-        return Chosen(_own_not_given(str(name)))
+    name = stated.name if stated is not None and given.processor is None else None
+    if name is not None and ":" in name and not os.path.isdir(index.resolve(name)):
+        do = f"give --encode {name} to load and compare it"
+        return Chosen(_unknown(_not_loaded(name, name), do))
     return _processor(index, given.processor, stated, environment)
-
-
-def _is_code(index: Index, name: str | None) -> bool:
-    """Whether a name is ``module:NAME`` of the user's own encoder, and no processor."""
-    return name is not None and ":" in name and not os.path.isdir(index.resolve(name))
 
 
 def _processor(
@@ -148,12 +144,6 @@ def _own(spec: str, stated: Encoder | None) -> Chosen:
     return Chosen(_compared(spec, mine, planned), encode=encode)
 
 
-def _own_not_given(name: str) -> Finding:
-    where = "" if _is_importable(name) else ", whose module is not found here"
-    detail = f"your own {name}{where}: {_NOT_LOADED}"
-    return _unknown(detail, f"give --encode {name} to load and compare it")
-
-
 def _compared(said: str, mine: str, planned: str | None) -> Finding:
     if planned is None:
         return Finding("encoder", "ok", f"{said}: the plan has no fingerprint to compare with")
@@ -175,10 +165,8 @@ def check_transform(index: Index, given: str | None) -> Finding:
     """
     stated = index.snapshot.lengths.transform
     if stated is not None and given is None:
-        name = stated.name
-        where = "" if _is_importable(name) else ", whose module is not found here"
-        detail = f"your own {name} (seed {stated.seed}){where}: {_NOT_LOADED}"
-        return Finding("transform", "unknown", detail, f"give --transform {name}")
+        detail = _not_loaded(stated.name, f"{stated.name} (seed {stated.seed})")
+        return Finding("transform", "unknown", detail, f"give --transform {stated.name}")
     from packidx.user_code.transform import planned_transform
 
     transform = planned_transform(stated, given, index.path)
@@ -188,15 +176,14 @@ def check_transform(index: Index, given: str | None) -> Finding:
     return Finding("transform", "ok", detail)
 
 
-def _is_importable(spec: str) -> bool:
-    """Whether the module of ``module:NAME`` is there; nothing of it is run."""
-    import sys
-
+def _not_loaded(spec: str, shown: str) -> str:
+    """That the user's ``module:NAME`` was not loaded, and whether there is such a module."""
     top = spec.partition(":")[0].partition(".")[0]
-    try:
-        return PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is not None
-    except Exception:  # a name that is none
-        return False
+    found = None
+    with suppress(Exception):  # a name that is none
+        found = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
+    where = ", whose module is not found here" if found is None else ""
+    return f"your own {shown}{where}: not loaded, since only the manifest names it"
 
 
 def _unknown(detail: str, do: str) -> Finding:

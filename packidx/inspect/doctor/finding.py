@@ -1,9 +1,38 @@
-"""One thing that was looked at."""
+"""What the user names for `packidx doctor`, what is handed in, and one thing that it looked at."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from packidx.index import Index
+
+PATIENCE = 20.0
+"""Seconds that a store has for its first answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user named."""
+
+    index: str
+    roots: Mapping[str, str]
+    processor: str | None = None
+    encode: str | None = None
+    transform: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What loads torch, which this package does not."""
+
+    encoder: Callable[[str, str | None], Any]
+    """A processor's folder or name, and the label policy in words."""
+    dataset: Callable[[Index, Any, str | None], Any]
+    """An index, an encoder and a transform's name, as a `PackedDataset`."""
+
 
 State = Literal["ok", "problem", "unknown", "absent"]
 """``unknown``: nobody could look; ``absent``: not here, and not needed."""

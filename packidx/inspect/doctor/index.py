@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import MissingExtraError, PackidxError
-from packidx.inspect.doctor.finding import Finding, words_of
-from packidx.inspect.doctor.given import PATIENCE, Given, Makers
+from packidx.inspect.doctor.finding import PATIENCE, Finding, Given, Makers, words_of
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.packages import ENCODING
 
@@ -23,21 +22,20 @@ _READ_FROM = ("files", "data", "extras")
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """An index, and what was found out about it."""
+    """An index, and what was found out about it; None where it cannot be opened."""
 
     path: str
-    snapshot_id: str | None
-    """None where it cannot be opened."""
-    format_version: int | None
-    num_packs: int | None
-    num_samples: int | None
-    capacity: int | None
-    planned_by: str | None
+    snapshot_id: str | None = None
+    format_version: int | None = None
+    num_packs: int | None = None
+    num_samples: int | None = None
+    capacity: int | None = None
+    planned_by: str | None = None
     """The packidx that planned it."""
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
     """`index`, `files`, `lengths`, `encoder`, `transform`, `data`, `extras`, `packs`, in this
     order; those after an `index` that cannot be opened are left out."""
-    reading: Reading | None
+    reading: Reading | None = None
     """The packs that were read and timed."""
 
 
@@ -48,14 +46,16 @@ def examine_index(
     doing: Callable[[str], None] = lambda _: None,
 ) -> IndexFacts:
     """Look at an index; what is wrong with it is a finding, and never raised."""
-    opened = _opened(given, environment)
+    opened = _guarded("index", lambda: _opened(given, environment), "it cannot be opened ({})")
     if isinstance(opened, Finding):
-        return IndexFacts(given.index, None, None, None, None, None, None, (opened,), None)
+        return IndexFacts(given.index, findings=(opened,))
     from packidx.inspect.doctor import data, encoder
 
     doing("looking at the index's files and data")
     snapshot = opened.snapshot
     chosen = _guarded("encoder", lambda: encoder.choose(opened, given, environment))
+    if isinstance(chosen, Finding):
+        chosen = encoder.Chosen(chosen)
     transform = _guarded("transform", lambda: encoder.check_transform(opened, given.transform))
     there = _guarded("data", lambda: data.check_data(opened))
     is_there = there.state != "problem"
@@ -63,7 +63,7 @@ def examine_index(
         Finding("index", "ok", f"format version {snapshot.version}, its manifest is sound"),
         _guarded("files", lambda: data.check_files(opened)),
         data.check_lengths(opened),
-        chosen if isinstance(chosen, Finding) else chosen.finding,
+        chosen.finding,
         transform,
         there,
         _guarded("extras", lambda: data.check_extras(opened, environment, is_there)),
@@ -89,40 +89,34 @@ def _opened(given: Given, environment: Environment) -> Index | Finding:
         if package is not None and not package.is_here:
             detail = f"it cannot be opened without {name}, which is missing or broken"
             return Finding("index", "problem", detail, package.install)
-    try:
-        from packidx.index import open_index
-        from packidx.io import stores, urls
+    from packidx.index import open_index
+    from packidx.io import stores, urls
 
-        if urls.is_url(given.index):
-            stores.await_answer(given.index, PATIENCE)
-        return open_index(given.index, given.roots)
-    except PackidxError as error:
-        return Finding("index", "problem", str(error))
-    except OSError as error:
-        return Finding("index", "problem", _of_a_file(error))
-    except Exception as error:  # of a store's library, or of a broken package
-        return Finding("index", "problem", f"it cannot be opened ({words_of(error)})")
+    if urls.is_url(given.index):
+        stores.await_answer(given.index, PATIENCE)
+    return open_index(given.index, given.roots)
 
 
-def _guarded(name: str, look: Callable[[], Any]) -> Any:
-    """What `look` gives; whatever it raises as a finding of this name."""
+def _guarded(name: str, look: Callable[[], Any], unexpected: str = "{}") -> Any:
+    """What `look` gives; whatever it raises as a finding of this name.
+
+    Args:
+        unexpected: how errors are told that are neither ours nor of a file.
+    """
+    do = None
     try:
         return look()
     except PackidxError as error:
-        return Finding(name, "problem", str(error))
+        said = str(error)
     except ModuleNotFoundError as error:
         do = f"pip install {error.name}" if error.name in ENCODING else None
-        return Finding(name, "problem", f"{error.name} is not installed, which this needs", do)
+        said = f"{error.name} is not installed, which this needs"
     except OSError as error:
-        return Finding(name, "problem", _of_a_file(error))
+        is_of_a_file = error.filename is not None and error.strerror is not None
+        said = f"{error.filename}: {error.strerror}" if is_of_a_file else words_of(error)
     except Exception as error:  # of packages that are broken, of the user's code
-        return Finding(name, "problem", words_of(error))
-
-
-def _of_a_file(error: OSError) -> str:
-    if error.filename is None or error.strerror is None:
-        return words_of(error)
-    return f"{error.filename}: {error.strerror}"
+        said = unexpected.format(words_of(error))
+    return Finding(name, "problem", said, do)
 
 
 def _read(
@@ -130,7 +124,7 @@ def _read(
     given: Given,
     environment: Environment,
     makers: Makers,
-    chosen: Chosen | Finding,
+    chosen: Chosen,
     findings: list[Finding],
 ) -> tuple[Reading | None, Finding]:
     """Build packs where all that it takes is here, else read their records and media alone."""
@@ -141,55 +135,41 @@ def _read(
         return None, Finding("packs", "unknown", detail)
     if not index.num_packs:
         return None, Finding("packs", "unknown", "it has no pack")
-    broken = [
-        finding.name
-        for finding in findings
-        if finding.state == "problem" and finding.name in _READ_FROM
-    ]
-    if broken:
+    problems = [finding.name for finding in findings if finding.state == "problem"]
+    if broken := [name for name in problems if name in _READ_FROM]:
         return None, Finding("packs", "unknown", f"none was read, see {' and '.join(broken)}")
-    why, problem = _why_not_built(index, environment, chosen, findings)
-
-    def build() -> Reading:
-        assert not isinstance(chosen, Finding)
-        made = chosen.encode
-        if made is None:
-            made = makers.encoder(str(chosen.processor), chosen.labels)
-        timed = TimedEncoder(made)
-        return read_packs(index, makers.dataset(index, timed, given.transform), timed)
-
+    packs = _buildable(environment, chosen, findings)
     try:
-        if why is None:
-            return build(), Finding("packs", "ok", "")
-        reading = read_records(index)
+        if packs.state != "ok":
+            return read_records(index), packs
+        encode = chosen.encode
+        if encode is None:
+            encode = makers.encoder(str(chosen.processor), chosen.labels)
+        timed = TimedEncoder(encode)
+        return read_packs(index, makers.dataset(index, timed, given.transform), timed), packs
     except MissingExtraError as error:
-        return None, Finding("packs", "problem", str(error))
+        said = str(error)
     except PackidxError as error:
-        return None, Finding("packs", "problem", f"a pack cannot be read: {error}")
+        said = f"a pack cannot be read: {error}"
     except Exception as error:  # the encoder is anybody's code
-        return None, Finding("packs", "problem", f"a pack cannot be read ({words_of(error)})")
-    return reading, problem or Finding("packs", "unknown", why)
+        said = f"a pack cannot be read ({words_of(error)})"
+    return None, Finding("packs", "problem", said)
 
 
-def _why_not_built(
-    index: Index,
-    environment: Environment,
-    chosen: Chosen | Finding,
-    findings: list[Finding],
-) -> tuple[str | None, Finding | None]:
-    """Why packs cannot be built here, in words and, where that is a problem of its own, as one."""
-    torch = environment.package("torch")
+def _buildable(environment: Environment, chosen: Chosen, findings: list[Finding]) -> Finding:
+    """Whether packs can be built here, and why not."""
     if environment.torch is None:
-        extra = environment.extra("torch")
+        torch = environment.package("torch")
         state = "cannot be imported" if torch is not None and torch.broken else "is not installed"
-        do = extra.install if extra is not None else 'pip install "packidx[torch]"'
         detail = f"packs cannot be built here: torch {state}"
-        return detail, Finding("packs", "problem", detail, do)
-    stopping = {finding.name: finding for finding in findings if finding.state != "ok"}
-    if isinstance(chosen, Finding) or not chosen.can_build:
-        return "packs not built, for want of the encoder that the lengths were counted with", None
-    if "transform" in stopping:
-        return "packs not built, for want of the transform that the lengths were counted with", None
-    if "lengths" in stopping:
-        return "packs not built: PackedDataset refuses samples of other lengths than planned", None
-    return None, None
+        return Finding("packs", "problem", detail, 'pip install "packidx[torch]"')
+    wrong = {finding.name for finding in findings if finding.state != "ok"}
+    if not chosen.can_build:
+        why = "packs not built, for want of the encoder that the lengths were counted with"
+    elif "transform" in wrong:
+        why = "packs not built, for want of the transform that the lengths were counted with"
+    elif "lengths" in wrong:
+        why = "packs not built: PackedDataset refuses samples of other lengths than planned"
+    else:
+        return Finding("packs", "ok", "")
+    return Finding("packs", "unknown", why)

@@ -6,24 +6,15 @@ import os
 import platform
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import packidx
 from packidx.errors import PackidxError
 from packidx.inspect.doctor.finding import Finding
 from packidx.inspect.doctor.imports import Imported, try_imports
-from packidx.inspect.doctor.packages import (
-    READING,
-    Extra,
-    Package,
-    extras,
-    extras_with_imports,
-    is_importable,
-    required,
-    with_imports,
-)
+from packidx.inspect.doctor.packages import READING, Extra, Package, extras, is_importable, required
 
 # What is no package of ours, and runs batches of `collate`: imported as its models import it.
 _THD, _INDEXED = "transformer_engine.pytorch", "nemo_automodel"
@@ -51,7 +42,7 @@ class Torch:
     """The CUDA that it was built for; None of a build for CPUs or ROCm."""
     hip: str | None
     available: bool
-    devices: tuple[str, ...]
+    devices: Sequence[str]
     has_flex: bool
 
 
@@ -89,22 +80,12 @@ class Environment:
     def extra(self, name: str) -> Extra | None:
         return next((extra for extra in self.extras if extra.name == name), None)
 
-    @property
-    def can_read(self) -> bool:
-        """Whether packs can be read here with an encoder of the user's own."""
-        core = (package for package in self.packages if package.name in READING)
-        return self.torch is not None and all(package.is_here for package in core)
-
-    def needed(self, reading: bool) -> frozenset[str]:
-        """Names of the packages that must be here: all, or in a training image the reader's.
-
-        Args:
-            reading: whether packs are to be read; else whatever is possible here.
-        """
-        listed = (
-            READING if reading or self.can_read else (package.name for package in self.packages)
-        )
-        return frozenset(listed)
+    def needed(self, reading: bool) -> tuple[str, ...]:
+        """Names of packages that must be here: all, or the reader's if packs are or can be read."""
+        core = [package for package in self.packages if package.name in READING]
+        if reading or (self.torch is not None and all(package.is_here for package in core)):
+            return READING
+        return tuple(package.name for package in self.packages)
 
 
 def examine_environment() -> Environment:
@@ -118,8 +99,7 @@ def examine_environment() -> Environment:
     slow = [[name for name in group if name in here] for group in _SLOW]
     quick = [name for name in here if not any(name in group for group in _SLOW)]
     imported = try_imports([group for group in (*slow, quick) if group])
-    packages = with_imports(packages, imported)
-    optional = extras_with_imports(optional, imported)
+    packages, optional = required(imported), extras(imported)
     torch = _torch(optional, imported)
     return Environment(
         packidx=packidx.__version__,
@@ -131,7 +111,7 @@ def examine_environment() -> Environment:
         machine_cpus=os.cpu_count() or 1,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         memory_limit=memory_limit(),
-        cache=_cache() if _can_cache(packages) else None,
+        cache=_cache(packages),
         packages=packages,
         extras=optional,
         torch=torch,
@@ -140,28 +120,23 @@ def examine_environment() -> Environment:
 
 
 def environment_problems(environment: Environment, reading: bool) -> list[Finding]:
-    """Packages that are needed and not here, that are broken, or of another version than asked.
-
-    Args:
-        environment: what there is.
-        reading: see `Environment.needed`.
-    """
+    """Packages that are needed and not here, that are broken, or of another version than asked."""
     problems = []
     optional = [package for extra in environment.extras for package in extra.packages]
     listed = {package.name: package for package in (*optional, *environment.packages)}
     needed = environment.needed(reading)
-    for package in listed.values():
-        if package.version is None and package.name in needed:
-            problems.append(
-                _problem(package, f"{package.name} is not installed, which packidx needs")
-            )
+    for name, package in listed.items():
+        do = package.install
+        if package.version is None and name in needed:
+            said = f"{name} is not installed, which packidx needs"
         elif package.broken is not None:
-            said = f"{package.name} {package.version} cannot be imported ({package.broken})"
-            problems.append(_problem(package, said))
+            said = f"{name} {package.version} cannot be imported ({package.broken})"
+            do = do.replace("pip install", "pip install --force-reinstall")
         elif package.inside is False:
-            asked = f"{package.name}{package.wanted}"
-            said = f"{package.name} {package.version} is here, packidx asks for {asked}"
-            problems.append(_problem(package, said))
+            said = f"{name} {package.version} is here, packidx asks for {name}{package.wanted}"
+        else:
+            continue
+        problems.append(Finding(name, "problem", said, do))
     cache = environment.cache
     if cache is not None and cache.error is not None:
         problems.append(Finding("cache", "problem", cache.error))
@@ -178,20 +153,9 @@ def lacking(environment: Environment) -> list[str]:
     ]
 
 
-def _problem(package: Package, detail: str) -> Finding:
-    again = "pip install --force-reinstall" if package.broken else "pip install"
-    return Finding(
-        package.name, "problem", detail, package.install.replace("pip install", again, 1)
-    )
-
-
-def _can_cache(packages: tuple[Package, ...]) -> bool:
-    return not any(
-        package.name in ("numpy", "pyarrow") and not package.is_here for package in packages
-    )
-
-
-def _cache() -> Cache:
+def _cache(packages: tuple[Package, ...]) -> Cache | None:
+    if any(package.name in ("numpy", "pyarrow") and not package.is_here for package in packages):
+        return None
     from packidx.io import cache
 
     folder, nbytes, error, limit = cache.folder(), 0, None, None
@@ -213,15 +177,7 @@ def _torch(extras: tuple[Extra, ...], imported: dict[str, Imported]) -> Torch | 
     outcome = imported.get("torch")
     if package is None or package.version is None or outcome is None or outcome.facts is None:
         return None
-    facts: dict[str, Any] = outcome.facts
-    return Torch(
-        version=package.version,
-        cuda=facts["cuda"],
-        hip=facts["hip"],
-        available=facts["available"],
-        devices=tuple(facts["devices"]),
-        has_flex=facts["has_flex"],
-    )
+    return Torch(version=package.version, **outcome.facts)
 
 
 def devices_in_words(torch: Torch) -> str:
@@ -239,12 +195,11 @@ def _attention(torch: Torch | None, imported: dict[str, Imported]) -> list[Findi
     """By `collate`'s names."""
     if torch is None:
         return [Finding("sdpa", "absent", "torch is not usable here")]
+    gpu = torch.available
     if torch.has_flex:
-        only = "" if torch.available else "forward only: training needs a GPU"
-        flex = Finding("flex", "ok", only)
+        flex = Finding("flex", "ok", "" if gpu else "forward only: training needs a GPU")
     else:
         flex = Finding("flex", "absent", "this torch has no flex_attention")
-    gpu = torch.available
     return [
         Finding("sdpa", "ok", "eager, too"),
         flex,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires
 from importlib.util import find_spec
-from typing import Any
+from types import MappingProxyType
 
 from packidx.inspect.doctor.imports import Imported
 from packidx.software import installed
@@ -57,7 +57,7 @@ class Package:
     @property
     def module(self) -> str:
         """What it is imported as."""
-        return _MODULES.get(self.name, self.name.replace("-", "_"))
+        return _module_of(self.name)
 
     @property
     def install(self) -> str:
@@ -77,55 +77,36 @@ class Extra:
     packages: tuple[Package, ...]
 
 
-def required() -> tuple[Package, ...]:
+def required(imported: Mapping[str, Imported] = MappingProxyType({})) -> tuple[Package, ...]:
     """What packidx cannot do without; nothing where packidx itself is not installed as a package.
 
-    None of them is imported.
+    Args:
+        imported: what came of importing modules elsewhere.
     """
-    return tuple(_packages(None))
+    return tuple(_packages(None, imported))
 
 
-def extras() -> tuple[Extra, ...]:
-    """What packidx can do more with, but for its developers' tools."""
+def extras(imported: Mapping[str, Imported] = MappingProxyType({})) -> tuple[Extra, ...]:
+    """What packidx can do more with, but for its developers' tools; else as `required`."""
     try:
         names = metadata("packidx").get_all("Provides-Extra") or []
     except PackageNotFoundError:
         return ()
+    listed = {name: tuple(_packages(name, imported)) for name in names}
     return tuple(
-        _extra(name, tuple(_packages(name))) for name in names if name not in _FOR_DEVELOPERS
+        Extra(
+            name=name,
+            installed=all(package.is_here for package in packages),
+            enables=ENABLES.get(name, ""),
+            install=f'pip install "packidx[{name}]"',
+            packages=packages,
+        )
+        for name, packages in listed.items()
+        if name not in _FOR_DEVELOPERS
     )
 
 
-def with_imports(
-    packages: Iterable[Package], imported: Mapping[str, Imported]
-) -> tuple[Package, ...]:
-    """`packages`, with what came of importing them."""
-    return tuple(
-        replace(package, broken=imported[package.module].error)
-        if package.module in imported
-        else package
-        for package in packages
-    )
-
-
-def extras_with_imports(
-    extras: Iterable[Extra], imported: Mapping[str, Imported]
-) -> tuple[Extra, ...]:
-    """The same of extras."""
-    return tuple(_extra(extra.name, with_imports(extra.packages, imported)) for extra in extras)
-
-
-def _extra(name: str, packages: tuple[Package, ...]) -> Extra:
-    return Extra(
-        name=name,
-        installed=all(package.is_here for package in packages),
-        enables=ENABLES.get(name, ""),
-        install=f'pip install "packidx[{name}]"',
-        packages=packages,
-    )
-
-
-def _packages(extra: str | None) -> Iterable[Package]:
+def _packages(extra: str | None, imported: Mapping[str, Imported]) -> Iterable[Package]:
     """Those of an extra, or those without which packidx cannot be."""
     try:
         stated = requires("packidx") or []
@@ -139,8 +120,13 @@ def _packages(extra: str | None) -> Iterable[Package]:
         named = _EXTRA.search(marker)
         if (named[1] if named else None) != extra or not _holds(marker, extra or ""):
             continue
-        here = _version(name)
-        yield Package(name, wanted, here, None if here is None else _is_inside(here, wanted))
+        here, outcome = _version(name), imported.get(_module_of(name))
+        is_inside = None if here is None else _is_inside(here, wanted)
+        yield Package(name, wanted, here, is_inside, None if outcome is None else outcome.error)
+
+
+def _module_of(package: str) -> str:
+    return _MODULES.get(package, package.replace("-", "_"))
 
 
 def _in_order(wanted: str) -> str:
@@ -152,7 +138,7 @@ def _in_order(wanted: str) -> str:
 def _version(name: str) -> str | None:
     """Of a package that is installed; a module that nobody installed as one has none to tell."""
     there = installed(name)
-    if there is None and is_importable(_MODULES.get(name, name.replace("-", "_"))):
+    if there is None and is_importable(_module_of(name)):
         return "of unknown version"
     return there
 
@@ -167,33 +153,23 @@ def is_importable(module: str) -> bool:
 
 
 def _is_inside(here: str, wanted: str) -> bool | None:
-    # A version is compared with what packidx's own metadata asks for, and with nothing else: that
-    # an installer was overruled is the first thing to know about a bug.
-    def compare(packaging: Any) -> bool:
-        release = packaging.version.Version(here)  # fails where nobody can tell
-        return bool(packaging.specifiers.SpecifierSet(wanted).contains(release, prereleases=True))
+    """Whether a version is in a range; None where `packaging` is not here or cannot read it."""
+    # It is compared with what packidx's own metadata asks for, and with nothing else: that an
+    # installer was overruled is the first thing to know about a bug.
+    try:
+        from packaging.specifiers import SpecifierSet
+        from packaging.version import Version
 
-    return _with_packaging(compare)
+        return bool(SpecifierSet(wanted).contains(Version(here), prereleases=True))
+    except Exception:
+        return None
 
 
 def _holds(marker: str, extra: str) -> bool:
-    """Whether a requirement is for this Python and platform."""
-    if not marker:
-        return True
-
-    def evaluate(packaging: Any) -> bool:
-        return bool(packaging.markers.Marker(marker).evaluate({"extra": extra}))
-
-    return _with_packaging(evaluate) is not False
-
-
-def _with_packaging(call: Callable[[Any], bool]) -> bool | None:
-    """What `call` says, None where `packaging` is not here or cannot read the text."""
+    """Whether a requirement is for this Python and platform; it is, where nobody can tell."""
     try:
-        import packaging.markers
-        import packaging.specifiers
-        import packaging.version
+        from packaging.markers import Marker
 
-        return call(packaging)
+        return not marker or bool(Marker(marker).evaluate({"extra": extra}))
     except Exception:
-        return None
+        return True

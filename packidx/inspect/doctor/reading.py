@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,10 +99,11 @@ def _timed(
             encoded = encoder.seconds
         if sum(took[1:]) > _ENOUGH:
             break
-    tokens = [_tokens(index, number) for number in numbers[: len(took)]]
+    read_ones = numbers[: len(took)]
+    tokens = [int(index.stats(number)["length"]) for number in read_ones]
     return Reading(
         how=how,
-        packs=tuple(numbers[: len(took)]),
+        packs=tuple(read_ones),
         tokens=sum(tokens),
         first_seconds=took[0],
         seconds=sum(took[1:]),
@@ -111,21 +112,10 @@ def _timed(
     )
 
 
-def _tokens(index: Index, number: int) -> int:
-    return int(index.stats(number)["length"])
-
-
 def milliseconds(reading: Reading) -> tuple[float, float, float | None]:
-    """Of one pack after the first, its tokens per second, and the encoder's share of its time.
-
-    Where only one pack was read, that one.
-    """
-    others: Sequence[int] = reading.packs[1:]
-    if not others:
-        seconds = reading.first_seconds
-        return 1e3 * seconds, reading.tokens / max(seconds, 1e-9), None
+    """Of a pack after the first one, its tokens per second, and the encoder's share of its time."""
     share = None
     if reading.encode_seconds is not None and reading.seconds:
         share = reading.encode_seconds / reading.seconds
     rate = reading.other_tokens / max(reading.seconds, 1e-9)
-    return 1e3 * reading.seconds / len(others), rate, share
+    return 1e3 * reading.seconds / len(reading.packs[1:]), rate, share

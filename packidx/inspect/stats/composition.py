@@ -110,15 +110,6 @@ class Composition:
         }
 
 
-def composition(
-    first_row: Int64s, length: Int64s, source: Int64s | None = None, seed: int = 0
-) -> dict[str, object]:
-    """`Composition.result` of packs at hand; see `Composition.add`."""
-    counted = Composition(seed)
-    counted.add(first_row, length, source)
-    return counted.result()
-
-
 class _Pool:
     """Whole packs in the order of their mixed numbers, as many as have `_POOL_ROWS` samples.
 

@@ -14,7 +14,6 @@ from packidx.index.order.epochs import Epochs, packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.stats.composition import Composition
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats
-from packidx.inspect.stats.locality import Locality
 
 _COLUMNS = (
     "num_samples",
@@ -44,9 +43,7 @@ def pack_stats(index: Index) -> dict[str, dict[str, float]]:
 
 
 def sample_stats(
-    index: Index,
-    progress: Callable[[str], None] = lambda doing: None,
-    ranks: Sequence[int] = RANKS,
+    index: Index, progress: Callable[[str], None] = lambda doing: None, ranks: Sequence[int] = RANKS
 ) -> dict[str, Any]:
     """What only the samples tell, window by window.
 
@@ -107,3 +104,53 @@ def _schedule(index: Index, sources: Int64s | None, ranks: Sequence[int]) -> lis
         llm, vit, columns["length"], vision, None if sources is None else sources[mine]
     )
     return ranks_stats(scheduled, packs_per_step(index.snapshot) or 1, ranks)
+
+
+class Locality:
+    """How far the samples of a pack, and of the packs of a step, are scattered over shards."""
+
+    def __init__(self, index: Index) -> None:
+        self._bytes = np.array([shard.bytes for shard in index.snapshot.shards], np.int64)
+        self._step = packs_per_step(index.snapshot)
+        self._packs = self._pairs = self._most = 0
+        self._fetched = {"pack": 0, "block": 0}
+        self._used = 0
+
+    def add(self, first_row: Int64s, samples: pa.Table) -> None:
+        """Count in the packs of a window."""
+        if not len(self._bytes) or samples["shard"].null_count:
+            return
+        shard = samples["shard"].to_numpy().astype(np.int64)
+        sizes = np.diff(first_row)
+        pack = np.repeat(np.arange(len(sizes)), sizes)
+        pairs = np.unique(pack * len(self._bytes) + shard)
+        each = np.bincount(pairs // len(self._bytes), minlength=len(sizes))
+        self._packs += len(sizes)
+        self._pairs += len(pairs)
+        self._most = max(self._most, int(each.max(initial=0)))
+        self._fetched["pack"] += int(self._bytes[pairs % len(self._bytes)].sum())
+        if self._step is not None:
+            steps = np.unique(pack // self._step * len(self._bytes) + shard)
+            self._fetched["block"] += int(self._bytes[steps % len(self._bytes)].sum())
+        self._used += int(pc.sum(samples["nbytes"]).as_py() or 0)
+
+    def result(self) -> dict[str, Any] | None:
+        """None where the plan does not know shards.
+
+        ``shards_per_pack`` (mean, max), and ``read_amplification``: bytes fetched over bytes of the
+        samples, if each ``pack`` fetched all shards that it touches whole, or each ``block`` of the
+        packs of a step did; null where the samples' bytes, or the packs of a step, are not known.
+        """
+        if not self._packs:
+            return None
+        amplification = {
+            name: fetched / self._used if self._used else None
+            for name, fetched in self._fetched.items()
+        }
+        if self._step is None:
+            amplification["block"] = None
+        mean = self._pairs / self._packs
+        return {
+            "shards_per_pack": {"mean": mean, "max": self._most},
+            "read_amplification": amplification,
+        }

@@ -8,8 +8,12 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.index import Index
 from packidx.inspect.verify.check import Check
-from packidx.inspect.verify.data import check_lengths, check_shards
-from packidx.inspect.verify.samples import check_fingerprint, check_samples
+from packidx.inspect.verify.data import (
+    check_fingerprint,
+    check_lengths,
+    check_samples,
+    check_shards,
+)
 from packidx.inspect.verify.snapshot import verify_snapshot
 from packidx.user_code.transform import Function, planned_transform
 

@@ -20,7 +20,7 @@ from packidx_cli.main import main
 
 from packidx.inspect.doctor.imports import try_imports
 from packidx.inspect.doctor.packages import ENABLES, extras, is_importable, required
-from packidx.inspect.doctor.private import without_secrets
+from packidx.inspect.doctor.report import without_secrets
 
 REPO = Path(__file__).parents[3]
 RUN = "from packidx_cli.main import run\nrun()"

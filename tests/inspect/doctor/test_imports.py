@@ -92,8 +92,8 @@ def test_attentions_of_other_packages_are_usable_if_they_can_be_imported(
     module(tmp_path, "nemo_automodel.__init__", body)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(machine, "_torch", lambda *_: TORCH)
-    monkeypatch.setattr(machine, "extras", lambda: ())
-    monkeypatch.setattr(machine, "required", lambda: ())
+    monkeypatch.setattr(machine, "extras", lambda *_: ())
+    monkeypatch.setattr(machine, "required", lambda *_: ())
     ways = {one.name: one for one in examine_environment().attention}
     for name in ("thd", "indexed"):
         assert ways[name].state == state and said in ways[name].detail

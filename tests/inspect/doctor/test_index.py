@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from object_store import URL, object_store
-from packidx_cli.commands.doctor import make_dataset, make_encoder
+from packidx_cli.commands.doctor import make_dataset
 from packidx_cli.main import main
+from packidx_cli.options import make_encoder
 
 from packidx import estimate_lengths, open_index, plan_packs
-from packidx.inspect.doctor.given import Given, Makers
+from packidx.inspect.doctor.finding import Given, Makers
 from packidx.inspect.doctor.index import IndexFacts, examine_index
 from packidx.inspect.doctor.machine import Environment
 from packidx.io import storage

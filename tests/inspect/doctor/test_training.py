@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from absent import without
-from packidx_cli.commands.doctor import make_dataset, make_encoder
+from packidx_cli.commands.doctor import make_dataset
+from packidx_cli.options import make_encoder
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.inspect.doctor.encoder import choose
-from packidx.inspect.doctor.given import Given, Makers
+from packidx.inspect.doctor.finding import Given, Makers
 from packidx.inspect.doctor.index import examine_index
 from packidx.inspect.doctor.machine import Environment
 from packidx.inspect.doctor.report import examine

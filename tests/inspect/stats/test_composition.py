@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packidx.hashing import derive_key
 from packidx.inspect.stats import composition as module
-from packidx.inspect.stats.composition import Composition, composition
+from packidx.inspect.stats.composition import Composition
 from packidx.pack.correlation import exact_dot
 from packidx.permutation import KeyedPermutation, permutation
 
@@ -24,6 +24,14 @@ def columns(packs: Packs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     first_row = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
     length, source = np.array([sample for pack in packs for sample in pack], np.int64).T
     return first_row, length, source
+
+
+def composition(
+    first_row: np.ndarray, length: np.ndarray, source: np.ndarray | None = None, seed: int = 0
+) -> dict[str, object]:
+    counted = Composition(seed)
+    counted.add(first_row, length, source)
+    return counted.result()
 
 
 def distance(packs: Packs, whole: Packs) -> float:

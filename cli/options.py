@@ -37,7 +37,6 @@ def pairs_option(
 
     Args:
         option: its name, such as ``--column``.
-        argument: of the command's function.
         form: what is to be written, as ``NAME=FIELD``.
         what: its help.
         meaning: the form in words, for the error.
@@ -69,3 +68,62 @@ quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr
 def json_option(what: str = "Print one JSON object.") -> Callable[[Command], Command]:
     """``--json``; `what` is its help."""
     return click.option("--json", "as_json", is_flag=True, help=what)
+
+
+def worker_options(does: str, default: str = "one per CPU") -> Callable[[Command], Command]:
+    """``--workers`` and ``--engine``; the help says what they do (``'count'``), and how many."""
+    workers = click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help=f"Processes that {does}, or tasks of Ray at a time.  [default: {default}]",
+    )
+    engine = click.option(
+        "--engine",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Whose processes: this machine's, or Ray's, of the cluster that RAY_ADDRESS names or "
+        "else of this machine.",
+    )
+    return together(workers, engine)
+
+
+index_options = together(
+    click.option(
+        "--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths."
+    ),
+    click.option(
+        "--encode",
+        metavar="MODULE:NAME",
+        help="The user's own encoder that counted the lengths; NAME() calls NAME first.",
+    ),
+    click.option(
+        "--transform",
+        metavar="MODULE:NAME",
+        help="The transform that the lengths were counted with.",
+    ),
+    root_option,
+    quiet_option,
+    json_option(),
+)
+"""Of commands that read an index with the encoder it was counted with: ``processor``, ``encode``,
+``transform``, ``roots``, ``quiet`` and ``as_json``."""
+
+
+def refuse_two_encoders(processor: str | None, encode: str | None) -> None:
+    """Refuse to guess which one is meant.
+
+    Raises:
+        OptionError: both are given.
+    """
+    if processor is not None and encode is not None:
+        raise OptionError("--processor and --encode both name the encoder: give one of them")
+
+
+def make_encoder(processor: str, labels: str | None) -> Any:
+    """A processor's encoder, with the label policy that a manifest states."""
+    from packidx.encode import ProcessorEncoder
+    from packidx.processor.labels import DEFAULT_POLICY
+
+    return ProcessorEncoder(processor, DEFAULT_POLICY if labels is None else labels)

@@ -1,19 +1,23 @@
-"""What commands that read sources have in common: options and the progress bar."""
+"""What commands that read sources have in common: options, progress, what they say of them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packidx.records.layout import COLUMNS, TAGS
 
-from .together import json_option, pairs_option, together
+from .options import json_option, pairs_option, together
+from .show.console import count, format_table, print_text, warn
 
 if TYPE_CHECKING:
     from packidx.run.progress import Progress
+
+_Examples = Mapping[tuple[str, str], tuple[str, str]]
 
 source_options = together(
     click.option(
@@ -59,8 +63,8 @@ source_options = together(
 
 @contextlib.contextmanager
 def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on stderr, or nothing."""
-    if quiet:
+    """A bar on stderr; nothing with `quiet` or without a terminal."""
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -77,3 +81,38 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
             bar.update(tasks[phase], completed=done, total=total, visible=True)
 
         yield progress
+
+
+def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> None:
+    """Per source what is usable and what is not, by reason, commonest first.
+
+    Args:
+        sources: ``name``, ``num_samples``, ``num_rejected`` and ``rejected`` (rows by reason).
+        examples: source and reason -> a record and what is wrong with it.
+    """
+    rows = []
+    for source in sources:
+        good = source["num_samples"] - source["num_rejected"]
+        rows.append([source["name"], count(good), count(source["num_rejected"]), "", ""])
+        for reason, number in sorted(source["rejected"].items(), key=lambda pair: -pair[1]):
+            example = examples.get((source["name"], reason))
+            rows.append(["", "", count(number), reason, ": ".join(example) if example else ""])
+    header = ["source", "ok", "rejected", "reason", "for example"]
+    width = len(header) if examples else len(header) - 1
+    cells = [row[:width] for row in rows]
+    right = [False, True, True, False, False][:width]
+    print_text(format_table(header[:width], cells, right))
+
+
+def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:
+    """Warnings on stderr, and the error where a source is over the limit.
+
+    Raises:
+        SourceError: more of a source is rejected than `limit`, or, without one, all of it.
+    """
+    from packidx.estimate.summary import check_rejected, over_limit, read_limit, rejection_warnings
+
+    share = read_limit(limit)
+    over = over_limit(sources, share)
+    warn(rejection_warnings([source for source in sources if source not in over]))
+    check_rejected(sources, share, path)

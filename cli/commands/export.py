@@ -1,0 +1,125 @@
+"""`packidx export`: write a snapshot's packs for other loaders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options import (
+    json_option,
+    output_option,
+    quiet_option,
+    root_option,
+    roots_option,
+    worker_options,
+)
+from ..show.console import count, number_of, print_facts, print_result, status, warn
+
+if TYPE_CHECKING:
+    from packidx.export.energon.api import EnergonSummary
+    from packidx.export.wds.api import WdsSummary
+
+
+@click.group()
+def export() -> None:
+    """Write a snapshot's packs for loaders that do not read the index."""
+
+
+@export.command(short_help="Packs for Megatron-Energon, no media copied.")
+@click.argument("index")
+@output_option("Folder of the export; one that is there already is replaced as a whole.")
+@click.option(
+    "--relative",
+    is_flag=True,
+    help="Name the tars' folders relative to DIR, for data that moves along with it.  "
+    "[default: absolute]",
+)
+@root_option
+@roots_option(
+    "--energon-root",
+    "energon_roots",
+    "What the tars' folders are called where Energon runs, such as s3://bucket=msc://PROFILE.",
+)
+@worker_options("read the tars")
+@quiet_option
+@json_option("Print the result as one JSON object.")
+def energon(quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write the packs of INDEX or INDEX@ID for Megatron-Energon; no media are copied.
+
+    DIR gets packs.jsonl, its index, and a metadataset.yaml that leads Energon to the original
+    WebDataset, which `energon prepare` must have prepared. examples/energon_packs.py reads it.
+    """
+    from packidx.export.energon.api import export_energon
+
+    with status(quiet) as doing:
+        summary = export_energon(
+            progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} written"),
+            **options,
+        )
+    print_result(summary, _show_energon, as_json)
+    warn(summary.warnings)
+
+
+def _show_energon(summary: EnergonSummary) -> None:
+    share = 100 * summary.nbytes / max(summary.source_bytes, 1)
+    facts = {
+        "packs": count(summary.num_packs),
+        "samples": f"{count(summary.num_samples)}, which name {count(summary.num_media)} media",
+        "bytes": f"{count(summary.nbytes)}, {share:.2g} % of the tars'",
+        **{f"aux {name}": folder for name, folder in summary.sources.items()},
+        "snapshot": summary.snapshot_id,
+        "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
+    }
+    if summary.resumed_parts:
+        facts["resumed"] = f"{number_of(summary.resumed_parts, 'part')} done before"
+    print_facts("Exported for Megatron-Energon", facts)
+
+
+@export.command(short_help="Packs as the samples of new WebDataset tars.")
+@click.argument("index", metavar="INDEX[@ID]")
+@output_option("Folder of the tars; one that export wds has written is replaced as a whole.")
+@click.option("--max-count", default=10_000, show_default=True, metavar="N", help="Packs per tar.")
+@click.option(
+    "--max-size",
+    default="1GB",
+    show_default=True,
+    metavar="SIZE",
+    help="Bytes per tar, as 500MB or 2GiB; a pack that is larger has its own.",
+)
+@root_option
+@worker_options("read")
+@quiet_option
+@json_option("Print the result as one JSON object.")
+def wds(quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write the packs of INDEX or INDEX@ID as tars, media copied as they are.
+
+    One WebDataset sample per pack: LoongForge's packed JSON, and the media of its samples. The
+    folder is ready for Megatron-Energon (.nv-meta) and for webdataset. Stopped or killed, the same
+    command goes on behind the last finished tar; the output appears when it is whole.
+    """
+    from packidx.export.wds.api import export_wds
+
+    words = {"packs": "written", "files": "uploaded"}
+    with status(quiet) as doing:
+        summary = export_wds(
+            progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} {words[what]}"),
+            **options,
+        )
+    print_result(summary, _show_wds, as_json)
+
+
+def _show_wds(summary: WdsSummary) -> None:
+    size = f"{count(summary.num_bytes)} bytes"
+    facts = {
+        "packs": f"{count(summary.num_packs)} of snapshot {summary.snapshot_id[:12]}",
+        "samples": f"{count(summary.num_samples)} ({number_of(summary.num_tokens, 'token')})",
+        "media": count(summary.num_media),
+        "shards": f"{count(summary.num_shards)} ({size})",
+        "export": f"{summary.path} (written in {summary.seconds:.1f} s)",
+    }
+    if summary.num_shards_taken_over:
+        facts["shards"] += f", {count(summary.num_shards_taken_over)} from an earlier run"
+    if summary.num_kept:
+        facts["samples"] += f"; {count(summary.num_kept)} also as messages under _meta.records"
+    print_facts("Exported", facts)

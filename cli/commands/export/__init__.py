@@ -1,1 +1,0 @@
-"""`packidx export` and its kinds."""
