@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from packidx.inspect.doctor.index import IndexFacts
     from packidx.inspect.doctor.machine import Environment
     from packidx.inspect.doctor.packages import Extra, Package
+    from packidx.inspect.doctor.reading import Reading
 
 
 @click.command()
@@ -156,7 +157,7 @@ def _extra(extra: Extra) -> tuple[str, str, str]:
     if all(package.version is None for package in extra.packages):
         return "--", extra.name, f"{extra.enables}: {extra.install}"
     listed = ", ".join(_package(package)[1] for package in extra.packages)
-    sound = extra.installed and all(package.inside is not False for package in extra.packages)
+    sound = all(_package(package)[0] == "ok" for package in extra.packages)
     return "ok" if sound else "NO", extra.name, f"{extra.enables}: {listed}"
 
 
@@ -172,19 +173,17 @@ def _show_index(facts: IndexFacts) -> None:
     for finding in facts.findings:
         detail = finding.detail if finding.state != "problem" else ""  # which stands at the end
         if finding.name == "packs" and facts.reading is not None:
-            detail = "; ".join(filter(None, (_reading(facts), detail)))
+            detail = "; ".join(filter(None, (_reading(facts.reading), detail)))
         if finding.do is not None and finding.state != "problem":
             detail = f"{detail}: {finding.do}"
         rows.append((_MARKS[finding.state], finding.name, detail))
     print_marked(title, rows)
 
 
-def _reading(facts: IndexFacts) -> str:
+def _reading(reading: Reading) -> str:
     """How long packs took, in words."""
     from packidx.inspect.doctor.reading import milliseconds
 
-    reading = facts.reading
-    assert reading is not None
     number = number_of(len(reading.packs), "pack")
     what = f"{number} built" if reading.how == "packs" else f"records and media of {number} read"
     said = f"{what}: the first in {reading.first_seconds:.2f} s"

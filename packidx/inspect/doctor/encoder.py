@@ -91,13 +91,7 @@ def _processor(
 
 
 def _with_release(finding: Finding, compared: Mapping[str, Any], here: str | None) -> Finding:
-    """`finding`, and whether the lengths are those of the real processor that is installed.
-
-    Args:
-        finding: of the fingerprint.
-        compared: the manifest's ``encoder.compared``.
-        here: the release of transformers that is installed.
-    """
+    """`finding`, and whether the lengths are those of `here`, the installed transformers."""
     release, reason = compared.get("with"), compared.get("reason")
     known = False
     if release is None:
