@@ -159,12 +159,6 @@ def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Itera
     return "".join(f"{line}\n" for line in lines if line)
 
 
-def _cell(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(visible(text, lines=True))
-
-
 @contextlib.contextmanager
 def status(quiet: bool) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is being done; silent with `quiet` or without a terminal."""
@@ -172,8 +166,10 @@ def status(quiet: bool) -> Iterator[Callable[[str], None]]:
     if console is None:
         yield lambda doing: None
         return
+    from rich.markup import escape
+
     with console.status("starting") as line:
-        yield lambda doing: line.update(_cell(doing))
+        yield lambda doing: line.update(escape(visible(doing, lines=True)))
 
 
 def _progress_console() -> Any:

@@ -79,17 +79,15 @@ def compared_fact(compared: Mapping[str, Any] | None) -> str | None:
 
 def _schedule(result: Result) -> str:
     """Its name, and for how many ranks it has power: a rank has one pack of each micro-step."""
-    chunk = result.schedule_chunk
-    number = result.schedule_block // chunk
     if result.schedule == "random":
         return "random"
-    parts = (
-        f"{count(number)} micro-steps of {number_of(chunk, 'pack')}"
-        if number > 1
-        else "one micro-step"
-    )
-    said = f"{result.schedule}: {parts} per step, for up to {number_of(chunk, 'rank')}"
-    return said if number > 1 else f"{said}; steps are of packs of one cost, not of the whole mix"
+    chunk = result.schedule_chunk
+    number, ranks = result.schedule_block // chunk, f"for up to {number_of(chunk, 'rank')}"
+    if number > 1:
+        parts = f"{count(number)} micro-steps of {number_of(chunk, 'pack')}"
+        return f"{result.schedule}: {parts} per step, {ranks}"
+    one = f"{result.schedule}: one micro-step per step, {ranks}"
+    return f"{one}; steps are of packs of one cost, not of the whole mix"
 
 
 def _steps(snapshot: IndexManifest, epochs: int) -> str:
