@@ -116,6 +116,9 @@ def _send_parquet(relation: Any, socket: Connection) -> None:
     import pyarrow.parquet as pq
 
     class Sink(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
         def write(self, data: Any) -> int:
             socket.send_bytes(b"d" + bytes(data))
             return len(data)
