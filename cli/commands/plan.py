@@ -158,11 +158,12 @@ def _configured(
 ) -> tuple[dict[str, Any], str | None]:
     """Options and capacity, from the file at `path` where none are given."""
     from packidx.plan.options.config import read_config
+    from packidx.plan.options.resolved import changed
 
-    config = read_config(path)
-    for note in config.notes:
+    options, notes = read_config(path)
+    for note in notes:
         say(f"note: {note}", err=True)
-    options = config.with_changes(given)
+    options = changed(options, given)
     planned = options.pop("capacity", None)
     return options, capacity if planned is None else capacity or str(planned)
 

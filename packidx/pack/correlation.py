@@ -22,7 +22,7 @@ def exact_dot(a: Int64s, b: Int64s) -> int:
 
 @dataclass(slots=True)
 class LengthPairs:
-    """The sums of the module's formula, in Python's unbounded integers."""
+    """Sums over all pairs of samples that share a pack, in Python's unbounded integers."""
 
     pairs: int = 0
     sums: int = 0

@@ -15,7 +15,6 @@ other key is an error, so that a misspelt option never plans something else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from packidx.errors import OptionError
@@ -23,30 +22,18 @@ from packidx.format.terms import MAX_CAPACITY
 from packidx.io.unique_keys import load_yaml
 from packidx.plan.options.nemo import RECIPE_SECTIONS, TRANSLATIONS, translate
 from packidx.plan.options.plan_options import OPTIONS, PlanOptions
-from packidx.plan.options.resolved import changed
 from packidx.plan.options.values import typed
 
 SECTIONS = ("packed_sequence", "packidx")
 _MAX_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PlanConfig:
-    """What the file at `path` asks for."""
-
-    path: str
-    options: dict[str, Any]
-    """Fields of `PlanOptions`, checked; any of them may be missing, capacity too."""
-    notes: tuple[str, ...]
-    """One sentence per key that is valid in a recipe and changes no plan, with the reason."""
-
-    def with_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """`options` under `changes` (what was said elsewhere), which win."""
-        return changed(self.options, changes)
-
-
-def read_config(path: str) -> PlanConfig:
+def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     """The options that the YAML file `path` asks for.
+
+    Returns:
+        fields of `PlanOptions`, checked, any of which may be missing, capacity too; and a sentence
+        for each key that is valid in a recipe and changes no plan, with the reason.
 
     Raises:
         OptionError: it cannot be read, has a key or value that is not understood, or says one
@@ -71,7 +58,7 @@ def read_config(path: str) -> PlanConfig:
         PlanOptions(**{"capacity": MAX_CAPACITY, **options})
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from None
-    return PlanConfig(path, options, tuple(notes))
+    return options, notes
 
 
 def _load(path: str) -> dict[str, Any]:

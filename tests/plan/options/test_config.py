@@ -99,7 +99,7 @@ def test_a_recipe_is_the_plan_of_its_options(
 def test_what_each_key_of_a_recipe_means(
     tmp_path: Path, text: str, field: str, value: object
 ) -> None:
-    options = read_config(write(tmp_path, f"packed_sequence:\n  {text}\n")).options
+    options, _ = read_config(write(tmp_path, f"packed_sequence:\n  {text}\n"))
     assert options == {field: value} and type(options[field]) is type(value)
 
 
@@ -107,7 +107,7 @@ def test_what_each_key_of_a_recipe_means(
     "text", ["max_packs: null", "max_packs: none", "enabled: true", "pretokenize: false"]
 )
 def test_keys_that_ask_for_nothing(tmp_path: Path, text: str) -> None:
-    assert read_config(write(tmp_path, f"packed_sequence: {{{text}}}")).options == {}
+    assert read_config(write(tmp_path, f"packed_sequence: {{{text}}}"))[0] == {}
 
 
 OURS = """\
@@ -168,11 +168,11 @@ def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
         window_samples=50,
         memory_limit="2GB",
     )
-    dashed = read_config(write(tmp_path, OURS))
-    assert PlanOptions(**dashed.options) == asked and not dashed.notes
+    dashed, notes = read_config(write(tmp_path, OURS))
+    assert PlanOptions(**dashed) == asked and not notes
     lines = OURS.splitlines()
     underlined = [f"{k.replace('-', '_')}:{v}" for k, v in (one.split(":", 1) for one in lines)]
-    assert read_config(write(tmp_path, "\n".join(underlined))).options == dashed.options
+    assert read_config(write(tmp_path, "\n".join(underlined)))[0] == dashed
     flags = [parameter.name for parameter in plan.params if parameter.name in TYPES]
     assert flags == list(TYPES)  # what the command line has, the section has
 
@@ -200,12 +200,12 @@ def test_the_format_has_every_option_of_a_manifest() -> None:
 
 def test_weights_may_be_mappings_and_numbers_text(tmp_path: Path) -> None:
     text = "packidx:\n  mix: {a: 2, b: 1/3}\n  cost:\n    llm_linear: 1\n  overflow-chance: 1e-3\n"
-    assert read_config(write(tmp_path, text)).options == {
+    assert read_config(write(tmp_path, text))[0] == {
         "mix": ("a=2", "b=1/3"),
         "cost": "llm_linear=1",
         "overflow_chance": 0.001,
     }
-    options = read_config(write(tmp_path, "packidx: {mix: 'a=2,b=1'}")).options
+    options, _ = read_config(write(tmp_path, "packidx: {mix: 'a=2,b=1'}"))
     assert options == {"mix": ("a=2", "b=1")}
 
 
