@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 
 LEFT_OUT = {"torch", "flash-attn", "ray", "s3fs", "packidx"}
+TOOLS = {"dev", "test"}
 
 
 def floors(pyproject: Path) -> list[str]:
@@ -29,7 +30,7 @@ def floors(pyproject: Path) -> list[str]:
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"]]
-    requirements += [line for name in extras if name != "dev" for line in extras[name]]
+    requirements += [line for name in extras if name not in TOOLS for line in extras[name]]
     pinned = {}
     for line in requirements:
         named = re.match(r"([\w.-]+)(\[[\w,-]+\])?(.*)", line)

@@ -15,7 +15,7 @@ from packidx.software import installed
 _REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;\s*(.*))?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
 _MODULES = {"pillow": "PIL", "pyyaml": "yaml"}  # where they are not called as their package is
-_FOR_DEVELOPERS = {"dev", "all"}
+_FOR_DEVELOPERS = {"dev", "test", "all"}
 
 READING = ("numpy", "pyarrow", "orjson", "pillow")
 """What an index is read with, besides torch (docs/training-image.md); the rest plans."""
