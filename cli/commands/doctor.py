@@ -73,6 +73,8 @@ _MARKS = {"ok": "ok", "problem": "NO", "unknown": "??", "absent": "--"}
 
 
 def _show_environment(facts: Environment, reading: bool) -> None:
+    from packidx.inspect.doctor.packages import ENCODING, READING
+
     title = f"packidx {facts.packidx}, Python {facts.python}, {facts.platform}"
     rows = [
         ("", "installed", f"{facts.folder}; Python is {facts.executable}"),
@@ -89,21 +91,16 @@ def _show_environment(facts: Environment, reading: bool) -> None:
         if package.version is None and package.name not in needed
     ]
     if absent:
-        rows.append(("--", "planner", f"{', '.join(absent)}: {_not_needed()}"))
+        reader, encoder = ", ".join(("torch", *READING)), " and ".join(ENCODING)
+        why = (
+            f"not installed, and not needed to read packs. That takes {reader}; ProcessorEncoder "
+            f"{encoder}, too"
+        )
+        rows.append(("--", "planner", f"{', '.join(absent)}: {why}"))
     print_marked(title, rows)
     shown = [package for package in facts.packages if package.name not in absent]
     print_cells("packages, and what packidx asks for", map(_package, shown))
     print_marked("extras, and what they are for", map(_extra, facts.extras))
-
-
-def _not_needed() -> str:
-    from packidx.inspect.doctor.packages import ENCODING, READING
-
-    reader, encoder = ", ".join(("torch", *READING)), " and ".join(ENCODING)
-    return (
-        f"not installed, and not needed to read packs. That takes {reader}; ProcessorEncoder "
-        f"{encoder}, too"
-    )
 
 
 def _memory(facts: Environment) -> str:

@@ -114,9 +114,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
         }
         self._options = self.index.snapshot.options
         _check_fingerprint(self.index, encode)
-        from packidx.user_code.transform import (
-            planned_transform,  # brings numpy.random, which takes time
-        )
+        # It brings numpy.random, which takes time.
+        from packidx.user_code.transform import planned_transform
 
         planned = self.index.snapshot.lengths.transform
         checked = planned_transform(planned, transform, str(self.index.path))

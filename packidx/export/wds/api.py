@@ -102,7 +102,9 @@ def export_wds(
         FormatError: the index is damaged.
     """
     begun = time.monotonic()
-    max_bytes = _size(max_size)
+    max_bytes = parse_size(str(max_size))
+    if not max_bytes:
+        raise OptionError(f"max-size is {max_size!r}: say it like {MAX_SIZE}")
     if max_count < 1:
         raise OptionError(f"max-count is {max_count}: give a number from 1 on")
     opened = open_index(index, roots)
@@ -190,13 +192,6 @@ def _finish(
     )
     files.write_json(os.path.join(output.table, KIND.manifest), manifest.to_json())
     return manifest
-
-
-def _size(value: str | int) -> int:
-    size = parse_size(str(value))
-    if not size:
-        raise OptionError(f"max-size is {value!r}: say it like {MAX_SIZE}")
-    return size
 
 
 def _check_plan(index: Index) -> None:

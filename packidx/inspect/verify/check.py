@@ -55,13 +55,17 @@ class Looker(ABC):
         """What holds, where there is no complaint."""
 
     def verdict(self) -> Check:
-        more = f"; and {len(self.wrong) - 5} more" if len(self.wrong) > 5 else ""
-        said = "; ".join(self.wrong[:5]) + more
-        return Check(self.name, not self.wrong, said or self.done())
+        return Check(self.name, not self.wrong, few(self.wrong) or self.done())
 
     def unless(self, holds: Any, complaint: str | Callable[[], str]) -> None:
         if not holds:
             self.wrong.append(complaint if isinstance(complaint, str) else complaint())
+
+
+def few(complaints: list[str]) -> str:
+    """The first complaints, and how many more there are."""
+    more = f"; and {len(complaints) - 5} more" if len(complaints) > 5 else ""
+    return "; ".join(complaints[:5]) + more
 
 
 def ints(table: pa.Table, name: str) -> Int64s:

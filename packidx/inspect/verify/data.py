@@ -12,7 +12,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.hashing import derive_key
 from packidx.index import Index, Sample
-from packidx.inspect.verify.check import Check
+from packidx.inspect.verify.check import Check, few
 from packidx.io import storage, urls
 from packidx.io.copies import content_digest, overlapped, sizes
 from packidx.permutation import permutation
@@ -151,6 +151,5 @@ def check_samples(
                 f"sample {sample.sample_id} ({sample.key}) has {length} tokens, "
                 f"planned were {sample.length}"
             )
-    shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
     done = f"{len(rows)} samples encoded, 0 differences" + (f" ({cut} pieces)" if cut else "")
-    return Check("samples", not wrong, shown or done)
+    return Check("samples", not wrong, few(wrong) or done)
