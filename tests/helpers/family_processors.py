@@ -11,7 +11,7 @@ from typing import Any
 import torchvision_cpu  # noqa: F401, it must come before transformers
 import transformers
 from family_templates import GLM4V_TEMPLATE, GLM46V_TEMPLATE, INTERNVL_TEMPLATE, KIMI_TEMPLATE
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 from tokenizers import AddedToken
 
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
@@ -22,7 +22,7 @@ HALF = [0.5, 0.5, 0.5]
 
 def _tokenizer(tmp: Path, tokens: Sequence[str], **named: str) -> Any:
     """Qwen's tokenizer with a family's tokens; `named` ones become its attributes."""
-    folder = qwen_folders(tmp / "qwen")["qwen2.5-vl"]
+    folder = qwen_folders(tmp / "qwen", FEW_RANKS)["qwen2.5-vl"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, extra_special_tokens=named)
     added = [AddedToken(token, special=True, normalized=False) for token in tokens]
     tokenizer.add_special_tokens({"additional_special_tokens": added})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torchvision_cpu  # noqa: F401
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 from random_records import image, text
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
@@ -87,7 +87,7 @@ def qwen_processor(name: str, tmp: Path) -> tuple[Any, Path]:
 
     Videos are decoded with transformers' own PyAV reader; its default one needs torchcodec.
     """
-    folders = qwen_folders(tmp)
+    folders = qwen_folders(tmp, FEW_RANKS)
     folder = folders.get(name, tmp / name)
     if name == "qwen3.5" and not folder.is_dir():
         newer = AutoProcessor.from_pretrained(folders["qwen3-vl"])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torchvision_cpu  # noqa: F401  (before transformers)
 from PIL import Image
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 from transformers import (
     AutoTokenizer,
     Gemma3ImageProcessor,
@@ -180,7 +180,7 @@ IDEFICS3 = (
 
 def tokenizer(tmp: Path, tokens: list[str], named: dict[str, str] | None = None) -> Any:
     """Qwen's tokenizer with a family's special tokens; `named` ones become attributes, too."""
-    folder = qwen_folders(tmp)["qwen2.5-vl"]
+    folder = qwen_folders(tmp, FEW_RANKS)["qwen2.5-vl"]
     made = AutoTokenizer.from_pretrained(folder, extra_special_tokens=named or {})
     made.add_special_tokens({"additional_special_tokens": tokens})
     return made
