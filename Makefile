@@ -42,9 +42,10 @@ BESIDE_5.11.0 := $(BESIDE_5)
 BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 datasets==4.4.1 httpx==0.28.1 httpcore==1.0.9
 LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli \
                   estimate/test_estimate plan/test_continue inspect/test_verify lengths/test_survey \
-                  format/test_schema torch/sample/test_samples_media torch/test_sampler \
-                  torch/test_dataset torch/batch/test_collate records/media/test_media \
-                  records/media/test_video export/test_outputs inspect/test_sql_locked))
+                  format/test_schema plan/write/test_tables torch/sample/test_samples_media \
+                  torch/test_sampler torch/test_dataset torch/batch/test_collate \
+                  records/media/test_media records/media/test_video export/test_outputs \
+                  inspect/test_sql_locked))
 PYARROWS := 21.0.0 23.0.1
 
 .DEFAULT_GOAL := help

@@ -16,7 +16,7 @@ from bench_tools import CAPACITY, Int64s, heading, line, ratio
 from packidx.hashing import derive_key
 from packidx.index import open_index
 from packidx.index.cost import COLUMNS, pack_cost
-from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
+from packidx.inspect.stats import ScheduledPacks, ranks_stats
 from packidx.pack.strategies.caps.capped import alternatives
 from packidx.plan import plan_packs
 

@@ -6,7 +6,7 @@ import ast
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
@@ -18,21 +18,43 @@ MAX_LINES = 300
 MAX_FILES = 14
 MANY_ALIKE = {"packidx/processor/families"}
 """Folders with a file for each of many things of one kind."""
-TOO_LONG: set[str] = set()
-"""Files that wait to be split."""
 ALIKE = 6
 """Lines in a row that may not stand in two places."""
+ABOUT_ALL = {"e2e", "energon", "examples", "helpers", "versions"}
+"""Folders of tests that are about no one part of the code, and may import any."""
+BESIDES = {
+    # Families are held to transformers' own processors, which `encode` loads.
+    "tests/processor/families/": "packidx.encode",
+    # Doctor is handed what makes encoders and data sets: here, what the command hands it.
+    "tests/inspect/doctor/": "packidx_cli",
+}
+"""Tests, and what they may import besides what their layer may."""
 
 
 @cache
 def modules() -> dict[str, Path]:
     """All modules by their dotted names."""
-    found = {}
+    paths = {}
     for folder, package in ROOTS.items():
         for path in sorted((REPO / folder).rglob("*.py")):
             parts = [package, *path.relative_to(REPO / folder).with_suffix("").parts]
-            found[".".join(parts).removesuffix(".__init__")] = path
-    return found
+            paths[".".join(parts).removesuffix(".__init__")] = path
+    return paths
+
+
+@cache
+def layers() -> dict[str, int]:
+    """Every part of the code by its name, and how many layers stand above its own."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    lines = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return {part.strip(): above for above, line in enumerate(lines) for part in line.split("|")}
+
+
+def part_of(module: str) -> str:
+    """The part of the code that a module belongs to; `packidx` itself belongs to none."""
+    parts = module.split(".")
+    return ".".join(parts[: 2 if parts[0] == "packidx" else 1])
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -49,27 +71,35 @@ def executed(node: ast.AST) -> Iterator[ast.AST]:
 
 def source_of(node: ast.ImportFrom, name: str) -> str:
     """What a module imports from, in full."""
+    if not node.level:
+        return node.module or ""
     package = name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
     return resolve_name("." * node.level + (node.module or ""), package)
 
 
-def imported(name: str) -> set[str]:
-    """Our modules that a module imports, at once or late, with the packages that they are in."""
+def named(nodes: Iterable[ast.AST], name: str = "") -> set[str]:
+    """Our modules that a module's statements import, or import names of."""
     known = modules()
-    found = set()
-    for node in executed(ast.parse(known[name].read_text())):
+    ours: set[str] = set()
+    for node in nodes:
         if isinstance(node, ast.Import):
-            found |= {one.name for one in node.names} & known.keys()
+            ours |= {alias.name for alias in node.names} & known.keys()
         elif isinstance(node, ast.ImportFrom):
             source = source_of(node, name)
-            for one in node.names:
-                inner = f"{source}.{one.name}"
-                found |= {inner if inner in known else source} & known.keys()
-    for one in list(found):  # Python runs the packages above a module first
-        parts = one.split(".")
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                ours |= {inner if inner in known else source} & known.keys()
+    return ours
+
+
+def imported(name: str) -> set[str]:
+    """Our modules that a module imports, at once or late, with the packages that they are in."""
+    ours = named(executed(ast.parse(modules()[name].read_text())), name)
+    for module in list(ours):  # Python runs the packages above a module first
+        parts = module.split(".")
         above = {".".join(parts[:n]) for n in range(1, len(parts))}
-        found |= {package for package in above if not f"{name}.".startswith(f"{package}.")}
-    return found - {name}
+        ours |= {package for package in above if not f"{name}.".startswith(f"{package}.")}
+    return ours - {name}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
@@ -99,7 +129,7 @@ def test_no_module_imports_what_another_keeps_to_itself() -> None:
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and source_of(node, name) in modules():
-                private = [one.name for one in node.names if re.match("_[^_]", one.name)]
+                private = [alias.name for alias in node.names if re.match("_[^_]", alias.name)]
                 assert not private, f"{name} imports {private[0]} of {source_of(node, name)}"
 
 
@@ -124,8 +154,7 @@ def test_no_folder_has_more_files_than_one_sees_at_a_glance() -> None:
 
 def test_no_file_is_long() -> None:
     paths = {str(path.relative_to(REPO)): path for path in modules().values()}
-    long = {name for name, path in paths.items() if path.read_text().count("\n") > MAX_LINES}
-    assert long == TOO_LONG, f"too long: {long - TOO_LONG}, no longer: {TOO_LONG - long}"
+    assert not [name for name, path in paths.items() if path.read_text().count("\n") > MAX_LINES]
 
 
 def logic(tree: ast.Module, text: str) -> list[tuple[int, str]]:
@@ -174,9 +203,44 @@ def test_keys_of_manifests_are_known_in_format_alone() -> None:
 
 
 def test_every_part_of_the_code_has_its_layer() -> None:
-    project = tomllib.loads((REPO / "pyproject.toml").read_text())
-    contracts = project["tool"]["importlinter"]["contracts"]
-    layers = next(one["layers"] for one in contracts if one["type"] == "layers")
-    named = [part.strip() for layer in layers for part in layer.split("|")]
-    parts = {".".join(name.split(".")[:2]) for name in modules() if name.startswith("packidx.")}
-    assert sorted(named) == sorted({*parts, "packidx_cli"})
+    parts = {part_of(module) for module in modules()} - {"packidx"}
+    assert layers().keys() == parts
+
+
+def may_import(part: str, module: str) -> bool:
+    """Whether tests of a part may: what is not below it, by what users import alone."""
+    theirs = part_of(module)
+    if theirs == part or module in ("packidx", "packidx_cli.main"):
+        return True
+    is_face = theirs != "packidx_cli" and modules()[module].name == "__init__.py"
+    return is_face or layers()[theirs] > layers()[part]
+
+
+def imported_above(folder: str, text: str) -> set[str]:
+    """Modules that a test in a folder of `tests` imports though that folder's part may not."""
+    part = "packidx_cli" if folder == "cli" else f"packidx.{folder}"
+    assert part in layers(), f"tests/{folder} is named for no part of the code: see ABOUT_ALL"
+    used = named(ast.walk(ast.parse(text)))
+    return {module for module in used if not may_import(part, module)}
+
+
+def test_tests_import_what_the_part_that_they_test_may() -> None:
+    faces = "import packidx.index.reader, packidx.plan.api\nfrom packidx.torch import collate"
+    assert not imported_above("plan", faces)
+    assert imported_above("plan", "from packidx.torch import ranks") == {"packidx.torch.ranks"}
+    assert imported_above("plan", "import packidx_cli.options") == {"packidx_cli.options"}
+    needed = set()
+    for path in sorted((REPO / "tests").glob("*/**/*.py")):
+        place = path.relative_to(REPO).as_posix()
+        folder = place.split("/")[1]
+        above = set() if folder in ABOUT_ALL else imported_above(folder, path.read_text())
+        for start, package in BESIDES.items():
+            excused = {module for module in above if f"{module}.".startswith(f"{package}.")}
+            if excused and place.startswith(start):
+                needed.add(start)
+                above -= excused
+        assert not above, (
+            f"{place} imports {', '.join(sorted(above))}, above or beside what it tests: "
+            "move the test to tests/e2e, or to the folder that it is about"
+        )
+    assert needed == BESIDES.keys()

@@ -41,8 +41,7 @@ def stats(index: str, ranks: tuple[int, ...], quiet: bool, as_json: bool) -> Non
     """Show how good the plan of INDEX or INDEX@ID is."""
     from packidx.index import open_index
     from packidx.index.untrained import untrained
-    from packidx.inspect.stats.idle import RANKS
-    from packidx.inspect.stats.stats import pack_stats, sample_stats
+    from packidx.inspect.stats import RANKS, pack_stats, sample_stats
 
     from ..show.facts import result_facts
 
@@ -129,7 +128,7 @@ def _powerless(index: Index, ranks: list[dict[str, Any]]) -> list[str]:
 
 def _more(index: Index, of_ranks: dict[str, Any]) -> str:
     """What more micro-steps would bring."""
-    from packidx.inspect.stats.idle import MICRO_STEPS, useful_with_micro_steps
+    from packidx.inspect.stats import MICRO_STEPS, useful_with_micro_steps
 
     useful = useful_with_micro_steps(index, of_ranks["ranks"])
     if useful is None:

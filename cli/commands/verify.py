@@ -34,7 +34,7 @@ def verify(
     encoded for real.
     """
     from packidx.index import open_index
-    from packidx.inspect.verify.api import verify as run
+    from packidx.inspect.verify import verify as run
     from packidx.user_code.named import load_named
 
     if num_sampled < 0:

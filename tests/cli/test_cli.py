@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import cli, main
 
+from packidx.plan.options.values import TYPES
+
 
 @pytest.fixture
 def index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -282,6 +284,12 @@ def test_every_command_and_option_has_help_and_is_in_the_readme(command: click.C
             assert parameter.help, f"{command.name} {parameter.name} has no help"
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert f"packidx {command.name}" in readme
+
+
+def test_a_recipes_section_has_what_the_command_line_has() -> None:
+    assert isinstance(cli, click.Group)
+    flags = [parameter.name for parameter in cli.get_command(click.Context(cli), "plan").params]
+    assert [name for name in flags if name in TYPES] == list(TYPES)
 
 
 def test_sql_output_goes_where_it_is_sent(

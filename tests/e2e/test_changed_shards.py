@@ -23,7 +23,7 @@ from packidx.estimate import estimate_lengths
 from packidx.export.energon import export_energon
 from packidx.export.wds import export_wds
 from packidx.index import Index
-from packidx.inspect.verify.api import verify
+from packidx.inspect.verify import verify
 from packidx.io import storage
 from packidx.records.shard_marks import BLOCK, BLOCKS
 from packidx.torch import PackedDataset

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import MismatchError
-from packidx.inspect.verify.api import verify
+from packidx.inspect.verify import verify
 from packidx.torch import PackedDataset
 
 NUM_COMPARED = 500

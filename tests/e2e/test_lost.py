@@ -14,7 +14,7 @@ from packidx_cli.main import main
 
 from packidx import open_index, plan_packs
 from packidx.index import Index
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.torch import PackSampler
 
 LONG = 300

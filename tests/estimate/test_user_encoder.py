@@ -19,7 +19,7 @@ from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, OptionError
-from packidx.inspect.verify.api import verify
+from packidx.inspect.verify import verify
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
 

@@ -36,7 +36,7 @@ from webdataset import tariterators
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, SourceError
-from packidx.export.wds import WdsSummary, export_wds
+from packidx.export.wds import WdsSummary, api, export_wds
 from packidx.export.wds.media import extension
 from packidx.export.wds.texts import is_pairs, messages_of, pairs_of
 from packidx.index import Index
@@ -334,8 +334,6 @@ def test_what_energon_reads_is_where_the_tars_have_it(export: Path, index: Index
 
 
 def test_the_bytes_depend_on_the_plan_alone(export: Path, index: Index, tmp_path: Path) -> None:
-    from packidx.export.wds import api
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "_PACKS_PER_PROCESS", 1)
         export_wds(index, tmp_path / "again", max_count=3, workers=2)
@@ -361,6 +359,27 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 def shards_of(folder: Path) -> list[dict[str, Any]]:
     return list(json.loads((folder / ".packidx.json").read_text())["shards"])
+
+
+ON_ONE_CPU = """
+import os, resource, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from packidx.export.wds import export_wds
+from packidx.run.limits import num_cpus
+export_wds(sys.argv[1], sys.argv[2])
+print(num_cpus(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def test_an_export_on_one_cpu_starts_no_processes(tmp_path: Path) -> None:
+    """Though its packs are as many as two processes would read."""
+    line = json.dumps({"messages": [ASK, SAY]}) + "\n"
+    (tmp_path / "a.jsonl").write_text(line * 2 * api._PACKS_PER_PROCESS)
+    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", workers=1)
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=100, max_samples=1)
+    command = [sys.executable, "-c", ON_ONE_CPU, str(tmp_path / "index"), str(tmp_path / "packs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "0"]
 
 
 def test_shards_are_bounded_by_count_and_size(many: Index, tmp_path: Path) -> None:

@@ -6,19 +6,18 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from manifests import edit, fingerprinted, read, reidentify, sign
 from packidx_cli.main import main
 from small_packs import make_index, record
 
-from packidx.errors import FormatError, NotFoundInIndex, PackidxError
-from packidx.format.manifest import Container, sealed
+from packidx.errors import FormatError, NotFoundInIndex
+from packidx.format.manifest import sealed
 from packidx.index import Index, open_index
 from packidx.io.files import write_json
 from packidx.plan import plan_packs
-from packidx.records.containers.registry import container
 
 RECORDS = {
     "one": [record(n, [5 + n % 7]) for n in range(40)],
@@ -226,13 +225,6 @@ def test_ids_of_edited_plans_are_their_own(index: Index) -> None:
     edit(index.folder, setting("options", "capacity", to=128))
     renamed = reidentify(index.folder)
     assert open_index(index.path).id == renamed.name != index.id
-
-
-def test_every_container_of_the_format_can_be_read() -> None:
-    for kind in get_args(Container):
-        assert container(kind)
-    with pytest.raises(PackidxError, match="no container of kind 'pickle'"):
-        container("pickle")
 
 
 def test_numbers_are_as_python_writes_them(index: Index) -> None:

@@ -25,7 +25,7 @@ from packidx.format.parquet import open_writer
 from packidx.index import Index, Pack, Sample
 from packidx.index.checksums import file_checksums
 from packidx.index.row_groups import RowGroups
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.recent import Recent
 
 

@@ -15,7 +15,7 @@ import pytest
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
 from packidx.index import Index
-from packidx.inspect.verify.api import verify
+from packidx.inspect.verify import verify
 
 
 def encode(record: Mapping[str, Any]) -> dict[str, list[int]]:

@@ -15,8 +15,8 @@ from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io.own_files import LIST, Kind, check_bucket
 from packidx.io.publish import publish
-from packidx.lengths.existing import KIND as LENGTHS
 
+LENGTHS = Kind("lengths table", "manifest.json", "packidx-lengths", lambda stated: ["0.txt"])
 TABLE = Kind("table", "manifest.json", "packidx-table", lambda stated: ())
 PACKS = Kind("folder of packs", ".packidx.json", "packidx-wds", lambda stated: ())
 

@@ -15,8 +15,8 @@ from vlm_mix import vlm_mix
 
 from packidx import open_index, plan_packs
 from packidx.errors import OptionError, PackidxError, SourceError
-from packidx.inspect.stats.stats import sample_stats
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.stats import sample_stats
+from packidx.inspect.verify import verify_snapshot
 
 N = 30_000
 

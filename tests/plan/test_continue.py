@@ -21,7 +21,7 @@ from training import Training
 from packidx import open_index, plan_packs
 from packidx.errors import MismatchError, NotFoundInIndex, OptionError
 from packidx.index import Index
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
 from packidx.plan.options.resolved import resolve

@@ -22,7 +22,7 @@ from packidx import open_index, plan_packs
 from packidx.errors import FormatError, OptionError, PackidxError
 from packidx.format.schema import MEDIA
 from packidx.index import Index
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.io.files import write_json
 
 BIG = (1 << 31) - 1

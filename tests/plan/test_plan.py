@@ -24,7 +24,7 @@ from packidx.errors import FormatError, MismatchError, OptionError, PackidxError
 from packidx.format.parquet import conform
 from packidx.format.schema import DROPPED, LENGTHS, MEDIA, PACKS, SAMPLES_WITHOUT_MEDIA
 from packidx.index import window_files
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.io.files import write_json
 from packidx.plan import PlanOptions
 from packidx.plan.options.resolved import resolve

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from manifests import write_lengths_manifest
-from packidx_cli.show.preview import show
 
 from packidx.errors import OptionError, SourceError
 from packidx.pack.counts import Histogram
 from packidx.plan import PlanOptions, plan_packs
-from packidx.plan.preview import PreviewRow, expected_longest, preview, unseen
+from packidx.plan.preview import expected_longest, preview, unseen
 
 Write = Callable[..., str]
 
@@ -223,47 +218,3 @@ def test_any_lengths_have_a_preview(
         assert row.num_tokens + row.dropped_tokens + row.tokens_cut == sum(lengths)
         shares = (row.fill, row.padding, row.padding_longest, row.padding_single)
         assert all(-1e-9 <= share <= 1 for share in shares) and row.saved <= 1
-
-
-def shown(rows: list[PreviewRow], as_json: bool, notes: list[str]) -> tuple[str, str]:
-    @click.command()
-    def command() -> None:
-        show(rows, as_json, notes)
-
-    result = CliRunner().invoke(command, catch_exceptions=False)
-    return result.stdout, result.stderr
-
-
-def test_the_table_has_a_line_per_capacity(write: Write) -> None:
-    uri = write(length=[*some_lengths(), None])
-    options = PlanOptions(1, global_batch=8, on_long="error")
-    rows = preview(uri, [64, 100_000], options)
-    stdout, stderr = shown(rows, False, ["--mix"])
-    head, line, small, large, *legend = stdout.splitlines()
-    assert head.split()[:5] == ["capacity", "packs", "fill", "gap", "steps"]
-    assert set(line.strip()) == {"─"}
-    assert small.split()[:2] == ["64", f"{rows[0].num_packs:,}"]
-    assert f"{rows[0].num_dropped:,}   {rows[0].dropped_tokens:,}".split() == small.split()[8:10]
-    assert large.split()[:2] == ["100,000", f"{rows[1].num_packs:,}"]
-    text = "\n".join(legend)
-    assert "with --on-long error no plan is made at 64\n" in text + "\n"
-    assert rows[0].num_unusable == 1
-    assert "unusable: 1 row is rejected or has no length" in text
-    assert stderr == "note: a dry run does not look at --mix\n"
-
-
-def test_the_table_tells_what_is_cut_and_planned(write: Write) -> None:
-    uri = write(length=[30, 80], image_tokens=[0, 50])
-    rows = preview(uri, [64], PlanOptions(1, on_long="split", margin=0.25))
-    stdout, stderr = shown(rows, False, [])
-    assert "1 cut" in stdout and "steps" not in stdout and not stderr
-    assert "up to 1 of the samples that are cut hold media" in stdout
-    assert "margin: packs of at most 48 tokens are planned" in stdout
-
-
-def test_json_has_every_field(write: Write) -> None:
-    rows = preview(write(length=some_lengths()), [64, 128])
-    stdout, _ = shown(rows, True, [])
-    found = json.loads(stdout)
-    assert [list(one) for one in found] == [[field.name for field in fields(PreviewRow)]] * 2
-    assert [one["num_packs"] for one in found] == [row.num_packs for row in rows]

@@ -19,7 +19,7 @@ from packidx.format.parquet import conform
 from packidx.format.schema import LENGTHS
 from packidx.format.terms import NOT_ELIGIBLE
 from packidx.index import Index
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 
 ARBITRARY = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

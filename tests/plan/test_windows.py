@@ -19,8 +19,8 @@ from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
 from packidx.format.schema import MEDIA
 from packidx.index import Index
-from packidx.inspect.stats.stats import sample_stats
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.stats import sample_stats
+from packidx.inspect.verify import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
 from packidx.plan.job import PlanJob

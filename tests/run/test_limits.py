@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from packidx import plan_packs
 from packidx.errors import OptionError
-from packidx.estimate import estimate_lengths
 from packidx.run.limits import cpu_quota, memory_quota, num_cpus, num_workers
-
-ON_ONE_CPU = """
-import os, resource, sys
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from packidx.export.wds import export_wds
-from packidx.run.limits import num_cpus
-export_wds(sys.argv[1], sys.argv[2])
-print(num_cpus(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
-
-
-def test_an_export_on_one_cpu_starts_no_processes(tmp_path: Path) -> None:
-    turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
-    (tmp_path / "a.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 40)
-    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", workers=1)
-    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=100, max_samples=1)
-    done = subprocess.run(
-        [sys.executable, "-c", ON_ONE_CPU, str(tmp_path / "index"), str(tmp_path / "packs")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["1", "0"]
 
 
 def groups(root: Path, files: dict[str, str]) -> str:

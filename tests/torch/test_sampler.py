@@ -22,7 +22,6 @@ from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder
 from packidx.index.order.state import consumed_packs
-from packidx.plan.schedule.pack_order import schedule
 from packidx.torch import PackSampler
 from packidx.torch import sampler as sampler_module
 
@@ -345,28 +344,6 @@ def test_planned_micro_steps_stay_together(num_packs: int) -> None:
         micro = np.array([list(sampler) for sampler in samplers]).T // 4
         assert (micro == micro[:, :1]).all(axis=1).mean() > 0.95
     assert len(seen) > 4 * (num_packs // 24)
-
-
-def test_equal_costs_stay_equal_in_both_phases() -> None:
-    """What the schedule saves, every epoch saves: ranks wait as little as in the plan's order."""
-    rng = np.random.default_rng(0)
-    llm, vit = rng.random(6400) * 9 + 100, rng.random(6400) * 40
-    order = schedule("stratified", llm, vit, global_batch=64, micro_steps=8, key=3)
-    llm, vit = llm[order], vit[order]
-
-    def useful(packs: Any) -> float:
-        micro = np.asarray(packs).reshape(-1, 8)
-        worst = llm[micro].max(axis=1) + vit[micro].max(axis=1)
-        return float((llm + vit)[micro].sum() / 8 / worst.sum())
-
-    sampler = PackSampler(StandIn(6400, 64, 8), global_batch=64)
-    planned = useful(np.arange(6400))
-    shuffled = useful(PackSampler(StandIn(6400, 64, 1), global_batch=64).packs_of_step(0))
-    assert planned > 0.97 > shuffled + 0.05
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        steps = [sampler.packs_of_step(step) for step in range(sampler.num_steps)]
-        assert useful(steps) == pytest.approx(planned)
 
 
 def test_every_pack_is_left_out_alike_often() -> None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from packidx import open_index, plan_packs
 from packidx.format.schema import LENGTHS
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.torch import PackSampler
 
 N = 4000

@@ -1,1 +1,6 @@
 """Checks of a snapshot against itself and against its data."""
+
+from packidx.inspect.verify.api import verify
+from packidx.inspect.verify.snapshot import verify_snapshot
+
+__all__ = ["verify", "verify_snapshot"]

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packidx_cli.commands.plan import plan
 from packidx_cli.main import main
 
 from packidx.errors import OptionError
@@ -21,7 +20,6 @@ from packidx.plan.options.config import read_config
 from packidx.plan.options.nemo import TRANSLATIONS
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
 from packidx.plan.options.resolved import DEFAULT_CHANCE, DEFAULT_MARGINS, resolve
-from packidx.plan.options.values import TYPES
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 
 RECIPE = """\
@@ -173,8 +171,6 @@ def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
     lines = OURS.splitlines()
     underlined = [f"{k.replace('-', '_')}:{v}" for k, v in (one.split(":", 1) for one in lines)]
     assert read_config(write(tmp_path, "\n".join(underlined)))[0] == dashed
-    flags = [parameter.name for parameter in plan.params if parameter.name in TYPES]
-    assert flags == list(TYPES)  # what the command line has, the section has
 
 
 def test_defaults_that_the_help_puts_into_words_are_those_of_a_plan() -> None:

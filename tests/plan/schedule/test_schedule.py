@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from vlm_mix import SOURCES, vlm_mix
 
 from packidx.errors import OptionError
-from packidx.inspect.stats.idle import ScheduledPacks, ranks_stats
+from packidx.index.order.epochs import EpochOrder, order_key
+from packidx.inspect.stats import ScheduledPacks, ranks_stats
 from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
 from packidx.pack.strategies.decreasing import best_fit_decreasing
@@ -197,6 +198,28 @@ GOLDEN = {
     "random": [69, 141, 182, 110, 107, 166, 44, 167],
     "stratified": [172, 183, 194, 136, 110, 13, 162, 169],
 }
+
+
+def test_equal_costs_stay_equal_in_both_phases_of_every_epoch() -> None:
+    """What the schedule saves, every epoch saves: ranks wait as little as in the plan's order."""
+    rng = np.random.default_rng(0)
+    llm, vit = rng.random(6400) * 9 + 100, rng.random(6400) * 40
+    order = schedule("stratified", llm, vit, global_batch=64, micro_steps=8, key=3)
+    llm, vit = llm[order], vit[order]
+
+    def useful(packs: np.ndarray) -> float:
+        micro = packs.reshape(-1, 8)
+        worst = llm[micro].max(axis=1) + vit[micro].max(axis=1)
+        return float((llm + vit)[micro].sum() / 8 / worst.sum())
+
+    def packs_of(epoch: int, chunk: int) -> np.ndarray:
+        key = order_key("0123abcd", 0, epoch)
+        return EpochOrder([(0, 6400)], 64, chunk, key).packs(np.arange(6400))
+
+    planned = useful(np.arange(6400))
+    assert planned > 0.97 > useful(packs_of(0, 1)) + 0.05
+    for epoch in range(3):
+        assert useful(packs_of(epoch, 8)) == pytest.approx(planned)
 
 
 def test_blocks_that_an_epoch_may_exchange() -> None:

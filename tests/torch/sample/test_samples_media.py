@@ -9,18 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from manifests import refresh
 from small_packs import make_index, media_spans, record
 from torch_packs import SyntheticEncode, shapes
 
 from packidx.errors import MismatchError
-from packidx.format.schema import MEDIA, PIECE_MEDIA
+from packidx.format.schema import PIECE_MEDIA
 from packidx.index import open_index
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.plan import plan_packs
-from packidx.plan.write.tables import media_of_pieces
 from packidx.torch import PackedDataset
 from packidx.torch.sample.encoded import Encoded
 from packidx.torch.sample.reader import keep_labels
@@ -31,39 +28,6 @@ RECORDS = [
     record(2, [7]),
     record(3, [(4, 6), (4, 4), 2]),
 ]
-
-_medium = st.fixed_dictionaries(
-    {
-        "kind": st.sampled_from(["image", "video"]),
-        "tokens": st.just(1),
-        "patches": st.just(4),
-        "t": st.none() | st.integers(1, 3),
-        "h": st.just(2),
-        "w": st.just(2),
-        "at": st.none() | st.integers(0, 30),
-    }
-)
-_piece = st.tuples(st.none() | st.lists(_medium, max_size=4), st.integers(0, 30), st.integers(1, 9))
-
-
-@given(st.lists(_piece, max_size=12), st.integers(0, 3))
-def test_a_piece_has_the_media_that_begin_in_it(pieces: list[Any], cut: int) -> None:
-    wanted = [
-        None
-        if media is None
-        else [
-            {key: one[key] for key in ("kind", "t", "h", "w")}
-            | {"at": None if one["at"] is None else one["at"] - start}
-            for one in media
-            if one["at"] is None or start <= one["at"] < start + length
-        ]
-        for media, start, length in pieces
-    ]
-    media = pa.array([media for media, _, _ in pieces], MEDIA)[cut:]  # a slice has an offset
-    start, length = (pa.array([p[n] for p in pieces][cut:], pa.int32()).to_numpy() for n in (1, 2))
-    found = media_of_pieces(media, start, length)
-    assert found.type == PIECE_MEDIA
-    assert found.to_pylist() == wanted[cut:]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from packidx.export.energon import api as energon_export
 from packidx.export.energon import export_energon
 from packidx.export.wds import api as wds_export
 from packidx.export.wds import export_wds
-from packidx.inspect.verify.snapshot import verify_snapshot
+from packidx.inspect.verify import verify_snapshot
 from packidx.plan import tasks as ray_windows
 from packidx.precompute import precompute
 from packidx.run.engines import ENGINES
