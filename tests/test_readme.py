@@ -32,6 +32,7 @@ def workplace(corpus: Path, processors: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_block_runs_as_it_stands(workplace: Path) -> None:
     shell = [
         line for text in blocks("sh") for line in text.splitlines() if line.startswith("packidx")
@@ -64,6 +65,7 @@ def test_every_block_runs_as_it_stands(workplace: Path) -> None:
         assert done.returncode == 0, f"{script}\n{done.stderr}"
 
 
+@pytest.mark.slow
 def test_the_example_output_is_what_the_example_gives(workplace: Path) -> None:
     text = (REPO / "README.md").read_text()
     shown = re.search(r"What `make plan` ends with:\n\n((?:    .*\n)+)", text)

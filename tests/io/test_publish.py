@@ -108,6 +108,7 @@ def test_a_place_that_cannot_be_listed_is_not_free(store: Store, tmp_path: Path)
     assert contents(f"{URL}/denied")["0.txt"] == "one 0"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("default", [50 << 20, 20 << 20])
 def test_files_in_parts_are_compared_by_their_parts(

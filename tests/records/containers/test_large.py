@@ -127,6 +127,7 @@ def bomb(path: Path, nbytes: int) -> None:
     path.write_bytes(member * (nbytes // (64 << 20)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make"), [("x.jsonl", zeros), ("x.jsonl.gz", bomb), ("x.jsonl.zst", bomb)]
 )
