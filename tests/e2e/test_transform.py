@@ -120,6 +120,7 @@ def test_every_pack_is_as_long_as_planned(
     assert sum(found[n] != other[n] for n in found) > COUNT // 4, "the seed must matter"
 
 
+@pytest.mark.slow
 def test_packs_are_the_same_in_spawned_workers(module: Any, shard: Path, processors: Path) -> None:
     folder = processors / "qwen2.5-vl"
     index = planned(shard, folder, "t", transform=module.both, workers=1)

@@ -18,7 +18,7 @@ import transformers
 from absent import WITHOUT_TRANSFORMERS
 from other_processors import PROCESSORS
 from PIL import Image
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode.proof import compare
@@ -78,7 +78,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")["qwen2.5-vl"]
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)["qwen2.5-vl"]
 
 
 @pytest.mark.parametrize("name", PROCESSORS)

@@ -16,7 +16,7 @@ import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from counting import count_row
 from PIL import Image
-from processors import qwen_folders
+from processors import FEW_RANKS, qwen_folders
 from random_records import record
 from transformers import AutoProcessor, AutoTokenizer
 
@@ -31,7 +31,7 @@ NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return qwen_folders(tmp_path_factory.getbasetemp() / "processors")
+    return qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ HOSTILE = [
     ("SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c, packs", "seconds"),
     (
         "WITH RECURSIVE r AS (SELECT 1 x UNION ALL SELECT x + 1 FROM r) SELECT sum(x) FROM r",
-        "secon",
+        "seconds",
     ),
     ("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))", "seconds"),
     ("SELECT count(DISTINCT hash(range)) FROM range(1000000000)", "--memory-limit"),
