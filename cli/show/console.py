@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import re
@@ -57,7 +56,9 @@ def print_json(value: Any) -> None:
 def print_result(summary: Any, show: Callable[[Any], None], as_json: bool) -> None:
     """A dataclass as one JSON document or, by `show`, in words."""
     if as_json:
-        print_json(dataclasses.asdict(summary))
+        from dataclasses import asdict
+
+        print_json(asdict(summary))
     else:
         show(summary)
 
