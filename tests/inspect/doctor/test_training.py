@@ -54,8 +54,8 @@ def counted(talks: Path, processors: Path) -> Path:
 @pytest.fixture
 def own(talks: Path) -> Path:
     """An index that was counted with the user's own encoder."""
-    (talks / "own.py").write_text(ENCODE)
-    estimate_lengths("talks.jsonl", "lengths", encode="own:encode", workers=1)
+    (talks / "letters.py").write_text(ENCODE)
+    estimate_lengths("talks.jsonl", "lengths", encode="letters:encode", workers=1)
     plan_packs("lengths", "index", capacity=64)
     return talks
 
@@ -133,7 +133,7 @@ def doctor(*args: str, absent: tuple[str, ...] = PLANNER) -> subprocess.Complete
 
 
 def test_a_training_image_without_the_planner_has_nothing_wrong(own: Path) -> None:
-    done = doctor("index", "--encode", "own:encode")
+    done = doctor("index", "--encode", "letters:encode")
     said = " ".join(done.stdout.split())
     assert (done.returncode, done.stderr) == (0, ""), said + done.stderr
     assert "no problem found" in said and "packs built" in said
@@ -143,7 +143,7 @@ def test_a_training_image_without_the_planner_has_nothing_wrong(own: Path) -> No
 
 
 def test_what_reading_needs_is_wrong_where_it_is_absent(own: Path) -> None:
-    done = doctor("index", "--encode", "own:encode", absent=(*PLANNER, "pillow", "PIL"))
+    done = doctor("index", "--encode", "letters:encode", absent=(*PLANNER, "pillow", "PIL"))
     said = " ".join(done.stdout.split())
     assert "NO pillow not installed" in said and "polars is not installed" not in said
     assert '-> pip install "pillow>=' in said
