@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -96,10 +97,9 @@ def object_store(cache: Path) -> Iterator[Store]:
 
 def _reset(port: int) -> None:
     """What an earlier server of this process was given: they all have one memory."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", "/moto-api/reset")
-    connection.getresponse().read()
-    connection.close()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("POST", "/moto-api/reset")
+        connection.getresponse().read()
 
 
 def _create_bucket() -> None:
@@ -135,12 +135,12 @@ def _handler(store: Store) -> type[BaseHTTPRequestHandler]:
             if any(part in self.path for part in store.denied):
                 self._refuse()
                 return
-            upstream = http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)
             kept = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
-            upstream.request(self.command, self.path, body, kept)
-            answer = upstream.getresponse()
-            data = answer.read()
-            upstream.close()
+            # Closed also where the server has stopped, and a killed client's request waits in vain.
+            with closing(http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)) as server:
+                server.request(self.command, self.path, body, kept)
+                answer = server.getresponse()
+                data = answer.read()
             cut = next((end for end in store.cuts if place.endswith(end)), None)
             if self.command == "GET" and cut is not None and len(data) > 1:
                 store.cuts.remove(cut)
