@@ -49,7 +49,7 @@ LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli
 PYARROWS := 21.0.0 23.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers check lint bench train trainers wheels clean
+.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers check lint bench train models trainers wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 19
@@ -106,6 +106,9 @@ bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 
 train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on the CPU
 	@$(BIN)/python examples/train_tiny.py --index $(DATA)/index --processor $(DATA)/processors/$(MODEL)
+
+models: $(VENV)/.dev  ## count with a processor of every image-text model of transformers; write docs/models.md
+	@OMP_NUM_THREADS=1 $(BIN)/python examples/models.py docs/models.md
 
 trainers: $(UV_VENV)/.ready  ## ask the package index beside which trainers packidx installs; write docs/trainers.md
 	@$(UV_VENV)/bin/python examples/trainers.py docs/trainers.md

@@ -1,0 +1,138 @@
+"""Which image-text models of transformers packidx counts: ``make models`` writes docs/models.md.
+
+A processor of every class is made offline. packidx estimates the lengths of the same random
+conversations with each, and each real processor builds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+REPO = Path(__file__).parent.parent
+sys.path.insert(0, str(REPO / "tests" / "helpers"))
+
+import torchvision_cpu  # noqa: E402, F401  (before transformers)
+import transformers  # noqa: E402
+from every_processor import NOT_BUILT, processor_classes, unmapped  # noqa: E402
+from every_processor.compare import NUM_RECORDS, Outcome, outcomes  # noqa: E402
+
+WORDS = ("exact", "precomputed", "heuristic", "refused")
+"""What packidx may say of a record with images, best first."""
+
+
+def table(results: Sequence[Outcome]) -> list[str]:
+    """A row per class."""
+    head = ["class", "model types", "text", "images"]
+    head += ["built", "compared", "differ", "first difference"]
+    lines = [_row(head), "|" + "---|" * len(head)]
+    for result in results:
+        numbers = (result.num_built, result.num_compared, result.num_different)
+        cells = [
+            f"`{result.name}`",
+            _types(result.model_types),
+            result.text,
+            result.images,
+            *map(str, numbers),
+        ]
+        lines.append(_row([*cells, result.first.replace("|", "\\|")]))
+    return lines
+
+
+def _types(model_types: Sequence[str]) -> str:
+    return ", ".join(f"`{model_type}`" for model_type in model_types)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def verdicts(page_text: str) -> dict[str, tuple[str, str]]:
+    """Class → what a page says of its text and of its images."""
+    rows = re.findall(r"^\| `(\w+)` \| `[^|]*\| ([^|]*) \| ([^|]*) \|", page_text, re.MULTILINE)
+    return {name: (of_text, of_images) for name, of_text, of_images in rows}
+
+
+def release_of(page_text: str) -> str:
+    """The release of transformers that a page is about."""
+    release = re.search(r"transformers (\d[\w.]*\w)", page_text)
+    return release[1] if release else ""
+
+
+def page(results: Sequence[Outcome]) -> str:
+    """The whole of docs/models.md."""
+    classes = processor_classes()
+    return "\n".join([*intro(classes, results), *table(results), *left_out(classes)])
+
+
+def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[str]:
+    """What the table is about, and its sums."""
+    of_images = Counter(result.images.split(" ")[0].rstrip(":") for result in results)
+    counted = ", ".join(f"{of_images[word]} {word}" for word in WORDS)
+    num_wrong = sum(result.num_exact_different for result in results)
+    num_types = sum(map(len, classes.values()))
+    return [
+        "# Which models packidx counts",
+        "",
+        "<!-- written by `make models` -->",
+        f"transformers {transformers.__version__} has {num_types + len(unmapped())} types of "
+        f"image-text models. Of {num_types} it says which processor they take: {len(classes)} "
+        f"classes. {len(results)} of these are made here, without a network. packidx counts "
+        f"records with images of them as: {counted}.",
+        "",
+        "`make models` writes this page anew. Each processor is the real class, with its image "
+        "processor and their default settings. Those of packidx's families have a checkpoint's "
+        "settings and chat template. The others have a plain template, where the class does not "
+        "come with one. Part of Qwen's vocabulary stands in for each tokenizer, with the special "
+        "tokens that the class needs. So a row says what packidx makes of a class. A checkpoint "
+        "may have other settings and another template; `packidx estimate` compares those.",
+        "",
+        f"The same {NUM_RECORDS} random conversations go to all: without an image, with one and "
+        "with several, some after a system turn. Images have odd sizes, and a few are slivers.",
+        "",
+        "- **text**, **images**: what `packidx estimate` says of records without and with images. "
+        "[FORMAT.md](../FORMAT.md) has the words. A plan of `precomputed` or `heuristic` lengths "
+        "keeps a margin. `refused` records are left out, unless they state each image's tokens or "
+        "your own encoder counts them.",
+        f"- **built**: records of the {NUM_RECORDS} that the processor itself builds. Some classes "
+        "take one image a record, or no text alone.",
+        "- **compared**: of these, such that packidx counts as well. **differ**: of these, such "
+        f"whose lengths are not the same. Records called exact that differ: {num_wrong}.",
+        "",
+    ]
+
+
+def left_out(classes: Mapping[str, list[str]]) -> list[str]:
+    """Classes that are not made, and model types without a class."""
+    lines = ["", "Not made:", ""]
+    lines += [
+        f"- `{name}` ({_types(types)}) {NOT_BUILT[name]}."
+        for name, types in classes.items()
+        if name in NOT_BUILT
+    ]
+    named = "transformers does not say which processor these take; their checkpoints name it"
+    return [*lines, "", f"{named}: {_types(unmapped())}.", ""]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path, help="the page that is written")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PACKIDX_CACHE"] = os.path.join(folder, "cache")
+        results = []
+        for result in outcomes(Path(folder)):
+            print(f"{result.name}: {result.images}, {result.num_different} differ", flush=True)
+            results.append(result)
+    args.output.write_text(page(results), encoding="utf-8")
+    return 1 if any(result.num_exact_different for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
