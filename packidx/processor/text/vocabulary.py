@@ -16,6 +16,7 @@ from packidx.processor.fingerprint import normalise_tokenizer
 from packidx.recent import Recent
 
 _METASPACE = "\u2581"
+_SET = ("dropout", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges")  # of a model
 
 
 class Vocabulary:
@@ -23,6 +24,12 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._state = _state(tokenizer)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the tokenizer is as it was: whoever holds it may have set a truncation."""
+        return _state(self.tokenizer) == self._state
 
     @cached_property
     def normalised(self) -> dict[str, Any]:
@@ -74,6 +81,18 @@ class Vocabulary:
         return "ByteLevel" in kinds
 
 
+def _state(tokenizer: Tokenizer) -> list[Any]:
+    """All of a tokenizer that can be set, but for its merges."""
+    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.post_processor)
+    model = tokenizer.model
+    return [
+        (tokenizer.padding, tokenizer.truncation, tokenizer.encode_special_tokens),
+        [None if part is None else part.__getstate__() for part in parts],
+        (type(model), [getattr(model, name, None) for name in _SET]),
+        (tokenizer.get_vocab_size(), repr(tokenizer.get_added_tokens_decoder())),
+    ]
+
+
 def _config(part: Any) -> Any:
     """The normaliser or the pre-tokenizer, as tokenizer.json has it."""
     return None if part is None else orjson.loads(part.__getstate__())
@@ -91,14 +110,16 @@ _KEPT: Recent[str, Vocabulary] = Recent(2)
 
 
 def read_tokenizer(content: bytes) -> Tokenizer:
-    """The tokenizer of a ``tokenizer.json``, without its padding and truncation; it is shared.
+    """The tokenizer of a ``tokenizer.json``, without its padding and truncation.
+
+    It is shared until somebody changes it: then the next one is loaded anew.
 
     Raises:
         Exception: of `tokenizers`, which has no class of its own.
     """
     key = digest(content)
     kept = _KEPT.get(key)
-    if kept is None:
+    if kept is None or not kept.is_unchanged:
         tokenizer = Tokenizer.from_buffer(content)
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -109,5 +130,7 @@ def read_tokenizer(content: bytes) -> Tokenizer:
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """What is known of a tokenizer: the one kept, where `read_tokenizer` gave it."""
-    kept = (vocabulary for _, vocabulary in _KEPT.items())
-    return next((v for v in kept if v.tokenizer is tokenizer), None) or Vocabulary(tokenizer)
+    for _, kept in _KEPT.items():
+        if kept.tokenizer is tokenizer and kept.is_unchanged:
+            return kept
+    return Vocabulary(tokenizer)
