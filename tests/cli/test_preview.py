@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from manifests import write_lengths
 from packidx_cli.show.preview import show
 
 from packidx.plan import PlanOptions
@@ -25,14 +24,7 @@ LENGTHS = np.random.default_rng(3).lognormal(4, 1, 2000).astype(int).tolist()
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a lengths table and returns its path."""
-
-    def write(**columns: Any) -> str:
-        path = tmp_path / "lengths.parquet"
-        pq.write_table(pa.table(columns), path)
-        return str(path)
-
-    return write
+    return partial(write_lengths, tmp_path)
 
 
 def shown(rows: list[PreviewRow], as_json: bool, notes: list[str]) -> tuple[str, str]:

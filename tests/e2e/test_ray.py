@@ -24,7 +24,7 @@ from export_files import contents
 from packidx_cli.main import main
 from tar_chats import members_of, put
 from training import Training
-from vlm_mix import vlm_mix
+from vlm_mix import write_mix
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, MissingExtraError, OptionError, SourceError
@@ -227,13 +227,7 @@ def test_ray_is_loaded_for_who_asks_for_it_alone(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mix of text, images and videos of several sources, with keys."""
-    path = tmp_path_factory.mktemp("mix") / "lengths.parquet"
-    columns = vlm_mix(N)
-    source = pa.array([f"source-{number}" for number in columns.pop("source")])
-    keys = pa.array([f"k{number}" for number in range(N)])
-    pq.write_table(pa.table({**columns, "source": source, "key": keys}), path)
-    return path
+    return write_mix(tmp_path_factory.mktemp("mix") / "lengths.parquet", N)
 
 
 def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.digests import file_digest
@@ -112,3 +113,10 @@ def write_lengths_manifest(folder: Path, num_samples: int, columns: str, **membe
         **members,
     }
     write_json(folder / "manifest.json", fingerprinted(manifest))
+
+
+def write_lengths(folder: Path, **columns: Any) -> str:
+    """A bare table of lengths in `folder`; gives its path."""
+    path = folder / "lengths.parquet"
+    pq.write_table(pa.table(columns), path)
+    return str(path)

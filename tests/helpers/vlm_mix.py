@@ -7,7 +7,11 @@ several images scales them into its budget, so that no sample has over 24,576 pa
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 Int64s = NDArray[np.int64]
@@ -82,3 +86,12 @@ def _videos(
     per_frame = patches // frames // MERGE  # tokens of one frame
     tokens = np.where(is_video, frames * per_frame, 0)
     return tokens, np.where(is_video, frames * (MERGE * per_frame) ** 2, 0)
+
+
+def write_mix(path: Path, n: int) -> Path:
+    """A lengths table of `n` such samples, of several sources and with keys."""
+    columns = vlm_mix(n)
+    source = pa.array([f"source-{number}" for number in columns.pop("source")])
+    keys = pa.array([f"k{number}" for number in range(n)])
+    pq.write_table(pa.table({**columns, "source": source, "key": keys}), path)
+    return path

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from vlm_mix import vlm_mix
+from vlm_mix import write_mix
 
 from packidx import open_index, plan_packs
 from packidx.errors import OptionError, PackidxError, SourceError
@@ -23,13 +23,7 @@ N = 30_000
 
 @pytest.fixture(scope="module")
 def lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mix of text, images and videos of several sources, with keys."""
-    path = tmp_path_factory.mktemp("mix") / "lengths.parquet"
-    columns = vlm_mix(N)
-    source = pa.array([f"source-{number}" for number in columns.pop("source")])
-    keys = pa.array([f"k{number}" for number in range(N)])
-    pq.write_table(pa.table({**columns, "source": source, "key": keys}), path)
-    return path
+    return write_mix(tmp_path_factory.mktemp("mix") / "lengths.parquet", N)
 
 
 def parquet_bytes(index: Path) -> dict[str, bytes]:

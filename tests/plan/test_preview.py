@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from manifests import write_lengths_manifest
+from manifests import write_lengths, write_lengths_manifest
 
 from packidx.errors import OptionError, SourceError
 from packidx.pack.counts import Histogram
@@ -25,14 +26,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a lengths table and returns its path."""
-
-    def write(**columns: Any) -> str:
-        path = tmp_path / "lengths.parquet"
-        pq.write_table(pa.table(columns), path)
-        return str(path)
-
-    return write
+    return partial(write_lengths, tmp_path)
 
 
 def some_lengths(count: int = 2000) -> list[int]:
