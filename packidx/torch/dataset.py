@@ -17,9 +17,10 @@ from torch.utils.data import Dataset
 from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
 from packidx.index.untrained import untrained
-from packidx.torch.sample.encoded import SEQUENCE_FILL, Encoded
+from packidx.torch.sample.encoded import Encoded
 from packidx.torch.sample.events import Events
 from packidx.torch.sample.fitting import extend, pad_tokens, up_to
+from packidx.torch.sample.join_rules import fills, rules_of
 from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import check_reserve, encode_dummy
 from packidx.torch.sample.reader import Encode, Happened, Policy, SampleReader
@@ -44,11 +45,13 @@ class PackedDataset(Dataset[dict[str, Any]]):
       image and the pack's own padding, if there are any
     - ``lengths`` int32 [s]: tokens of each segment without padding
     - every other per-token tensor that `encode` returns (``attention_mask``,
-      ``token_type_ids``, ``mm_token_type_ids``), [T]
-    - every other tensor that `encode` returns, concatenated on dimension 0 in order
+      ``token_type_ids``, ``mm_token_type_ids``, and others), [T]
+    - every other tensor that `encode` returns, joined in order: on dimension 0, but for those of
+      which `join_rules` knows another way
     - ``pack_id`` int, ``sample_ids`` int64 [n], ``source_ids`` int64 [n], numbers in the manifest's
       list of sources
     - ``shifted`` True, only for plans made with ``--shift``: position t predicts ``labels[t]``
+    - ``join``, only where `encode` has such an attribute: that
     - ``events``, only where something went otherwise than planned: a list of dicts, as in `events`
 
     What the plan knows to train on nothing, sources and packs without a label token, is told once
@@ -63,7 +66,10 @@ class PackedDataset(Dataset[dict[str, Any]]):
             plan. An attribute ``media_token_ids`` (``{"image": id}``) tells where the media of a
             sample are that the plan cuts; ``mm_token_type_ids`` among its tensors do as well. An
             attribute ``pad_token_id`` (0 without) fills what is padded; a method ``hole(length,
-            media)``, if there is one, makes holes.
+            media)``, if there is one, makes holes. Whole numbers beside the tokens are joined by
+            their name; for names of its own, an attribute ``join`` states how: ``{name: rule}``,
+            a rule being ``'rows'`` (dimension 0), ``'last'`` (the last dimension), ``'tokens'``
+            (one number for each token) or ``'index:NAME'`` (numbers of NAME's rows).
         roots: old prefix -> new prefix of shard and media paths.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
             counted with one: applied to every record, its media opened, before `encode`. Its
@@ -105,6 +111,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         policy = Policy(on_mismatch, on_error, retries)
         self.index = open_index(index, roots)
         self.encode = encode
+        self._rules = rules_of(encode)
         self.events = Events()
         for text in untrained(self.index.snapshot):
             _log.warning("%s: %s", self.index.path, text)
@@ -164,16 +171,18 @@ class PackedDataset(Dataset[dict[str, Any]]):
             "max_seqlen": max(sizes),
             "lengths": torch.tensor(lengths, dtype=torch.int32),
         }
-        for key, fill in SEQUENCE_FILL.items():
+        for key, fill in fills(self._rules).items():
             if any(key in segment.sequence for segment in segments):
                 joined[key] = torch.cat([segment.per_token(key, fill) for segment in segments])
-        joined |= join_media([segment.media for segment in segments])
+        joined |= join_media([segment.media for segment in segments], self._rules)
         sources = [self._sources.get(sample.source, -1) for sample in pack.samples]
         joined["pack_id"] = pack.pack_id
         joined["sample_ids"] = torch.tensor([sample.sample_id for sample in pack.samples])
         joined["source_ids"] = torch.tensor(sources)
         if self._options.shift:
             joined["shifted"] = True
+        if self._rules:
+            joined["join"] = self._rules
         return joined
 
     def _segments(self, pack: Pack, samples: list[Encoded]) -> tuple[list[Encoded], list[int]]:

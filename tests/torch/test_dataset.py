@@ -309,7 +309,8 @@ def test_cutting_images_and_videos_apart() -> None:
             "second_per_grid_ts": torch.tensor([0.5, 0.25]),
             "video_names": torch.tensor([[1], [2]]),
             "video_frames": torch.tensor([0.0, 1.0, 2.0]),
-        }
+        },
+        {"video_names": "rows"},
     )
     ids = {"image": 92, "video": 93}
     first, rest = cut(sample, 0, 5, ids).media, cut(sample, 5, 9, ids).media

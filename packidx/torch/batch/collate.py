@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
-from packidx.torch.sample.encoded import IGNORE, OF_A_PACK, SEQUENCE_FILL, Pack
+from packidx.torch.sample.encoded import IGNORE, OF_A_PACK, Pack
+from packidx.torch.sample.join_rules import fills
 from packidx.torch.sample.joining import join_media
 
 # Where one of these is missing, a trainer has taken away keys that its model does not name, and
 # with them, perhaps, the one that says that the labels are shifted.
 _OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens")
 # Vision towers of transformers would take cu_seqlens and max_seqlen for their own.
-_NO_MEDIA = {"input_ids", "labels", "position_ids", *SEQUENCE_FILL, *OF_A_PACK}
+_NO_MEDIA = {"input_ids", "labels", "position_ids", *OF_A_PACK}
 
 
 def collate(
@@ -25,7 +26,7 @@ def collate(
     """The model's arguments for one pack or several.
 
     Returns ``input_ids`` and ``labels`` int64 [B, T], ``position_ids`` int64 [4, B, T] (mRoPE) or
-    [B, T], the media tensors of all packs concatenated, ``use_cache`` False, and what keeps the
+    [B, T], the media tensors of all packs joined, ``use_cache`` False, and what keeps the
     samples apart:
 
     - ``'sdpa'`` (also right for ``eager``): each pack is a row, padded on the right to the longest;
@@ -65,14 +66,15 @@ def collate(
     batch = _LAYOUTS[attention](packs, pad_token_id)
     if packs[0].get("shifted"):
         batch["shift_labels"] = batch["labels"]
-    batch |= join_media([media_of(pack) for pack in packs])
+    batch |= join_media([media_of(pack) for pack in packs], packs[0].get("join"))
     batch["use_cache"] = False
     return batch
 
 
 def media_of(pack: Pack) -> dict[str, Tensor]:
     """The media tensors of a pack: whatever counts neither tokens nor samples."""
-    return {key: value for key, value in pack.items() if key not in _NO_MEDIA}
+    no_media = _NO_MEDIA | fills(pack.get("join")).keys()
+    return {key: value for key, value in pack.items() if key not in no_media}
 
 
 def _check(packs: Sequence[Pack]) -> None:
@@ -116,7 +118,7 @@ def _joined(
         "labels": join([pack["labels"] for pack in packs], IGNORE),
         "position_ids": positions,
     }
-    for key, fill in SEQUENCE_FILL.items():
+    for key, fill in fills(packs[0].get("join")).items():
         if key != "attention_mask" and any(key in pack for pack in packs):
             absent = [torch.full_like(pack["input_ids"], fill) for pack in packs]
             given = zip(packs, absent, strict=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 from packidx.errors import MismatchError
 from packidx.torch.batch.collate import media_of
 from packidx.torch.batch.masks import spans
-from packidx.torch.sample.encoded import SEQUENCE_FILL, Pack, normalise
+from packidx.torch.sample.encoded import Pack, normalise
+from packidx.torch.sample.join_rules import fills
 from packidx.torch.sample.media_rows import TYPES, Unsplit, by_kind, split_by_sample
 
 _TOKEN_NAMES = ("{}_token_id", "{}_token_index")  # where configs keep a medium's token
@@ -42,7 +43,7 @@ def separate(pack: Pack, config: Any, encoded: Sequence[Mapping[str, Any]] | Non
 
 
 def _tokens(pack: Pack, start: int, stop: int) -> dict[str, Any]:
-    keys = ("input_ids", "labels", "position_ids", *SEQUENCE_FILL)
+    keys = ("input_ids", "labels", "position_ids", *fills(pack.get("join")))
     segment = {key: pack[key][..., start:stop] for key in keys if key in pack}
     segment["cu_seqlens"] = torch.tensor([0, stop - start], dtype=torch.int32)
     segment["max_seqlen"] = stop - start
@@ -54,7 +55,7 @@ def _tokens(pack: Pack, start: int, stop: int) -> dict[str, Any]:
 def _given_media(
     pack: Pack, encoded: Sequence[Mapping[str, Any]], bounds: list[tuple[int, int]]
 ) -> list[dict[str, Tensor]]:
-    samples = [normalise(sample) for sample in encoded]
+    samples = [normalise(sample, pack.get("join")) for sample in encoded]
     shift = 1 if pack.get("shifted") else 0
     given = [sample.length - shift for sample in samples]
     wanted = [stop - start for start, stop in bounds]
@@ -87,7 +88,7 @@ def _split_media(pack: Pack, config: Any, bounds: list[tuple[int, int]]) -> list
     for kind, tensors in by_kind(media_of(pack)).items():
         is_medium = [types[start:stop] == TYPES[kind] for start, stop in bounds]
         try:
-            parts = split_by_sample(kind, tensors, is_medium)
+            parts = split_by_sample(kind, tensors, is_medium, pack.get("join"))
         except Unsplit as error:
             raise MismatchError(
                 f"pack {pack.get('pack_id')}: which {kind}s belong to which sample cannot be told"

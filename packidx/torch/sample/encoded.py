@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
+from packidx.torch.sample.join_rules import Rules, fills, rule_of
 
 IGNORE = -100  # label of positions that do not contribute to the loss, as in transformers
-# Per-token inputs beside ids, labels and positions, and what stands for a sample without them.
-# A name decides, not a shape: pixel_values of T patches has as many rows as the sample tokens.
-SEQUENCE_FILL = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 0}
 
 Pack = Mapping[str, Any]
 """What `PackedDataset` returns: the tensors of its samples joined, and those of `OF_A_PACK`."""
 OF_A_PACK = frozenset(
     ("cu_seqlens", "max_seqlen", "lengths", "pack_id", "sample_ids", "source_ids")
-    + ("shifted", "events")
+    + ("shifted", "events", "join")
 )
 
 ADVICE = "the data or the encoder is another: restore it, or estimate and plan again"
@@ -41,7 +39,8 @@ class Encoded:
         input_ids, labels: int64 [T]; the first label is never trained.
         mrope_positions: int64 [3, T], or None for plain positions.
         sequence: other per-token tensors [T].
-        media: tensors whose first dimension counts media or patches.
+        media: tensors of media or patches, each joined as `join_rules.rule_of` says.
+        rules: how the encoder says that its own tensors are joined.
     """
 
     input_ids: Tensor
@@ -49,6 +48,7 @@ class Encoded:
     mrope_positions: Tensor | None
     sequence: dict[str, Tensor] = field(default_factory=dict)
     media: dict[str, Tensor] = field(default_factory=dict)
+    rules: Rules | None = None
 
     @property
     def length(self) -> int:
@@ -69,6 +69,7 @@ class Encoded:
             None if positions is None else positions[:, start:stop],
             {key: value[start:stop] for key, value in self.sequence.items()},
             self.media,
+            self.rules,
         )
 
     def per_token(self, key: str, fill: int) -> Tensor:
@@ -77,11 +78,16 @@ class Encoded:
         return self.sequence.get(key, absent)
 
 
-def normalise(encoded: Any) -> Encoded:
+def normalise(encoded: Any, rules: Rules | None = None) -> Encoded:
     """What `encode` returned (tensors, arrays or lists, [T] or [1, T]) as an `Encoded`.
 
+    Args:
+        rules: how it says that its tensors are joined.
+
     Raises:
-        MismatchError: a key is missing or its shape does not fit `input_ids`.
+        MismatchError: a key is missing, its shape does not fit `input_ids`, or it holds whole
+            numbers that nobody knows how to join.
+        OptionError: one of `rules` is none.
     """
     if not isinstance(encoded, Mapping):
         raise MismatchError(
@@ -103,7 +109,7 @@ def normalise(encoded: Any) -> Encoded:
     labels[:1] = IGNORE  # nothing in the sample predicts its first token
     mrope = _mrope_positions(values.pop("position_ids", None), length)
     sequence = {
-        key: _per_token(key, values.pop(key), length) for key in SEQUENCE_FILL if key in values
+        key: _per_token(key, values.pop(key), length) for key in fills(rules) if key in values
     }
     for key, value in values.items():
         if key in OF_A_PACK:
@@ -112,7 +118,8 @@ def normalise(encoded: Any) -> Encoded:
             )
         if value.ndim == 0:
             raise MismatchError(f"encode returned a scalar for {key}: media tensors have rows")
-    return Encoded(ids, labels, mrope, sequence, values)
+        rule_of(key, value, values, rules)
+    return Encoded(ids, labels, mrope, sequence, values, rules)
 
 
 def _tensor(key: str, value: Any) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
-from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, Encoded
+from packidx.torch.sample.encoded import IGNORE, Encoded
+from packidx.torch.sample.join_rules import SEQUENCE_FILL
 from packidx.torch.sample.media_rows import TYPES, by_kind, cut_media
 
 
@@ -33,7 +34,7 @@ def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | N
         piece.mrope_positions = piece.mrope_positions - piece.mrope_positions[:, :1].min()
     for kind, tensors in by_kind(sample.media).items():
         marked = _media_tokens(sample, kind, media_ids)
-        piece.media |= cut_media(kind, tensors, marked, start, stop)
+        piece.media |= cut_media(kind, tensors, marked, start, stop, sample.rules)
     return piece
 
 
@@ -72,10 +73,11 @@ def extend(sample: Encoded, length: int, pad_token_id: int) -> Encoded:
         _filled(sample.labels, missing, IGNORE),
         positions,
         {
-            key: _filled(value, missing, SEQUENCE_FILL[key])
+            key: _filled(value, missing, SEQUENCE_FILL.get(key, 0))
             for key, value in sample.sequence.items()
         },
         sample.media,
+        sample.rules,
     )
 
 

@@ -18,7 +18,8 @@ import torch
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Sample
-from packidx.torch.sample.encoded import IGNORE, SEQUENCE_FILL, Encoded, PlanMismatch, normalise
+from packidx.torch.sample.encoded import IGNORE, Encoded, PlanMismatch, normalise
+from packidx.torch.sample.join_rules import ROWS, SEQUENCE_FILL, rule_of, rules_of
 from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import made_up
 from packidx.torch.sample.media_rows import TYPES, MediaTensor, Planned, grid_of, media_tensor
@@ -88,7 +89,8 @@ def learn_shape(encoded: Encoded, planned: Planned, token: int | None) -> Shape:
         problem = f"the plan does not say how large and where each {kind} is"
     else:
         for key, value in encoded.media.items():
-            tensor = media_tensor(key, value, known)
+            rule = rule_of(key, value, encoded.media, encoded.rules)
+            tensor = media_tensor(key, value, known) if rule == ROWS else None
             if tensor is None:
                 problem = f"what {key} of shape {list(value.shape)} is for other {kind}s is unknown"
             else:
@@ -159,7 +161,7 @@ class Holes:
             ids[where] = shapes[medium["kind"]].token or 0
             types[where] = TYPES[medium["kind"]]
         sequence = {
-            key: torch.full_like(ids, SEQUENCE_FILL[key], dtype=dtype)
+            key: torch.full_like(ids, SEQUENCE_FILL.get(key, 0), dtype=dtype)
             for shape in shapes.values()
             for key, dtype in shape.sequence.items()
         }
@@ -171,7 +173,8 @@ class Holes:
         return Encoded(ids, labels, positions, sequence, _blank(shapes, media))
 
     def _asked(self, sample: Sample, media: Planned) -> Encoded:
-        encoded = normalise(self._encode.hole(sample.length, [dict(medium) for medium in media]))
+        given = self._encode.hole(sample.length, [dict(medium) for medium in media])
+        encoded = normalise(given, rules_of(self._encode))
         if encoded.length != sample.length:
             raise NoHole(
                 f"encode.hole returned {encoded.length} tokens, asked for were {sample.length}"
@@ -205,7 +208,7 @@ class Holes:
 
     def _shape_of_made_up(self, kind: str) -> Shape:
         """The shape of a record of our own, which `encode` may or may not understand."""
-        encoded = normalise(self._encode(made_up(kind)))
+        encoded = normalise(self._encode(made_up(kind)), rules_of(self._encode))
         if not kind:
             return learn_shape(encoded, (), None)
         token = self._media_ids[kind]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError
+from packidx.torch.sample.join_rules import Rule, Rules, rule_of
 
 _MAPPED_ANEW = 32 << 20  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 
@@ -20,24 +21,66 @@ _BOUNDED_BY = {
     "image_sizes": ("pixel_values",),
     # Idefics3, SmolVLM: tiles, of which those of zeros alone are left out.
     "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
+    # Qwen2.5-Omni, Qwen3-Omni: frames of audio. Inkling: the same, as numbers.
+    "feature_attention_mask": ("input_features", "feature_attention_mask"),
+    "audio_input_ids_mask": ("audio_input_ids", "audio_input_ids_mask"),
 }
 
 
-def join_media(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The media tensors of several samples, or of several packs, joined on dimension 0.
+def join_media(
+    parts: Sequence[Mapping[str, Tensor]], rules: Rules | None = None
+) -> dict[str, Tensor]:
+    """The media tensors of several samples, or of several packs, joined as `rule_of` says.
 
     Where the model is told how much of ``pixel_values`` is real (by ``image_sizes`` or
     ``pixel_attention_mask``) parts of different shapes are filled up with zeros to the largest.
 
+    Args:
+        rules: how the encoder says that its own tensors are joined.
+
     Raises:
-        MismatchError: tensors of one name have shapes that do not go together.
+        MismatchError: tensors of one name have shapes that do not go together, or hold whole
+            numbers that nobody knows how to join.
     """
     keys = list(dict.fromkeys(key for part in parts for key in part))
     fillable = {key for by, names in _BOUNDED_BY.items() if by in keys for key in names}
-    return {
-        key: _join(key, [part[key] for part in parts if key in part], key in fillable)
-        for key in keys
-    }
+    joined = {}
+    for key in keys:
+        tensors = [part[key] for part in parts if key in part]
+        rule = rule_of(key, tensors[0], keys, rules)
+        if rule.name == "last":
+            joined[key] = _join_last(key, tensors)
+            continue
+        if rule.name == "index":
+            tensors = _shifted(key, rule, parts)
+        joined[key] = _join(key, tensors, key in fillable)
+    return joined
+
+
+def _shifted(key: str, rule: Rule, parts: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    """Each part's indices, counted through all parts' rows of the tensor that they index."""
+    seen, tensors = 0, []
+    for part in parts:
+        if key in part:
+            if rule.of not in part:
+                raise MismatchError(
+                    f"encode returned {key}, which counts the rows of {rule.of}, without {rule.of}"
+                )
+            index = part[key]
+            tensors.append(torch.where(index < 0, index, index + seen) if seen else index)
+        if rule.of in part:
+            seen += math.prod(part[rule.of].shape[: rule.dims])
+    return tensors
+
+
+def _join_last(key: str, tensors: Sequence[Tensor]) -> Tensor:
+    shapes = {tuple(tensor.shape[:-1]) for tensor in tensors}
+    if len(shapes) > 1:
+        raise MismatchError(
+            f"encode returned {key} with different shapes {sorted(shapes)} before the last"
+            " dimension: samples of one pack must agree in it"
+        )
+    return tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors), dim=-1)
 
 
 def _join(key: str, tensors: Sequence[Tensor], fillable: bool) -> Tensor:

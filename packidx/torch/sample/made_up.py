@@ -9,6 +9,7 @@ from packidx.errors import OptionError
 from packidx.format.plan import Options
 from packidx.torch.sample.encoded import IGNORE, Encoded, normalise
 from packidx.torch.sample.fitting import up_to
+from packidx.torch.sample.join_rules import rules_of
 
 _SIDE = 32  # pixels; processors enlarge it to the least they take
 
@@ -21,7 +22,8 @@ def encode_dummy(
     Raises:
         OptionError: `encode` makes no media of it.
     """
-    sample = normalise(encode(made_up("image") if record is None else dict(record)))
+    given = encode(made_up("image") if record is None else dict(record))
+    sample = normalise(given, rules_of(encode))
     if not sample.media:
         raise OptionError(
             "encode returned no media for the dummy image: give dummy_image= a record of its own"

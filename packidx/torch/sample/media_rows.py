@@ -18,6 +18,7 @@ from torch import Tensor
 
 from packidx.errors import MismatchError
 from packidx.torch.sample.encoded import ADVICE, PlanMismatch
+from packidx.torch.sample.join_rules import ROWS, Rules, rule_of
 
 Planned = Sequence[Mapping[str, Any]]
 """`Sample.media`: ``kind``, ``t``, ``h``, ``w`` (0 or None: unknown), ``at``, the first token."""
@@ -141,12 +142,18 @@ def _words(grids: Sequence[Grid]) -> str:
 
 
 def cut_media(
-    kind: str, tensors: Mapping[str, Tensor], is_medium: Tensor, start: int, stop: int
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    is_medium: Tensor,
+    start: int,
+    stop: int,
+    rules: Rules | None = None,
 ) -> dict[str, Tensor]:
     """The rows of the media that stand within tokens [start, stop) of a sample.
 
     Args:
         is_medium: bool [T], True where a token of the sample stands for this kind.
+        rules: how the encoder's own tensors are joined.
 
     Raises:
         PlanMismatch: a medium would be cut.
@@ -160,7 +167,7 @@ def cut_media(
     parts = is_medium[:start], is_medium[start:stop], is_medium[stop:]
     try:
         media = _media_by_patches(grids, [int(part.sum()) for part in parts])
-        return _split_rows(kind, tensors, media)[1] if media[1] else {}
+        return _split_rows(kind, tensors, media, rules)[1] if media[1] else {}
     except Unsplit as error:
         if error.border is not None:
             at = start if error.border == 0 else stop
@@ -173,12 +180,16 @@ def cut_media(
 
 
 def split_by_sample(
-    kind: str, tensors: Mapping[str, Tensor], is_medium: Sequence[Tensor]
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    is_medium: Sequence[Tensor],
+    rules: Rules | None = None,
 ) -> list[dict[str, Tensor]]:
     """The rows of each sample of a pack, and of its other segments.
 
     Args:
         is_medium: of each segment, bool [length], True where a token stands for this kind.
+        rules: how the encoder's own tensors are joined.
 
     Raises:
         Unsplit: they cannot be told apart.
@@ -189,7 +200,8 @@ def split_by_sample(
         media = _media_by_patches(grids, tokens)
     else:
         media = _media_without_grids(tensors, is_medium, tokens)
-    return _split_rows(kind, tensors, media, with_media=[int(number > 0) for number in media])
+    with_media = [int(number > 0) for number in media]
+    return _split_rows(kind, tensors, media, rules, with_media)
 
 
 def _media_by_patches(grids: Sequence[Grid], tokens: Sequence[int]) -> list[int]:
@@ -241,6 +253,7 @@ def _split_rows(
     kind: str,
     tensors: Mapping[str, Tensor],
     media: Sequence[int],
+    rules: Rules | None,
     with_media: Sequence[int] | None = None,
 ) -> list[dict[str, Tensor]]:
     """The tensors of one kind in as many parts as `media` has numbers of media.
@@ -256,6 +269,8 @@ def _split_rows(
     sizes = {sum(rows): rows for rows in candidates}
     parts: list[dict[str, Tensor]] = [{} for _ in media]
     for key, value in tensors.items():
+        if rule_of(key, value, tensors, rules) != ROWS:
+            raise Unsplit(f"{key} is not made of rows of its media alone")
         if value.shape[0] not in sizes:
             size = "" if grids is None else f" of {sum(each['patches'])} patches"
             raise Unsplit(f"{key} has {value.shape[0]} rows for {sum(media)} media{size}")

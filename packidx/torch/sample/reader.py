@@ -25,6 +25,7 @@ from packidx.torch.sample.encoded import ADVICE, IGNORE, Encoded, PlanMismatch, 
 from packidx.torch.sample.events import event
 from packidx.torch.sample.fitting import cut, extend, shift
 from packidx.torch.sample.holes import Holes, NoHole
+from packidx.torch.sample.join_rules import rules_of
 from packidx.torch.sample.media_rows import check_media
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class SampleReader:
             record = self._transform.apply(
                 record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
             )
-        encoded = normalise(self._encode(record))
+        encoded = normalise(self._encode(record), rules_of(self._encode))
         return shift(encoded) if self._shift and encoded.length else encoded
 
     def _fit(self, encoded: Encoded, sample: Sample) -> Encoded:

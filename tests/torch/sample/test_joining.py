@@ -1,0 +1,204 @@
+"""Tensors of several samples joined: by which rule, and which are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_packs import make_index, record
+from torch_packs import SyntheticEncode
+
+from packidx.errors import MismatchError, OptionError
+from packidx.index import Index
+from packidx.torch import PackedDataset, collate
+from packidx.torch.sample.encoded import normalise
+from packidx.torch.sample.fitting import cut, extend
+from packidx.torch.sample.join_rules import parse_rule
+from packidx.torch.sample.joining import join_media
+
+TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
+IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
+
+
+class Own(SyntheticEncode):
+    """Adds tensors of its own to each sample with images.
+
+    Args:
+        make: (number of patches, number of tokens) → the tensors.
+    """
+
+    def __init__(self, make: Any, join: Any = None) -> None:
+        super().__init__()
+        self.make = make
+        if join is not None:
+            self.join = join
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        sample = super().__call__(record)
+        if "pixel_values" in sample:
+            sample |= self.make(len(sample["pixel_values"]), len(sample["input_ids"]))
+        return sample
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    return make_index(tmp_path, {"text": TEXTS, "image": IMAGES}, capacity=64)
+
+
+# -- rules that are known by name ------------------------------------------------------------------
+
+
+def test_indices_of_patches_go_on_through_samples_and_packs() -> None:
+    """Molmo 2: of the patches of all crops; -1 is none."""
+
+    def sample(crops: int, patches: int, index: list[list[int]]) -> dict[str, torch.Tensor]:
+        pooling = torch.tensor(index, dtype=torch.int32)
+        return {"pixel_values": torch.rand(crops, patches, 3), "image_token_pooling": pooling}
+
+    parts = [sample(2, 5, [[0, 9]]), sample(1, 5, [[0, -1], [4, 3]]), sample(3, 5, [[14, 0]])]
+    joined = join_media(parts)["image_token_pooling"]
+    assert joined.tolist() == [[0, 9], [10, -1], [14, 13], [29, 15]]
+    assert joined.dtype == torch.int32
+    in_packs = join_media([join_media(parts[:1]), join_media(parts[1:])])
+    assert in_packs["image_token_pooling"].tolist() == joined.tolist()
+    pooled = [part["pixel_values"].flatten(0, 1)[part["image_token_pooling"][-1]] for part in parts]
+    whole = join_media(parts)["pixel_values"].flatten(0, 1)
+    for row, values in zip((0, 2, 3), pooled, strict=True):
+        assert torch.equal(whole[joined[row]], values)
+
+
+def test_samples_with_other_media_do_not_count() -> None:
+    video = {"pixel_values_videos": torch.rand(4, 5, 3), "video_token_pooling": torch.tensor([[7]])}
+    image = {"pixel_values": torch.rand(2, 5, 3), "image_token_pooling": torch.tensor([[3]])}
+    joined = join_media([image, video, image, video])
+    assert joined["image_token_pooling"].tolist() == [[3], [13]]
+    assert joined["video_token_pooling"].tolist() == [[7], [27]]
+
+
+def test_an_index_without_what_it_counts_is_refused() -> None:
+    with pytest.raises(MismatchError, match="rows of pixel_values, without pixel_values"):
+        join_media([{"image_token_pooling": torch.tensor([[0]])}])
+
+
+def test_patches_side_by_side_are_joined_side_by_side() -> None:
+    """MiniCPM-V reads the first row of them alone."""
+    parts = [
+        {"pixel_values": torch.rand(1, 3, 14, 14 * n), "target_sizes": torch.tensor([[1, n]])}
+        for n in (4, 6)
+    ]
+    joined = join_media(parts)
+    assert joined["pixel_values"].shape == (1, 3, 14, 140)
+    assert torch.equal(joined["pixel_values"][..., 56:], parts[1]["pixel_values"])
+    assert joined["target_sizes"].tolist() == [[1, 4], [1, 6]]
+    parts[1]["pixel_values"] = torch.rand(1, 3, 16, 28)
+    with pytest.raises(MismatchError, match="pixel_values with different shapes"):
+        join_media(parts)
+
+
+def test_frames_of_audio_are_filled_as_far_as_their_mask_says() -> None:
+    parts = [
+        {
+            "input_features": torch.ones(1, 8, frames),
+            "feature_attention_mask": torch.ones(1, frames, dtype=torch.int32),
+        }
+        for frames in (3, 5)
+    ]
+    joined = join_media(parts)
+    assert joined["feature_attention_mask"].sum(1).tolist() == [3, 5]
+    assert joined["input_features"][0, :, 3:].eq(0).all()
+
+
+def test_types_of_experts_are_one_for_each_token() -> None:
+    """Ernie 4.5 VL's stand beside the ids, also where there are as many patches as tokens."""
+    types = torch.tensor([[0, 1, 1, 0]])
+    sample = normalise({"input_ids": [[5, 9, 9, 6]], "moe_mm_token_type_ids": types})
+    assert sample.media == {}
+    assert extend(sample, 6, 0).sequence["moe_mm_token_type_ids"].tolist() == [0, 1, 1, 0, 0, 0]
+    with pytest.raises(MismatchError, match=r"moe_mm_token_type_ids of shape \[4\], not"):
+        normalise({"input_ids": [5, 9, 9], "moe_mm_token_type_ids": types})
+
+
+@pytest.mark.parametrize("key", ["cross_attention_mask", "image_attention_mask"])
+def test_what_ties_tokens_to_media_is_in_no_pack(key: str) -> None:
+    mask = torch.ones(1, 3, 2, dtype=torch.int64)
+    with pytest.raises(MismatchError, match=f"{key}.*cannot be trained on packs"):
+        normalise({"input_ids": [1, 2, 3], key: mask})
+
+
+def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
+    sample = normalise(
+        {
+            "input_ids": [92, 5, 92],
+            "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2]]),
+            "pixel_values": torch.rand(8, 1, 3),
+            "image_token_pooling": torch.tensor([[0], [4]]),
+        }
+    )
+    with pytest.raises(MismatchError, match="image_token_pooling is not made of rows"):
+        cut(sample, 0, 2, {"image": 92})
+
+
+# -- names that nobody knows -----------------------------------------------------------------------
+
+
+def numbers(patches: int, tokens: int) -> dict[str, Any]:
+    return {"first_patches": torch.tensor([0, patches - 1, -1])}
+
+
+def test_unknown_whole_numbers_are_refused_by_name(index: Index) -> None:
+    dataset = PackedDataset(index, Own(numbers))
+    with pytest.raises(MismatchError, match=r"first_patches \[3\].*join = \{'first_patches': RULE"):
+        [dataset[k] for k in range(len(dataset))]
+    pack = {**PackedDataset(index, SyntheticEncode())[0], "own": torch.tensor([1])}
+    with pytest.raises(MismatchError, match="encode returned own"):
+        collate([pack])
+
+
+def test_the_encoder_says_how_its_own_are_joined(index: Index) -> None:
+    def make(patches: int, tokens: int) -> dict[str, Any]:
+        return {
+            **numbers(patches, tokens),
+            "areas": torch.full((1, patches), patches),
+            "scores": torch.full((2,), patches),
+            "kinds": torch.full((tokens,), 3),
+        }
+
+    rules = {"areas": "last", "scores": "rows", "kinds": "tokens"}
+    rules["first_patches"] = "index:pixel_values"
+    dataset = PackedDataset(index, Own(make, rules))
+    packs = [dataset[k] for k in range(len(dataset))]
+    batch = collate(packs)
+    patches = len(batch["pixel_values"])
+    assert batch["areas"].shape == (1, patches)
+    ends = batch["first_patches"].view(-1, 3)
+    assert ends[:, 2].eq(-1).all() and len(ends) == len(IMAGES) > 2
+    assert ends[1:, 0].tolist() == (ends[:-1, 1] + 1).tolist() and int(ends[-1, 1]) == patches - 1
+    assert len(batch["scores"]) == 2 * len(IMAGES)
+    assert batch["kinds"].shape == batch["input_ids"].shape
+    for row, pack in enumerate(packs):
+        assert torch.equal(batch["kinds"][row, : len(pack["input_ids"])], pack["kinds"])
+    # What has none is filled with 0: text samples, and what pads a row.
+    assert set(batch["kinds"].unique().tolist()) == {0, 3}
+
+
+def test_floats_and_masks_need_no_rule() -> None:
+    parts = [
+        {"depth": torch.rand(n, 2), "seen": torch.ones(n, 2, dtype=torch.bool)} for n in (1, 2)
+    ]
+    joined = join_media(parts)
+    assert joined["depth"].shape == joined["seen"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("rule", ["columns", "index", "index:", "index:a:0", "index:a:b", 3, None])
+def test_a_rule_that_is_none(rule: Any) -> None:
+    with pytest.raises(OptionError, match=r"encode.join says .* of own: say one of 'rows'"):
+        parse_rule("own", rule)
+
+
+def test_bad_rules_are_told_before_anything_is_read(index: Index) -> None:
+    with pytest.raises(OptionError, match="encode.join says 'row' of own"):
+        PackedDataset(index, Own(numbers, {"own": "row"}))
+    with pytest.raises(OptionError, match="make it a dict"):
+        PackedDataset(index, Own(numbers, ["rows"]))
