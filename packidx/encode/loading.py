@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.encode.imports import INSTALL, transformers_class
+from packidx.encode.probe import ProbedVision, identity_of
 from packidx.errors import MismatchError, MissingExtraError, OptionError
 from packidx.processor.assemble import (
     ProcessorFiles,
@@ -15,7 +16,7 @@ from packidx.processor.assemble import (
     default_template,
     named_tokens,
 )
-from packidx.processor.families import FAMILIES, VisionFamily
+from packidx.processor.families import FAMILIES
 from packidx.processor.fingerprint import complete_settings, setting_differences
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
@@ -54,14 +55,10 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         video_settings=_video_settings(processor, name),
         own_settings=vars(processor),
         policy=policy,
-        unknown=lambda: _generic(processor),
+        unknown=lambda template: ProbedVision(
+            template, processor, identity_of(processor, template)
+        ),
     )
-
-
-def _generic(processor: Any) -> VisionFamily:
-    from packidx.encode.generic import GenericVision
-
-    return GenericVision(processor)
 
 
 def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:

@@ -7,35 +7,48 @@ tokens, images of several shapes) is seldom among the first records of a data se
 
 from __future__ import annotations
 
-import logging
-import warnings
+import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from packidx.encode.imports import transformers_class
+from packidx.encode.probe.blanks import noise, random_tuples
+from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import IMAGE, TEXT, Compared
+from packidx.processor.counts import TEXT, Compared
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)
+_BESIDE = (
+    "\n",
+    " ",
+    "\n\n",
+    "What is this?",
+    "\nWhere?\n\n",
+    " and this ",
+    "漢字",
+    "1\n2",
+    "<",
+    ">",
+)
 _SIZES = ((64, 48), (337, 211), (300, 100), (90, 400))  # width, height
 
 
 def compare(files: ProcessorFiles, talks: Sequence[Conversation]) -> Compared:
     """Compare our tokens with the real processor's, also on `talks`, whose images are opened."""
-    with _quiet():
+    with quiet():
         try:
             processor, by = _load(files)
         except MissingExtraError as error:
             return Compared(reason=str(error))
         except Exception as error:  # transformers raises whatever the folder makes it stumble over
-            return Compared(reason=f"transformers cannot load it: {_words(error)}")
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            return Compared(reason=f"transformers cannot load it: {reason}")
         return _compare(files, processor, by, [*_made_up(files), *talks])
 
 
@@ -43,34 +56,41 @@ def _compare(
     files: ProcessorFiles, processor: Any, by: str, talks: Sequence[Conversation]
 ) -> Compared:
     counter = ConversationCounter(files)
-    same: dict[str, list[bool]] = {TEXT: [], IMAGE: []}
+    assert files.template is not None
+    same: dict[str, list[bool]] = {}
     detail = refused = None
+    records = 0
     for talk in talks:
-        kind = IMAGE if talk.media else TEXT
         try:
             ours = _own_ids(counter, talk)
         except (BadRecord, LimitError, MemoryError):
             continue  # it becomes a rejected row, or ends the run where it is counted
         try:
-            real = _real_ids(files, processor, talk)
-        except Exception as error:  # nothing was built that could be compared
-            refused = refused or _words(error)
+            real = ids_of(build_sample(processor, files.template, talk))
+        except NotBuilt as error:  # nothing was built that could be compared
+            refused = refused or str(error)
             continue
-        # An unknown family's images are a number of tokens, and nobody says which.
-        is_same = ours == real if kind == TEXT or files.is_known else len(ours) == len(real)
-        same[kind].append(is_same)
-        if not is_same and detail is None:
-            detail = f"a sample of kind {kind} has {len(ours)} tokens, the processor's {len(real)}"
-    records = sum(map(len, same.values()))
+        records += 1
+        for kind in {medium.kind for medium in talk.media} or {TEXT}:
+            same.setdefault(kind, []).append(ours == real)
+        if ours != real and detail is None:
+            detail = f"{_words(talk)} has {len(ours)} tokens, the processor's {len(real)}"
     if not records:
         return Compared(reason=f"the processor builds no sample: {refused}")
     return Compared(
         by,
         records,
-        equal=tuple(kind for kind, results in same.items() if results and all(results)),
-        unequal=tuple(kind for kind, results in same.items() if not all(results)),
+        equal=tuple(sorted(kind for kind, results in same.items() if all(results))),
+        unequal=tuple(sorted(kind for kind, results in same.items() if not all(results))),
         detail=detail,
     )
+
+
+def _words(talk: Conversation) -> str:
+    """A sample, so that it can be found and tried again."""
+    text = next((part for turn in talk.turns for part in turn.parts if isinstance(part, str)), "")
+    sizes = [f"{medium.kind} {medium.ref.width}x{medium.ref.height}" for medium in talk.media]
+    return f"a sample ({', '.join([*sizes, repr(text[:40])])})"
 
 
 def _load(files: ProcessorFiles) -> tuple[Any, str]:
@@ -95,19 +115,6 @@ def _own_ids(counter: ConversationCounter, talk: Conversation) -> list[int]:
     return ids
 
 
-def _real_ids(files: ProcessorFiles, processor: Any, talk: Conversation) -> list[int]:
-    assert files.template is not None
-    messages = files.template.messages(talk)
-    for turn, message in zip(talk.turns, messages, strict=True):
-        if any(isinstance(part, Media) for part in turn.parts):
-            for part, given in zip(turn.parts, message["content"], strict=True):
-                if isinstance(part, Media):
-                    given[part.kind] = part.ref
-    tools = {} if talk.tools is None else {"tools": talk.tools}
-    built = processor.apply_chat_template(messages, tokenize=True, return_dict=True, **tools)
-    return [int(ident) for ident in np.asarray(built["input_ids"]).reshape(-1)]
-
-
 def _made_up(files: ProcessorFiles) -> Iterator[Conversation]:
     """Samples of every form: text as string and as list, none at all, images of several shapes."""
     assert files.template is not None
@@ -127,21 +134,27 @@ def _made_up(files: ProcessorFiles) -> Iterator[Conversation]:
         for image in images:
             yield Conversation((Turn("user", (image, "\nWhat is it? ")),))
         yield Conversation((Turn("user", ("One: ", images[0], " two:\n", images[1])),))
+    for kind in () if vision is None or files.is_known else vision.placeholders:
+        yield from _random(kind)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' own warnings: what they are about is compared."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-def _words(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+def _random(kind: str) -> Iterator[Conversation]:
+    """Media of random shapes and contents at random places of texts with all kinds of space."""
+    rng = random.Random(kind)
+    for seed, shapes in enumerate(random_tuples(kind)):
+        parts: list[str | Media] = [
+            noise(kind, shape, seed + at) for at, shape in enumerate(shapes)
+        ]
+        for text in rng.choices(_BESIDE, k=rng.randrange(1, 5)):
+            parts.insert(rng.randrange(len(parts) + 1), text)
+        turns = [Turn("user", tuple(parts)), Turn("assistant", (rng.choice(_BESIDE),))]
+        if seed % 3 == 0:
+            turns.insert(0, Turn("system", ("Be brief.",)))
+        if seed % 4 == 1:  # media in two turns
+            cut = rng.randrange(len(parts))
+            turns[0] = Turn("user", tuple(parts[cut:]), text_as_list=True)
+            turns[:0] = [
+                Turn("user", tuple(parts[:cut]), text_as_list=True),
+                Turn("assistant", ("",)),
+            ]
+        yield Conversation(tuple(turns))

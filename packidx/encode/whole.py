@@ -82,7 +82,11 @@ def _ways(processor: Any, template: ChatTemplate, conversation: Conversation) ->
     for medium in conversation.media:
         media.setdefault(_ARGUMENTS[medium.kind], []).append(medium.ref)
     for given in (media, {name: [refs] for name, refs in media.items()}) if media else (media,):
-        yield lambda tensors, given=given: processor(text=text, return_tensors=tensors, **given)
+        yield _direct(processor, text, given)
+
+
+def _direct(processor: Any, text: str, media: Mapping[str, list[Any]]) -> Call:
+    return lambda tensors: processor(text=text, return_tensors=tensors, **media)
 
 
 def _with_media(template: ChatTemplate, conversation: Conversation) -> list[dict[str, Any]]:

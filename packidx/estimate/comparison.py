@@ -2,8 +2,7 @@
 
 Loading transformers and a processor takes seconds. So what was found equal is kept in the cache, by
 all files that the real processor may read and the versions of all that built the samples; of a
-processor that no family of ours knows nothing is kept: it is compared on each data set's own
-records.
+processor that no family of ours knows also by the records that it was compared on.
 
 <cache>/compared/<digest>.json    what was found equal
 """
@@ -24,8 +23,8 @@ from packidx.errors import BadRecord, LimitError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, examine, raw_records
 from packidx.io import cache, files, urls
-from packidx.io.storage import unreadable
 from packidx.processor.counts import Compared
+from packidx.processor.folder import content_of
 from packidx.processor.text.backends import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.conversation import Conversation
@@ -45,8 +44,6 @@ _LITTLE = 1 << 20
 _TEXT_RANGES = 64
 _NUM_RANGES, _PER_RANGE = 8, 8
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
-_READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
-_TEMPLATES = "additional_chat_templates"
 _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
 
 
@@ -69,38 +66,34 @@ def compare(
         return None
     if installed("transformers") is None:
         return Compared(reason="transformers was not installed")
+    talks = None if processor.is_known else _talks(counter, shards, scans)
     path = None
-    if processor.is_known and processor.folder is not None:
+    if processor.folder is not None:
         versions = [f"{name} {installed(name)}" for name in _BUILDERS]
-        parts = [processor.fingerprint(), *versions, *_content(processor.folder)]
+        parts = [processor.fingerprint(), *versions, *content_of(processor.folder)]
+        parts += [] if talks is None else map(_words, talks)
         name = digests.digest(*map(str.encode, parts))
         path = os.path.join(cache.folder(), "compared", f"{name}.json")
         if (kept := _kept(path)) is not None:
             return kept
-    talks = _talks(counter, shards, scans)
+    if talks is None:
+        talks = _talks(counter, shards, scans)
     compared: Compared = import_module("packidx.encode.proof").compare(processor, talks)
-    if path is None or compared.by is None or compared.unequal:
+    if path is None or compared.by is None or (compared.unequal and processor.is_known):
         return compared  # what could not be compared may be another time
     return _keep(path, compared)
 
 
-def _content(folder: str) -> list[str]:
-    """Name and SHA-256 of every file that the real processor may read: more than ours reads.
-
-    Raises:
-        SourceError: one of them cannot be read.
-    """
-    content = []
-    for below in ("", _TEMPLATES):
-        place = os.path.join(folder, below)
-        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
-            path = os.path.join(place, name)
-            if name.endswith(_READ) and os.path.isfile(path):
-                try:
-                    content += [os.path.join(below, name), digests.file_digest(path)]
-                except OSError as error:
-                    raise unreadable(path, error) from error
-    return content
+def _words(talk: Conversation) -> str:
+    """All that a processor's tokens of it depend on."""
+    turns = [
+        (turn.role, turn.text_as_list, turn.extra)
+        + tuple(
+            part if isinstance(part, str) else (part.kind, part.ref.size) for part in turn.parts
+        )
+        for turn in talk.turns
+    ]
+    return repr((turns, talk.tools))
 
 
 def _kept(path: str) -> Compared | None:

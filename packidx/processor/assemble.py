@@ -86,15 +86,20 @@ class ProcessorFiles:
         """Ids of the tokens that stand for features of media, ascending."""
         return tuple(sorted(set(self.media_token_ids.values())))
 
+    @property
+    def around_text(self) -> tuple[str, str]:
+        """What the processor puts before and after a rendered text."""
+        return ("", "") if self.vision is None else self.vision.around_text
+
     def adds_special_tokens(self, text: str) -> bool:
-        """Whether the tokenizer adds its special tokens to what the template wrote.
+        """Whether the tokenizer adds its special tokens to `text`, with what is around it.
 
         As transformers 5.23: `ProcessorMixin.apply_chat_template` lets it, except where the
         template wrote a BOS; a tokenizer alone never does.
         """
         if self.image_settings is None:
             return False
-        return not (self.bos_token and text.startswith(self.bos_token))
+        return not (self.bos_token and text.startswith(self.bos_token, len(self.around_text[0])))
 
 
 def assemble(
@@ -109,16 +114,30 @@ def assemble(
     own_settings: Mapping[str, Any],
     policy: LabelPolicy = DEFAULT_POLICY,
     folder: str | None = None,
-    unknown: Callable[[], VisionFamily],
+    unknown: Callable[[ChatTemplate], VisionFamily],
 ) -> ProcessorFiles:
     """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`.
 
     Args:
-        unknown: counts the media where no family does; it may raise a PackidxError.
+        unknown: counts the media where no family does; it gets the template, which knows of no
+            placeholders, and may raise a PackidxError.
     """
     family = None if image_settings is None else find_family(processor_class, image_settings)
     further = family.settings if family else ()
     vision, image, video, problem = None, None, None, None
+
+    def chat(vision: VisionFamily | None) -> ChatTemplate:
+        if template is None:
+            raise SourceError(f"processor {name} has no chat template to probe it with")
+        return ChatTemplate(
+            template,
+            special_tokens,
+            control_tokens=_control_tokens(tokenizer),
+            media_tokens=None if vision is None else vision.written_tokens,
+            empty_as_list=image_settings is not None,
+            policy=policy,
+        )
+
     given = {name: own_settings.get(name) for name in further}
     own = complete_settings(given, family.own_defaults if family else None, further)
     if video_settings is not None and family is not None and family.video_defaults:
@@ -130,28 +149,18 @@ def assemble(
         older_names = family.older_names if family else True
         image = complete_settings(image_settings, defaults, further, older_names)
         try:
-            vision = family.build(image, video or {}, own) if family else unknown()
+            vision = family.build(image, video or {}, own) if family else unknown(chat(None))
         except PackidxError as error:
             if family is not None:
                 raise SourceError(f"processor {name}: {error}") from error
             problem = str(error)
         own |= getattr(vision, "settings", {})
-    chat = None
-    if template is not None:
-        chat = ChatTemplate(
-            template,
-            special_tokens,
-            control_tokens=_control_tokens(tokenizer),
-            media_tokens=vision.placeholders if vision else None,
-            empty_as_list=image_settings is not None,
-            policy=policy,
-        )
     if vision is not None and tokenizer is not None:
         _check_placeholders(tokenizer, vision, name)
     return ProcessorFiles(
         name=name,
         tokenizer=tokenizer,
-        template=chat,
+        template=None if template is None else chat(vision),
         vision=vision,
         image_settings=image,
         video_settings=video,

@@ -34,6 +34,7 @@ from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Expanded,
     FeatureRuns,
+    between,
     expand,
     locate_runs,
     place_media,
@@ -101,7 +102,7 @@ class ConversationCounter:
                 )
                 for number, medium in enumerate(listed)
             }
-        if vision is None or not listed:
+        if self.files is None or vision is None or not listed:
             return columns
         owners = columns.owners
         for kind, name in enumerate(KINDS[:2]):
@@ -110,7 +111,11 @@ class ConversationCounter:
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
-            method = self._method(name, PRECOMPUTED)
+            if name in self.compared.unequal and not self.files.is_known:
+                error = BadRecord("media_not_counted", f"{self.files.name}: {self.compared.detail}")
+                columns.errors |= dict.fromkeys(chosen, error)
+                continue
+            method = self._method(name)
             if name == "image":
                 sizes = np.array([(info.height, info.width) for info in given], np.int64)
                 fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
@@ -132,15 +137,12 @@ class ConversationCounter:
             text = f"{self.files.name} cannot encode images and videos of one sample together"
             columns.errors[number] = BadRecord("unsupported_media", text)
 
-    def _method(self, kind: str, of_equal: int) -> int:
-        """How a kind of media, or rendered text, is counted; `of_equal` where nothing but the
-        comparison speaks for the counts."""
+    def _method(self, kind: str) -> int:
+        """How a kind of media, or rendered text, is counted."""
         assert self.files is not None
         if kind in self.compared.unequal:
             return HEURISTIC
-        if self.files.is_known:
-            return EXACT
-        return of_equal if kind in self.compared.equal else HEURISTIC
+        return EXACT if self.files.is_known or kind in self.compared.equal else HEURISTIC
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -181,6 +183,8 @@ class ConversationCounter:
         files = self.files
         assert files is not None and files.template is not None  # a TextEncoder was made of them
         result = files.template.render(conversation)
+        if any(files.around_text):
+            result = between(*files.around_text, result)
         if not conversation.media:
             return Expanded(result.text, result.label_spans, ())
         own = slice(media.offsets[number], media.offsets[number + 1])
@@ -209,7 +213,7 @@ class ConversationCounter:
         files, text = self.files, self.text
         assert files is not None and text is not None  # whoever expands texts has both
         strings = [item.text for item in expanded]
-        batch = text.encode(strings, [files.adds_special_tokens(string) for string in strings])
+        batch = text.encode(strings, list(map(files.adds_special_tokens, strings)))
         return batch, locate_runs(batch, expanded, files.feature_ids)
 
     def _tokenize(
@@ -219,7 +223,7 @@ class ConversationCounter:
         assert self.text is not None
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = _media_token_in_text()
-        texts.method[rows] = self._method(TEXT, EXACT)
+        texts.method[rows] = self._method(TEXT)
         mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]

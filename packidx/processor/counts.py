@@ -147,7 +147,7 @@ def combine(texts: Texts, media: MediaColumns) -> Counts:
     )
 
 
-TEXT, IMAGE = "text", "image"
+TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)

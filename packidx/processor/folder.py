@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.digests import digest
+from packidx.digests import digest, file_digest
 from packidx.errors import SourceError
 from packidx.processor.assemble import (
     ProcessorFiles,
@@ -33,6 +33,8 @@ PATTERNS = [
     *("chat_template.json", "chat_template.jinja"),
 ]
 """What is fetched of a model that is given by name."""
+_READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
+_TEMPLATES = "additional_chat_templates"
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -104,10 +106,31 @@ def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -
         policy=policy,
         folder=str(folder),
         # Imported by name: only unknown families need transformers.
-        unknown=lambda: import_module("packidx.encode.generic").load_generic(str(folder)),
+        unknown=lambda template: import_module("packidx.encode.probe").ProbedVision(
+            template, str(folder), content_of(str(folder))
+        ),
     )
     files.source_digest = source_digest
     return files
+
+
+def content_of(folder: str) -> list[str]:
+    """Name and SHA-256 of every file that the real processor may read: more than ours reads.
+
+    Raises:
+        SourceError: one of them cannot be read.
+    """
+    content = []
+    for below in ("", _TEMPLATES):
+        place = os.path.join(folder, below)
+        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+            path = os.path.join(place, name)
+            if name.endswith(_READ) and os.path.isfile(path):
+                try:
+                    content += [os.path.join(below, name), file_digest(path)]
+                except OSError as error:
+                    raise SourceError(f"{path} cannot be read: {error}") from error
+    return content
 
 
 def _source_digest(folder: Path) -> str:

@@ -97,6 +97,16 @@ class VisionFamily(ABC):
         return self.placeholders
 
     @property
+    def written_tokens(self) -> Mapping[str, str]:
+        """`placeholders`, and what else must not stand in a text."""
+        return self.placeholders
+
+    @property
+    def around_text(self) -> tuple[str, str]:
+        """What the processor puts before and after a rendered text."""
+        return "", ""
+
+    @property
     def mrope_merge_size(self) -> int | None:
         """Patches per side that make one token, where positions have three rows (time, height,
         width); None where they have one."""

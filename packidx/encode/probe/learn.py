@@ -1,0 +1,211 @@
+"""Learning how a processor treats media: what it replaces, by what, and what that depends on."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from packidx.digests import digest
+from packidx.encode.probe.blanks import blank, noise, random_tuples
+from packidx.encode.probe.recorder import (
+    Around,
+    Unreadable,
+    Written,
+    grid_of,
+    probe,
+    replaced,
+    word,
+    write,
+)
+from packidx.encode.probe.table import EACH, INDEX, TUPLE, Kind, Learnt, Profile
+from packidx.encode.whole import NotBuilt
+from packidx.errors import BadRecord
+from packidx.processor.chat_template.chat_template import ChatTemplate
+
+KINDS = ("image",)
+_NUM_SAMPLES = 6
+"""With media, of which it is learnt what an expansion depends on; more of them are compared."""
+
+
+class Learner:
+    """Probes one processor.
+
+    Args:
+        processor: a transformers processor; it is not changed.
+        template: renders as the processor's own does, and knows of no placeholders.
+    """
+
+    def __init__(self, processor: Any, template: ChatTemplate) -> None:
+        self.processor = processor
+        self.template = template
+        self._probed: dict[tuple[str, str], Learnt] = {}  # while a kind is learnt
+        added = processor.tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        self._plain = {
+            str(token.content): int(ident)
+            for ident, token in added.items()
+            if not (token.lstrip or token.rstrip or token.single_word or token.normalized)
+        }
+
+    # -- once ------------------------------------------------------------------------------------
+
+    def profile(self) -> Profile:
+        """All that does not depend on a medium's shape."""
+        import transformers
+
+        settings = digest(self.processor.to_json_string().encode())
+        around = self._around()
+        kinds = {}
+        for kind in KINDS:
+            try:
+                kinds[kind] = self._kind(kind, around)
+            except (Unreadable, NotBuilt, BadRecord) as error:
+                kinds[kind] = Kind(problem=str(error))
+        placeholders = {kind.placeholder for kind in kinds.values()}
+        return Profile(
+            name=type(self.processor).__name__,
+            settings={"processor": settings, "transformers": transformers.__version__},
+            around=around,
+            reserved=tuple(sorted({*self._media_tokens()} - placeholders)),
+            kinds=kinds,
+        )
+
+    def _around(self) -> Around:
+        """What is put around text alone; what is done to it else shows when samples are compared.
+
+        A processor that takes no text alone puts nothing there, or is refused.
+        """
+        try:
+            written = write(self.processor, self.template, probe(()))
+        except (NotBuilt, Unreadable, BadRecord):
+            return "", ""
+        head, _, tail = written.text.partition(written.rendered)
+        return (head, tail) if written.text == head + written.rendered + tail else ("", "")
+
+    def _media_tokens(self) -> Iterator[str]:
+        for name in ("image_token", "video_token", "audio_token"):
+            token = getattr(self.processor, name, None)
+            if token is not None and str(token):
+                yield str(token)
+
+    def _kind(self, kind: str, around: Around) -> Kind:
+        samples = []
+        first: NotBuilt | None = None
+        for seed, shapes in enumerate(random_tuples(kind)[:_NUM_SAMPLES]):
+            media = [noise(kind, shape, seed + at) for at, shape in enumerate(shapes)]
+            try:
+                samples.append((shapes, write(self.processor, self.template, probe(media))))
+            except NotBuilt as error:
+                first = first or error
+        if not samples:
+            raise NotBuilt(f"it builds no sample with one {kind}: {first}")
+        only_one = all(len(shapes) == 1 for shapes, _ in samples)
+        placeholder = self._placeholder(kind, samples[0][1], around)
+        texts = [_texts(written, placeholder, around, len(shapes)) for shapes, written in samples]
+        feature = self._feature(kind, "".join(text for each in texts for text in each))
+        known = Kind(placeholder, feature, only_one=only_one)
+        for by in (EACH, INDEX):
+            known = Kind(placeholder, feature, by, only_one)
+            if all(
+                learnt.text == _learnt(text, feature).text and learnt.runs == _runs(text, feature)
+                for (shapes, _), own in zip(samples, texts, strict=True)
+                for learnt, text in zip(
+                    self._by_probes(kind, known, shapes, around), own, strict=True
+                )
+            ):
+                return known
+        known = Kind(placeholder, feature, TUPLE, only_one)
+        for (shapes, _), own in zip(samples, texts, strict=True):
+            again = self.learn(kind, known, ",".join(shapes), around)
+            if [learnt.text for learnt in again] != [_learnt(text, feature).text for text in own]:
+                raise Unreadable(f"two samples whose {kind}s have the same shapes differ")
+        return known
+
+    def _by_probes(
+        self, kind: str, known: Kind, shapes: Sequence[str], around: Around
+    ) -> Iterator[Learnt]:
+        for number, shape in enumerate(shapes):
+            key = shape if known.by == EACH else f"{shape} #{number}"
+            if (kind, key) not in self._probed:
+                self._probed[kind, key] = self.learn(kind, known, key, around)[0]
+            yield self._probed[kind, key]
+
+    def _placeholder(self, kind: str, written: Written, around: Around) -> str:
+        """The shortest text that the template writes for a medium and all of the change is in."""
+        rendered = written.rendered
+        start = rendered.find(word(0)) + len(word(0))
+        end = rendered.find(word(1), start)
+        between = rendered[start:end] if start <= end else ""
+        named = [
+            str(value)
+            for name, value in vars(self.processor).items()
+            if kind in name and name.endswith("token") and value is not None
+        ]
+        for token in (*named, *sorted(self._plain, key=len), between):
+            if token and rendered.count(token) == 1:
+                place = rendered.index(token)
+                if replaced(written, [(place, place + len(token))], around):
+                    return token
+        if not between and not any(token in rendered for token in named if token):
+            raise Unreadable(f"its chat template writes nothing for {kind}s")
+        raise Unreadable(f"it changes the text around {kind}s")
+
+    def _feature(self, kind: str, text: str) -> str:
+        ident = getattr(self.processor, f"{kind}_token_id", None)
+        named = [token for token, own in self._plain.items() if own == ident]
+        named.append(str(getattr(self.processor, f"{kind}_token", None)))
+        for token in named:
+            if token in self._plain and token in text:
+                return token
+        if not self._plain:
+            raise Unreadable("its tokenizer has no plain added tokens")
+        token, number = Counter({token: text.count(token) for token in self._plain}).most_common()[
+            0
+        ]
+        if not number:
+            raise Unreadable(f"no plain added token of its tokenizer stands for {kind}s")
+        return token
+
+    # -- for each shape --------------------------------------------------------------------------
+
+    def learn(self, kind: str, known: Kind, key: str, around: Around) -> tuple[Learnt, ...]:
+        """What media of these shapes become.
+
+        Args:
+            key: a shape; with `INDEX`, and ``" #2"``; with `TUPLE`, all of a sample's with commas.
+        """
+        shape, _, number = key.partition(" #")
+        shapes = shape.split(",") if known.by == TUPLE else [shape] * (int(number or 0) + 1)
+        media = [blank(kind, each) for each in shapes]
+        try:
+            written = write(self.processor, self.template, probe(media))
+            texts = _texts(written, known.placeholder, around, len(shapes))
+        except (NotBuilt, Unreadable, BadRecord) as error:
+            return (Learnt(problem=str(error)),) * (len(shapes) if known.by == TUPLE else 1)
+        if known.by != TUPLE:
+            texts = texts[-1:]
+        grid = grid_of(written.outputs, kind, self.processor) if len(shapes) == 1 else None
+        return tuple(_learnt(text, known.feature, grid or (0, 0, 0)) for text in texts)
+
+
+def _texts(written: Written, placeholder: str, around: Around, num: int) -> list[str]:
+    """What stands in the place of each of `num` media."""
+    starts = [match.start() for match in re.finditer(re.escape(placeholder), written.rendered)]
+    places = [(start, start + len(placeholder)) for start in starts]
+    texts = replaced(written, places, around) if len(places) == num else None
+    if texts is None:
+        raise Unreadable("it changes the text around its media")
+    return texts
+
+
+def _learnt(text: str, feature: str, grid: tuple[int, int, int] = (0, 0, 0)) -> Learnt:
+    runs = _runs(text, feature)
+    if not runs:
+        return Learnt(problem=f"it has no token {feature} in the sample")
+    return Learnt(re.sub(f"(?:{re.escape(feature)})+", lambda _: feature, text), runs, grid)
+
+
+def _runs(text: str, feature: str) -> tuple[int, ...]:
+    found = re.finditer(f"(?:{re.escape(feature)})+", text)
+    return tuple(len(match.group()) // len(feature) for match in found)

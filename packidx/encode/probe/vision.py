@@ -1,0 +1,198 @@
+"""`ProbedVision`: media of processors that no family of ours knows, counted by trying them.
+
+A processor is given blank media of a shape, and what it writes for them is read off and kept in the
+cache. So torch and transformers are loaded for shapes that nobody has seen yet, and for no others.
+What is read off is what the processor does; that whole samples come out of it is compared before
+anything is called exact (`packidx.encode.proof`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from packidx.arrays import Int64s
+from packidx.digests import digest
+from packidx.encode.imports import transformers_class
+from packidx.encode.probe.blanks import image_shape
+from packidx.encode.probe.table import EACH, INDEX, Learnt, Profile, Table
+from packidx.errors import BadRecord, SourceError
+from packidx.processor.chat_template.chat_template import ChatTemplate
+from packidx.processor.families import Expansion, MediaCounts, VisionFamily
+from packidx.processor.families.base import no_pixels
+
+
+class ProbedVision(VisionFamily):
+    """A `VisionFamily` learnt from a transformers processor.
+
+    Args:
+        template: of the processor, without placeholders.
+        processor: the processor, or the folder that it is loaded from when it is needed.
+        identity: what tells it from all others, for the cache; None keeps nothing.
+
+    Raises:
+        MissingExtraError: transformers is not installed or cannot be used.
+        SourceError: transformers cannot load the processor, or it takes no media.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, processor: Any, identity: Sequence[str] | None
+    ) -> None:
+        self._given = (template, processor, identity)
+        self._table = Table(identity)
+        profile = self._table.profile()
+        if profile is None:
+            profile = self._learner.profile()
+            self._table.keep_profile(profile)
+        self.profile: Profile = profile
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProbedVision, self._given
+
+    @cached_property
+    def processor(self) -> Any:
+        """The transformers processor."""
+        _, processor, _ = self._given
+        return _load(processor) if isinstance(processor, str) else processor
+
+    @cached_property
+    def _learner(self) -> Any:
+        from packidx.encode.probe.learn import Learner
+
+        return Learner(self.processor, self._given[0])
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What the fingerprint must hold, besides the tokenizer: the arithmetic is not ours."""
+        return self.profile.settings
+
+    @property
+    def counted_by(self) -> str | None:
+        return self.profile.name
+
+    @property
+    def around_text(self) -> tuple[str, str]:
+        return self.profile.around
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        return {
+            name: kind.placeholder
+            for name, kind in self.profile.kinds.items()
+            if kind.problem is None
+        }
+
+    @property
+    def written_tokens(self) -> Mapping[str, str]:
+        return {**{token: token for token in self.profile.reserved}, **self.placeholders}
+
+    @property
+    def feature_tokens(self) -> Mapping[str, str]:
+        kinds = self.profile.kinds.items()
+        return {name: kind.feature for name, kind in kinds if kind.problem is None}
+
+    def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
+        """See `VisionFamily.count_images`; the processor is asked once per distinct size."""
+        shapes = [
+            image_shape(height, width) if height > 0 and width > 0 else no_pixels(height, width)
+            for height, width in np.asarray(sizes, np.int64).reshape(-1, 2).tolist()
+        ]
+        return self._count("image", shapes, samples)
+
+    def _count(
+        self, kind: str, shapes: Sequence[str | BadRecord], samples: Int64s | None
+    ) -> MediaCounts:
+        """Counts of media of one kind.
+
+        Args:
+            shapes: of each, or why it has none.
+            samples: as for `count_images`, ascending.
+        """
+        owners = range(len(shapes)) if samples is None else samples.tolist()
+        errors = {n: shape for n, shape in enumerate(shapes) if isinstance(shape, BadRecord)}
+        media: list[Learnt] = [Learnt()] * len(shapes)
+        if problem := self._problem(kind):
+            errors = dict.fromkeys(range(len(shapes)), BadRecord("unsupported_media", problem))
+        members: dict[int, list[int]] = {}
+        for number, owner in enumerate(owners):
+            members.setdefault(owner, []).append(number)
+        keys: dict[tuple[int, ...], str] = {}
+        for numbers in members.values():
+            if not any(number in errors for number in numbers):
+                keys.update(self._keys(kind, numbers, shapes))
+        self._learn(kind, set(keys.values()))
+        for together, key in keys.items():
+            for number, learnt in zip(together, self._table[f"{kind} {key}"], strict=True):
+                media[number] = learnt
+        for number, learnt in enumerate(media):
+            if learnt.problem is not None:
+                text = f"{self.profile.name} builds no sample with a {kind} of {shapes[number]}"
+                errors[number] = BadRecord("media_not_counted", f"{text}: {learnt.problem}")
+        if self.profile.kinds[kind].only_one:
+            text = f"{self.profile.name} builds no sample with several {kind}s"
+            for numbers in members.values():
+                if len(numbers) > 1:
+                    errors[numbers[0]] = BadRecord("unsupported_media", text)
+        return MediaCounts(
+            np.array([learnt.grid for learnt in media], np.int64).reshape(-1, 3),
+            np.array([sum(learnt.runs) for learnt in media], np.int64),
+            [Expansion(learnt.text, learnt.runs) if learnt.runs else None for learnt in media],
+            errors,
+        )
+
+    def _problem(self, kind: str) -> str | None:
+        known = self.profile.kinds.get(kind)
+        if known is not None and known.problem is None:
+            return None
+        why = "no probe of it is known" if known is None else known.problem
+        return f"{kind}s of {self.profile.name} cannot be counted: {why}"
+
+    def _keys(
+        self, kind: str, numbers: Sequence[int], shapes: Sequence[Any]
+    ) -> Iterable[tuple[tuple[int, ...], str]]:
+        """(numbers of media, the key that they have together) of one sample's media."""
+        by = self.profile.kinds[kind].by
+        if by == EACH:
+            return [((number,), shapes[number]) for number in numbers]
+        if by == INDEX:
+            return [((number,), f"{shapes[number]} #{at}") for at, number in enumerate(numbers)]
+        return [(tuple(numbers), ",".join(shapes[number] for number in numbers))]
+
+    def _learn(self, kind: str, keys: Iterable[str]) -> None:
+        """Probe what nobody has probed yet."""
+        known, around = self.profile.kinds[kind], self.profile.around
+        start = len(kind) + 1
+        for key in sorted(self._table.find([f"{kind} {key}" for key in keys])):
+            self._table.add({key: self._learner.learn(kind, known, key[start:], around)})
+
+
+def _load(folder: str) -> Any:
+    loader = transformers_class("AutoProcessor")
+    try:
+        processor = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever the folder makes it stumble over
+        reason = " ".join(str(error).split())[:300]
+        raise SourceError(
+            f"processor folder {folder} is of no family packidx knows, and transformers cannot "
+            f"load it: {reason}"
+        ) from error
+    if not hasattr(processor, "image_processor"):
+        raise SourceError(
+            f"transformers makes {type(processor).__name__} of processor folder {folder}, which "
+            "takes no images"
+        )
+    return processor
+
+
+def identity_of(processor: Any, template: ChatTemplate) -> list[str]:
+    """What tells a processor object from all others."""
+    return [
+        processor.to_json_string(),
+        digest(processor.tokenizer.backend_tokenizer.to_str().encode()),
+        template.source,
+        repr(sorted(template.special_tokens.items())),
+    ]
