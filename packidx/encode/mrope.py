@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.encode.imports import transformers_class
+from packidx.encode.positions import rope_index
 from packidx.processor.assemble import ProcessorFiles
 
 if TYPE_CHECKING:
@@ -100,9 +100,7 @@ def video_positions(
     """
     vision = files.vision
     assert vision is not None and vision.rope_model is not None and files.tokenizer is not None
-    # `get_rope_index` reads the configuration alone: no weights are made.
-    model = object.__new__(transformers_class(vision.rope_model))
-    model.config = SimpleNamespace(
+    config = SimpleNamespace(
         image_token_id=ids["image"],
         video_token_id=ids["video"],
         vision_start_token_id=files.tokenizer.token_to_id("<|vision_start|>"),
@@ -110,11 +108,4 @@ def video_positions(
             spatial_merge_size=vision.mrope_merge_size, tokens_per_second=tokens_per_second
         ),
     )
-    input_ids = sample["input_ids"][None]
-    types = input_ids.eq(ids["image"]).int() + 2 * input_ids.eq(ids["video"]).int()
-    given: dict[str, Any] = {**sample, "input_ids": input_ids, "mm_token_type_ids": types}
-    taken = inspect.signature(model.get_rope_index).parameters
-    positions: torch.Tensor = model.get_rope_index(
-        **{name: given[name] for name in taken if name in given}
-    )[0]
-    return positions[:, 0]
+    return rope_index(transformers_class(vision.rope_model), config, None, sample)

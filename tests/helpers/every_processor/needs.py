@@ -70,6 +70,7 @@ _AUDIO = {"audio_token": "<audio>", "boa_token": "<boa>", "eoa_token": "<eoa>"}
 _COMPASS = {"image_token": "<|IMAGE_PAD|>", "video_token": "<|VIDEO_PAD|>"}
 _COMPASS |= {"vision_start_token": "<|VISION_START|>", "vision_end_token": "<|VISION_END|>"}
 _LLAVA = {"patch_size": 14, "vision_feature_select_strategy": "default"}
+_OMNI = "<vision_bos><image><vision_eos>"  # without the markers its positions have one dimension
 
 NEEDS: dict[str, Needs] = {
     "Blip2Processor": Needs(placeholder="", settings={"num_query_tokens": 32}),
@@ -115,8 +116,8 @@ NEEDS: dict[str, Needs] = {
     ),
     "PerceptionLMProcessor": Needs(settings={"patch_size": 14}),
     "QianfanOCRProcessor": Needs(placeholder="<image>"),
-    "Qwen2_5OmniProcessor": Needs(like=("qwen2_5_omni",)),
-    "Qwen3OmniMoeProcessor": Needs(like=("qwen3_omni_moe",)),
+    "Qwen2_5OmniProcessor": Needs(placeholder=_OMNI, like=("qwen2_5_omni",)),
+    "Qwen3OmniMoeProcessor": Needs(placeholder=_OMNI, like=("qwen3_omni_moe",)),
 }
 
 NOT_BUILT: dict[str, str] = {

@@ -1,0 +1,154 @@
+"""Positions of any model's sample are those that its own forward gives its text model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from built_samples import PER_TOKEN, RECORDS, built, processor_of
+from tiny_vlms import MROPE, tiny_config, tiny_vlm
+
+from packidx.encode.positions import model_positions
+from packidx.errors import MismatchError, OptionError
+
+FAST = ("cosmos3_edge", "glm46v", "qwen3_omni_moe_thinker")
+SLOW = (*sorted({*MROPE} - {*FAST}), "minicpmv4_7", "qwen4_exp")
+OF_THREE_ROWS = (*FAST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW))
+PLAIN = ("llava", "internvl", "aria", "dots3_note")
+
+
+@pytest.fixture(scope="module")
+def processors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("processors")
+
+
+def own_positions(model: Any, sample: dict[str, Any]) -> torch.Tensor:
+    """What reaches the text model's rotary embedding, [rows, T]."""
+    rows = [sample[key][None] if key in PER_TOKEN else sample[key] for key in sample]
+    inputs: dict[str, Any] = dict(zip(sample, rows, strict=True))
+    if model.config.model_type.endswith("_thinker"):
+        inputs.pop("mm_token_type_ids", None)  # they do not take it
+    seen: list[torch.Tensor] = []
+    text = model.config.get_text_config()
+
+    def note(module: Any, args: Any, kwargs: Any) -> None:
+        if getattr(module, "config", None) is text:
+            given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+            seen.append(given[-1])
+
+    hooks = [
+        module.register_forward_pre_hook(note, with_kwargs=True)
+        for module in model.modules()
+        if type(module).__name__.endswith("RotaryEmbedding")
+    ]
+    with torch.no_grad():
+        model(**inputs, attention_mask=torch.ones_like(inputs["input_ids"]), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    assert seen
+    return seen[0][:, 0]
+
+
+@pytest.mark.parametrize("model_type", OF_THREE_ROWS)
+def test_positions_equal_the_model(model_type: str, processors: Path, tmp_path: Path) -> None:
+    processor, folder = processor_of(model_type, processors)
+    model = tiny_vlm(model_type, processor)
+    model.config.save_pretrained(tmp_path)
+    for name, record in RECORDS.items():
+        sample = built(processor, folder, record)
+        own = own_positions(model, sample)
+        assert own.shape[0] == 3
+        if name != "text":
+            assert not torch.equal(own[1], own[2])
+        made = model_positions(processor, str(tmp_path), sample)
+        assert made is not None and made.dtype == torch.int64
+        assert torch.equal(made, own.long()), name
+        # Without its configuration, from the processor alone.
+        guessed = model_positions(processor, None, sample)
+        assert guessed is not None and torch.equal(guessed, own.long()), name
+
+
+@pytest.mark.parametrize("model_type", PLAIN)
+def test_models_of_plain_positions_have_none(model_type: str, processors: Path) -> None:
+    processor, folder = processor_of(model_type, processors)
+    assert model_positions(processor, None, built(processor, folder, RECORDS["one image"])) is None
+
+
+def test_four_rows_are_refused(processors: Path, tmp_path: Path) -> None:
+    processor, folder = processor_of("hunyuan_vl", processors)
+    sample = built(processor, folder, RECORDS["one image"])
+    with pytest.raises(OptionError, match=r"does not tell rope_parameters .* config.json"):
+        model_positions(processor, str(folder), sample)
+    tiny_config("hunyuan_vl", processor).save_pretrained(tmp_path)
+    with pytest.raises(OptionError, match="has 4 rows of positions for each token, and packs"):
+        model_positions(processor, str(tmp_path), sample)
+
+
+def test_a_model_that_is_not_known_is_refused(processors: Path, tmp_path: Path) -> None:
+    processor, folder = processor_of("glm46v", processors)
+    sample = built(processor, folder, RECORDS["one image"])
+    with pytest.raises(OptionError, match="which model OurOwn belongs to is not known"):
+        model_positions("OurOwn", None, sample)
+    (tmp_path / "config.json").write_text('{"model_type": "our_own"}')
+    with pytest.raises(OptionError, match="does not know model type 'our_own'"):
+        model_positions(processor, str(tmp_path), sample)
+    (tmp_path / "config.json").write_text('{"model_type": "glm46v", "text_config": 3}')
+    with pytest.raises(OptionError, match="is no configuration of model type 'glm46v'"):
+        model_positions(processor, str(tmp_path), sample)
+    with pytest.raises(OptionError, match="need ids of its tokens: give the processor itself"):
+        model_positions("Glm46VProcessor", None, sample)
+
+
+def test_a_subclass_is_its_parent(processors: Path) -> None:
+    processor, folder = processor_of("glm46v", processors)
+    sample = built(processor, folder, RECORDS["one image"])
+    want = model_positions(processor, None, sample)
+    ours = type("Ours", (type(processor),), {})
+    processor.__class__, before = ours, type(processor)
+    try:
+        made = model_positions(processor, None, sample)
+    finally:
+        processor.__class__ = before
+    assert made is not None and want is not None and torch.equal(made, want)
+
+
+def test_a_sample_that_does_not_fit_is_refused(processors: Path) -> None:
+    processor, folder = processor_of("glm46v", processors)
+    sample = built(processor, folder, RECORDS["one image"])
+    sample["image_grid_thw"] = sample["image_grid_thw"] + 2
+    with pytest.raises(MismatchError, match="Glm46VModel makes no positions of this sample"):
+        model_positions(processor, None, sample)
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_5_vl", "qwen3_omni_moe_thinker"])
+def test_seconds_of_videos_need_the_configuration(
+    model_type: str, processors: Path, tmp_path: Path
+) -> None:
+    """How many positions a second takes is the model's, and no processor has it."""
+    processor, _ = processor_of(model_type, processors)
+    grid = torch.tensor([[2, 4, 4]])
+    vision_start = getattr(processor, "vision_bos_token", "<|vision_start|>")
+    video, start = processor.video_token_id, processor.tokenizer.encode(vision_start)[0]
+    ids = [1, start, *[video] * 8, 2, 3]
+    sample = {
+        "input_ids": torch.tensor(ids),
+        "mm_token_type_ids": 2 * torch.tensor(ids).eq(video).long(),
+        "video_grid_thw": grid,
+        "video_second_per_grid": torch.tensor([2.0]),
+    }
+    with pytest.raises(OptionError, match=r"hang on \w+_per_second.* config.json"):
+        model_positions(processor, None, sample)
+    config = tiny_config(model_type, processor)
+    vision = config if hasattr(config, "position_id_per_seconds") else config.vision_config
+    name = next(name for name in vars(vision) if "_per_second" in name)
+    setattr(vision, name, 3)
+    config.save_pretrained(tmp_path)
+    made = model_positions(processor, str(tmp_path), sample)
+    assert made is not None
+    assert made[0, 2:10].tolist() == [2] * 4 + [8] * 4  # two seconds on, three positions each
+    if model_type.startswith("qwen3"):
+        sample["video_second_per_grid"] = torch.tensor([0.5])
+        with pytest.raises(MismatchError, match="positions between whole numbers"):
+            model_positions(processor, str(tmp_path), sample)

@@ -1,0 +1,72 @@
+"""Samples that real processors build: of text alone, of one image and of several."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from every_processor import build, processor_classes
+from PIL import Image
+
+from packidx.encode.whole import build_sample
+from packidx.processor.folder import load_processor
+from packidx.records.dialects.parse import parse
+
+PER_TOKEN = ("input_ids", "mm_token_type_ids", "token_type_ids")
+OTHERS = {"cosmos3_omni": "Qwen3VLProcessor", "glm_ocr": "Glm46VProcessor"}
+"""Model types whose processors transformers does not name, and ones that fit."""
+
+
+@cache
+def processor_of(model_type: str, tmp: Path) -> tuple[Any, Path]:
+    """A processor for the model type, and the folder below `tmp` that it was loaded from."""
+    classes = processor_classes()
+    name = OTHERS.get(model_type)
+    if name is None:
+        name = next(name for name, types in classes.items() if model_type in types)
+    return build(name, classes[name], tmp)
+
+
+def image(width: int, height: int) -> Image.Image:
+    """Noise, the same for the same size."""
+    pixels = np.random.default_rng((width, height)).integers(0, 255, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def said(*parts: Any) -> dict[str, Any]:
+    """A record of one question, of text and images, and its answer."""
+    kinds = ("text" if isinstance(part, str) else "image" for part in parts)
+    content = [{"type": kind, kind: part} for kind, part in zip(kinds, parts, strict=True)]
+    answer = [{"type": "text", "text": "Two of them."}]
+    return {
+        "messages": [
+            {"role": "user", "content": content},
+            {"role": "assistant", "content": answer},
+        ]
+    }
+
+
+RECORDS = {
+    "text": said("How many words are there?"),
+    "one image": said("What is ", image(60, 90), "this?"),
+    "images": said(image(70, 50), "and", image(44, 100), "differ how?"),
+}
+
+
+def built(processor: Any, folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """One sample, per-token tensors [T]: as the real processor makes it, without its mask."""
+    template = load_processor(folder).template
+    assert template is not None
+    sample = dict(build_sample(processor, template, parse(record)))
+    if "image_grid_thw" in sample and "mm_token_type_ids" not in sample:
+        sample["mm_token_type_ids"] = processor.create_mm_token_type_ids(
+            np.asarray(sample["input_ids"]).tolist()
+        )
+    sample.pop("attention_mask", None)
+    for name in PER_TOKEN:
+        if name in sample:
+            sample[name] = torch.as_tensor(np.asarray(sample[name])).reshape(-1).long()
+    return sample

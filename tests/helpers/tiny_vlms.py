@@ -1,0 +1,149 @@
+"""A tiny random model of any image-text type of transformers, for its real processor.
+
+The default configuration of the type is cut down by the names of its values; ids of tokens and
+the size of patches are the processor's. What is not found so stands in `CHANGES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
+
+from packidx.encode.config_values import InferredConfig, Unknown
+
+HEAD = 16
+SMALL = {
+    **dict.fromkeys(("hidden_size", "embed_dim", "d_model", "out_hidden_size"), 4 * HEAD),
+    **dict.fromkeys(("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim"), 48),
+    **dict.fromkeys(("num_hidden_layers", "depth", "num_layers"), 2),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "num_heads", "attention_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts"), 4),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "v_head_dim"), HEAD),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), HEAD // 2),
+    **dict.fromkeys(("n_group", "topk_group"), 1),
+    "num_key_value_heads": 2,
+    "head_dim": HEAD,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "projection_dim": 4 * HEAD,
+    "max_position_embeddings": 16_384,
+}
+KINDS_OF_LAYERS = ("layer_types", "mlp_layer_types", "layers_block_type", "block_types")
+ENDINGS = ("_token_id", "_token_index", "_id")
+NO_MEDIA = ("pad", "bos", "eos", "sep", "decoder")
+
+
+def _sections(config: Any) -> None:
+    """mRoPE whose sections fit the small heads, in each kind of layer."""
+    text = config.get_text_config()
+    rope = dict(getattr(text, "rope_parameters", None) or {})
+    share = getattr(text, "partial_rotary_factor", None) or rope.get("partial_rotary_factor", 1)
+    eighth = int(HEAD * share) // 8
+    rope |= {"rope_type": "default", "rope_theta": 10_000.0}
+    rope["mrope_section"] = [eighth, eighth, 2 * eighth]
+    kinds = text.layer_types if config.model_type == "cohere_compass" else ()
+    text.rope_parameters = dict.fromkeys(kinds, rope) if kinds else rope
+
+
+def _four_sections(config: Any) -> None:
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [HEAD // 8] * 4}
+    config.get_text_config().rope_parameters = rope
+
+
+def _indexer(config: Any) -> None:
+    _sections(config)
+    text = config.get_text_config()
+    text.indexer_n_heads, text.indexer_kv_heads, text.indexer_head_dim = 2, 1, HEAD
+    text.indexer_budget, text.indexer_compress_ratio = 64, 4
+
+
+MROPE = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+    *("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "glm4v", "glm4v_moe", "glm46v", "glm_ocr"),
+    *("cohere_compass", "cosmos3_edge", "cosmos3_omni", "ernie4_5_vl_moe", "paddleocr_vl"),
+)
+CHANGES: dict[str, Callable[[Any], None]] = {
+    **dict.fromkeys(MROPE, _sections),
+    "hunyuan_vl": _four_sections,
+    "qwen4_exp": _indexer,
+}
+
+
+def tiny_vlm(model_type: str, processor: Any, attention: str = "sdpa") -> Any:
+    """The model in evaluation mode, in whose outputs every weight shows."""
+    config = tiny_config(model_type, processor)
+    torch.manual_seed(0)
+    made = _class_of(model_type)._from_config(config, attn_implementation=attention).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.15, generator=generator)
+    return made
+
+
+def tiny_config(model_type: str, processor: Any) -> Any:
+    """The type's default configuration, small, with the processor's tokens and patches."""
+    config = CONFIG_MAPPING[model_type]()
+    vocabulary = len(processor.tokenizer)
+    if "omni" in model_type:  # their checkpoints state it, and their configurations have no default
+        config.vision_start_token_id = -1
+    for each in _configs(config):
+        _shrink(each, vocabulary)
+        _take_tokens(each, processor, vocabulary)
+    patch = getattr(getattr(processor, "image_processor", None), "patch_size", None)
+    if isinstance(patch, int) and isinstance(getattr(config.vision_config, "patch_size", 0), int):
+        config.vision_config.patch_size = patch
+    if model_type in CHANGES:
+        CHANGES[model_type](config)
+    return config
+
+
+def _class_of(model_type: str) -> Any:
+    name = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(model_type)
+    return getattr(transformers, name or MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES[model_type])
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    yield config
+    for each in list(vars(config).values()):
+        if hasattr(each, "to_dict") and hasattr(each, "model_type"):
+            yield from _configs(each)
+
+
+def _shrink(config: Any, vocabulary: int) -> None:
+    for name, value in list(vars(config).items()):
+        if name in SMALL and (isinstance(value, int) or name == "head_dim"):
+            setattr(config, name, SMALL[name])
+        elif name == "vocab_size":
+            config.vocab_size = vocabulary
+        elif name in KINDS_OF_LAYERS and isinstance(value, list | tuple):
+            kinds = list(dict.fromkeys(value))
+            setattr(config, name, (kinds * 2)[:2])
+        elif name.endswith("_token_id") and name.startswith(NO_MEDIA) and value is not None:
+            setattr(config, name, 0)
+
+
+def _take_tokens(config: Any, processor: Any, vocabulary: int) -> None:
+    inferred = InferredConfig(config, processor)
+    for name, value in list(vars(config).items()):
+        is_id = name.endswith(ENDINGS) and not name.startswith(NO_MEDIA)
+        if is_id and (value is None or isinstance(value, int)):
+            try:
+                setattr(config, name, getattr(inferred, name.replace("_index", "_id")))
+            except Unknown:
+                if value is not None and value >= vocabulary:
+                    setattr(config, name, vocabulary - 1)
