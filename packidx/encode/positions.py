@@ -186,9 +186,8 @@ def _rope_classes(package: str) -> tuple[Any, ...]:
 @lru_cache
 def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
     """The packages of transformers whose models take a processor of one of these classes."""
-    allow_cuda_torchvision()
-    mapped = import_module("transformers.models.auto.processing_auto").PROCESSOR_MAPPING_NAMES
     configs = _config_mapping()
+    mapped = import_module("transformers.models.auto.processing_auto").PROCESSOR_MAPPING_NAMES
     for name in names:
         types = [kind for kind, known in mapped.items() if known == name and kind in configs]
         packages = {_package(configs[kind]) for kind in types}
@@ -211,6 +210,7 @@ def _package(kind: type) -> str:
 
 
 def _config_mapping() -> Any:
+    allow_cuda_torchvision()
     return import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
 
 
@@ -222,7 +222,6 @@ def _checkpoint_config(folder: str) -> Any:
     model_type = values.get("model_type")
     if model_type is None:
         return None
-    allow_cuda_torchvision()
     configs = _config_mapping()
     if model_type not in configs:
         release = transformers_class("__version__")
@@ -236,7 +235,7 @@ def _checkpoint_config(folder: str) -> Any:
     except Exception as error:  # foreign code checks what stands in the file
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise OptionError(
-            f"{path} is no configuration of {model_type!r} ({reason}): put the checkpoint's own there"
+            f"{path} is no configuration of {model_type!r} ({reason}): put the checkpoint's there"
         ) from error
 
 
