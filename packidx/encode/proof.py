@@ -75,6 +75,11 @@ def _compare(
             same.setdefault(kind, []).append(ours == real)
         if ours != real and detail is None:
             detail = f"{_words(talk)} has {len(ours)} tokens, the processor's {len(real)}"
+            if len(ours) == len(real):
+                first = next(
+                    at for at, pair in enumerate(zip(ours, real, strict=True)) if len({*pair}) > 1
+                )
+                detail += f", and another one at {first}"
     if not records:
         return Compared(reason=f"the processor builds no sample: {refused}")
     return Compared(

@@ -112,7 +112,8 @@ class ConversationCounter:
             if not given:
                 continue
             if name in self.compared.unequal and not self.files.is_known:
-                error = BadRecord("media_not_counted", f"{self.files.name}: {self.compared.detail}")
+                detail = f"its {name}s are not counted as {self.files.name} builds them: "
+                error = BadRecord("media_not_counted", detail + str(self.compared.detail))
                 columns.errors |= dict.fromkeys(chosen, error)
                 continue
             method = self._method(name)
@@ -223,7 +224,10 @@ class ConversationCounter:
         assert self.text is not None
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = _media_token_in_text()
+        assert self.files is not None
         texts.method[rows] = self._method(TEXT)
+        if not self.files.is_known:  # samples with media were compared as a whole
+            texts.method[rows[np.diff(media.offsets)[rows] > 0]] = EXACT
         mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
