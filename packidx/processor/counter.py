@@ -105,7 +105,7 @@ class ConversationCounter:
         if self.files is None or vision is None or not listed:
             return columns
         owners = columns.owners
-        for kind, name in enumerate(KINDS[:2]):
+        for kind, name in enumerate(KINDS):
             of_kind = np.flatnonzero(columns.kind == kind).tolist()
             chosen = [i for i in of_kind if known[i] is not None]
             given = [info for i in chosen if (info := known[i]) is not None]
@@ -122,8 +122,10 @@ class ConversationCounter:
                 fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
                 for at in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
                     columns.errors.setdefault(chosen[at], refuse_size(*sizes[at].tolist()))
-            else:
+            elif name == "video":
                 fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
+            else:
+                fill(columns, chosen, vision.count_sounds(given, owners[chosen]), method)
         if vision.one_kind_per_sample:
             self._refuse_two_kinds(columns, len(conversations))
         return columns

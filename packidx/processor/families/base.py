@@ -171,6 +171,17 @@ class VisionFamily(ABC):
         """
         raise no_video("its processor")
 
+    def count_sounds(
+        self, sounds: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        """What each sound becomes; a family by hand takes none.
+
+        Args:
+            sounds: what is known of them.
+            samples: as for `count_images`.
+        """
+        return refused(len(sounds), BadRecord("unsupported_media", "its processor takes no audio"))
+
     def sample_frames(self, video: MediaInfo) -> Int64s:
         """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
         return np.arange(video.num_frames)
