@@ -187,8 +187,8 @@ class Learner:
             return (Learnt(problem=str(error)),) * (len(shapes) if known.by == TUPLE else 1)
         if known.by != TUPLE:
             texts = texts[-1:]
-        grid = grid_of(written.outputs, kind, self.processor) if len(shapes) == 1 else None
-        return tuple(_learnt(text, known.feature, grid or (0, 0, 0)) for text in texts)
+        grid = grid_of(written.outputs, kind) if len(shapes) == 1 else (0, 0, 0)
+        return tuple(_learnt(text, known.feature, grid) for text in texts)
 
 
 def _without_values(processor: Any) -> Any:
