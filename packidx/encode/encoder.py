@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packidx.encode.any_processor import encode_whole
 from packidx.encode.imports import import_torch
 from packidx.encode.loading import files_of, load_part
 from packidx.encode.media import (
@@ -21,8 +22,10 @@ from packidx.encode.media import (
 )
 from packidx.encode.mrope import MropeMedium, mrope_positions, video_positions
 from packidx.errors import OptionError
+from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
+from packidx.processor.fingerprint import setting_differences
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
@@ -47,14 +50,11 @@ class ProcessorEncoder:
         processor: a transformers processor or tokenizer, or a folder or model name to load it from.
         policy: which tokens are trained on, also in words (``"last,no-thinking"``); the plan was
             counted with one, and only that will do.
-        settings: in place of the folder's own, as ``{"images.max_pixels": 602112}``
-            (`packidx.processor.settings.Given`); an object is loaded with its own.
         tokens_per_second: of Qwen2.5-VL's videos, from the ``vision_config`` of the model.
 
     Raises:
         SourceError: the folder or model has nothing usable.
-        OptionError: the processor lacks a fast tokenizer or a chat template, or has no setting of
-            a name.
+        OptionError: the processor lacks a fast tokenizer or a chat template.
         MissingExtraError: a package is missing (on first use: torch for tensors, transformers for
             the pixels of a processor given by name).
     """
@@ -64,16 +64,13 @@ class ProcessorEncoder:
         processor: Any,
         policy: LabelPolicy | str = DEFAULT_POLICY,
         *,
-        settings: Mapping[str, Any] | None = None,
         tokens_per_second: float = 2.0,
     ) -> None:
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
         if isinstance(processor, str | os.PathLike):
-            self.files = load_processor(processor, policy, settings)
-        elif settings:
-            raise OptionError("settings are for a folder: load the processor object with them")
+            self.files = load_processor(processor, policy)
         else:
             self.files = files_of(processor, policy)
             self._parts["image"] = getattr(processor, "image_processor", None)
@@ -81,9 +78,9 @@ class ProcessorEncoder:
         if self.files.tokenizer is None or self.files.template is None:
             lacking = "tokenizer.json" if self.files.tokenizer is None else "chat template"
             raise OptionError(f"processor {self.files.name} has no {lacking}: samples need one")
-        if self.files.image_settings is not None and self.files.family is None:
+        if self.files.image_settings is not None and self.files.vision is None:
             raise OptionError(
-                f"processor {self.files.name} is of no family packidx knows: "
+                f"processor {self.files.name} cannot be used: {self.files.unknown}; "
                 "pass your own encode(record) callable instead"
             )
         self._counter = ConversationCounter(self.files)
@@ -113,9 +110,23 @@ class ProcessorEncoder:
         """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
         return self.files.fingerprint()
 
-    def fingerprint_parts(self) -> dict[str, Any]:
-        """What the fingerprint is of, by name: ``{"images.max_pixels": 602112}``."""
-        return self.files.settings
+    def fingerprint_differences(self, fingerprint: str) -> list[str]:
+        """What of this processor is not as in the folder that it was loaded from, in words.
+
+        Releases of transformers may read one folder differently, so that an object made of it is
+        not what the folder was counted as.
+
+        Args:
+            fingerprint: the wanted one; nothing is known of any but the folder's own.
+        """
+        if self.files.folder is not None or not os.path.isdir(self.files.name):
+            return []
+        folder = load_processor(self.files.name, self.files.policy)
+        if folder.fingerprint() != fingerprint:
+            return []
+        settings = setting_differences(_settings(self.files), _settings(folder))
+        templates = [files.template and files.template.source for files in (self.files, folder)]
+        return settings + ["the chat template differs"] * (templates[0] != templates[1])
 
     def count(self, record: Mapping[str, Any]) -> int:
         """The length of the sample that `record` becomes, without decoding pixels.
@@ -141,11 +152,13 @@ class ProcessorEncoder:
             ``input_ids`` int64 ``[T]``; ``labels`` int64 ``[T]``, not shifted, -100 where not
             trained on and always at 0; ``position_ids`` int64 ``[3, T]`` (mRoPE) or ``[T]``; and
             with images the image processor's: ``pixel_values`` float32 ``[patches, dim]``,
-            ``image_grid_thw`` int64 ``[n, 3]``.
+            ``image_grid_thw`` int64 ``[n, 3]``. Of a processor that is of no family of ours: all
+            that it gives.
 
         Raises:
             BadRecord: `record` cannot become a sample.
-            MismatchError: transformers makes other patches of its media than were counted.
+            MismatchError: transformers makes other patches of its media, or other tokens, than were
+                counted.
         """
         torch = import_torch()
         conversation = parse(record)
@@ -154,6 +167,8 @@ class ProcessorEncoder:
         media = self._counter.count_media([conversation], [infos])
         for number in sorted(media.errors):
             raise media.errors[number]
+        if not self.files.is_known:
+            return encode_whole(self.files, conversation, self._encode_text(conversation, media))
         pixels = self._encode_media(conversation.media, infos)
         check_patches(media, pixels, self.files)
         seconds = pixels.get("second_per_grid_ts")
@@ -220,7 +235,7 @@ class ProcessorEncoder:
         return self._parts[kind]
 
     def _encode_text(
-        self, conversation: Conversation, media: MediaColumns, intervals: Sequence[float]
+        self, conversation: Conversation, media: MediaColumns, intervals: Sequence[float] = ()
     ) -> dict[str, np.ndarray]:
         if conversation.input_ids is not None:
             return _given(conversation)
@@ -250,6 +265,10 @@ class ProcessorEncoder:
             "labels": np.where(trained, input_ids, IGNORED),
             "position_ids": positions,
         }
+
+
+def _settings(files: ProcessorFiles) -> dict[str, Mapping[str, Any] | None]:
+    return {"image": files.image_settings, "video": files.video_settings, "own": files.own_settings}
 
 
 def _given(conversation: Conversation) -> dict[str, np.ndarray]:

@@ -32,10 +32,6 @@ class Media:
     frame_indices: tuple[int, ...] | None = None
     """The frames of a video that are used, as numbers in its file; None leaves it to the processor.
     """
-    num_samples: int | None = None
-    """Stated number of a sound's samples per channel."""
-    sampling_rate: int | None = None
-    """Stated samples of a sound per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +39,9 @@ class MediaInfo:
     """What is known of a medium without decoding it."""
 
     height: int
-    """Pixels, after orientation; 0 of a sound."""
+    """Pixels, after orientation."""
     width: int
-    """Pixels, after orientation; 0 of a sound."""
+    """Pixels, after orientation."""
     num_frames: int = 1
     """Frames of a video: its header's claim, or how many were extracted."""
     fps: float | None = None
@@ -54,10 +50,6 @@ class MediaInfo:
     """The frames that are used, where the record says which; None leaves it to the processor."""
     extracted: bool = False
     """Whether the video is a list of frames, of which none is left out."""
-    num_samples: int = 0
-    """Of a sound, per channel, at the file's own rate."""
-    sampling_rate: int = 0
-    """Of a sound, in samples per second."""
 
 
 @dataclass(slots=True)
@@ -110,8 +102,8 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The conversation as Hugging Face messages, ready for a chat template.
 
     Content that is a string in the record stays one, unless placeholders for media split it; any
-    other is a list of ``{"type": "text", "text": …}``, ``{"type": "image"}``,
-    ``{"type": "video"}`` and ``{"type": "audio"}`` parts.
+    other is a list of ``{"type": "text", "text": …}``, ``{"type": "image"}`` and
+    ``{"type": "video"}`` parts.
     """
     return [
         {"role": turn.role, "content": content_of(turn, _placeholder), **turn.extra}
