@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -31,7 +32,12 @@ def output_option(what: str) -> Callable[[Command], Command]:
 
 
 def pairs_option(
-    option: str, argument: str, form: str, what: str, meaning: str = ""
+    option: str,
+    argument: str,
+    form: str,
+    what: str,
+    meaning: str = "",
+    read: Callable[[str], Any] = str,
 ) -> Callable[[Command], Command]:
     """An option that may be repeated, the command's `argument`: a dict of its words.
 
@@ -40,17 +46,18 @@ def pairs_option(
         form: what is to be written, as ``NAME=FIELD``.
         what: its help.
         meaning: the form in words, for the error.
+        read: what becomes of a word.
     """
 
-    def pairs_of(context: Any, parameter: Any, values: tuple[str, ...]) -> dict[str, str]:
-        pairs: dict[str, str] = {}
+    def pairs_of(context: Any, parameter: Any, values: tuple[str, ...]) -> dict[str, Any]:
+        pairs: dict[str, Any] = {}
         for value in values:
             name, equals, word = value.partition("=")
             if not (name and equals and word):
                 raise OptionError(f"{option} {value}: write {form}{meaning}")
             if name in pairs:
                 raise OptionError(f"{option} {name} is given twice, {pairs[name]!r} and {word!r}")
-            pairs[name] = word
+            pairs[name] = read(word)
         return pairs
 
     return click.option(option, argument, multiple=True, metavar=form, callback=pairs_of, help=what)
@@ -89,10 +96,31 @@ def worker_options(does: str, default: str = "one per CPU") -> Callable[[Command
     return together(workers, engine)
 
 
+def settings_option(what: str = "") -> Callable[[Command], Command]:
+    """``--processor-set``, the command's ``processor_settings``; `what` is added to its help."""
+    return pairs_option(
+        "--processor-set",
+        "processor_settings",
+        "NAME=VALUE",
+        "A setting of the processor in place of its folder's own, such as "
+        f"images.max_pixels=602112, videos.fps=1 or image_seq_length=64{what}. May be repeated.",
+        read=_value,
+    )
+
+
+def _value(word: str) -> Any:
+    """A number, true, false, null, list or object as JSON has it; anything else is text."""
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
 index_options = together(
     click.option(
         "--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths."
     ),
+    settings_option("; by default the plan's"),
     click.option(
         "--encode",
         metavar="MODULE:NAME",
@@ -107,8 +135,8 @@ index_options = together(
     quiet_option,
     json_option(),
 )
-"""Of commands that read an index with the encoder it was counted with: ``processor``, ``encode``,
-``transform``, ``roots``, ``quiet`` and ``as_json``."""
+"""Of commands that read an index with the encoder it was counted with: ``processor``,
+``processor_settings``, ``encode``, ``transform``, ``roots``, ``quiet`` and ``as_json``."""
 
 
 def refuse_two_encoders(processor: str | None, encode: str | None) -> None:
@@ -121,9 +149,11 @@ def refuse_two_encoders(processor: str | None, encode: str | None) -> None:
         raise OptionError("--processor and --encode both name the encoder: give one of them")
 
 
-def make_encoder(processor: str, labels: str | None) -> Any:
+def make_encoder(processor: str, labels: str | None, settings: Mapping[str, Any]) -> Any:
     """A processor's encoder, with the label policy that a manifest states."""
     from packidx.encode import ProcessorEncoder
     from packidx.processor.labels import DEFAULT_POLICY
 
-    return ProcessorEncoder(processor, DEFAULT_POLICY if labels is None else labels)
+    return ProcessorEncoder(
+        processor, DEFAULT_POLICY if labels is None else labels, settings=settings
+    )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 def doctor(
     index: str | None,
     processor: str | None,
+    processor_settings: dict[str, Any],
     encode: str | None,
     transform: str | None,
     roots: dict[str, str],
@@ -47,7 +48,11 @@ def doctor(
         if index is None and value is not None:
             raise OptionError(f"--{name} is of an index: name INDEX as well")
     refuse_two_encoders(processor, encode)
-    given = None if index is None else Given(index, roots, processor, encode, transform)
+    given = (
+        None
+        if index is None
+        else Given(index, roots, processor, processor_settings, encode, transform)
+    )
     with status(quiet) as doing:
         report = examine(given, Makers(make_encoder, make_dataset), doing)
     if as_json:

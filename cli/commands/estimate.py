@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import output_option, worker_options
+from ..options import output_option, settings_option, worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from ..show.facts import compared_fact
 from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     help="Folder or hub name of the Hugging Face processor that training uses. "
     "Without it lengths are guesses.",
 )
+@settings_option()
 @click.option(
     "--encode",
     metavar="MODULE:NAME",

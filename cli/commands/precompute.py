@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import output_option, worker_options
+from ..options import output_option, settings_option, worker_options
 from ..show.console import count, not_read, print_facts, print_json, warn, with_parts
 from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     metavar="DIR_OR_NAME",
     help="Folder or hub name of the Hugging Face processor that training uses.",
 )
+@settings_option()
 @click.option(
     "--meta",
     default="lists",

@@ -20,6 +20,7 @@ from ..show.console import print_json, print_table, status
 def verify(
     index: str,
     processor: str | None,
+    processor_settings: dict[str, Any],
     encode: str | None,
     transform: str | None,
     num_sampled: int,
@@ -44,7 +45,9 @@ def verify(
     encoder: Any = None
     if processor is not None:
         counted = opened.snapshot.lengths.encoder
-        encoder = make_encoder(processor, None if counted is None else counted.labels)
+        labels = None if counted is None else counted.labels
+        planned = None if counted is None else counted.overrides
+        encoder = make_encoder(processor, labels, processor_settings or planned or {})
     elif encode is not None:
         encoder = load_named(encode, "--encode")
     checks = []

@@ -22,10 +22,8 @@ from packidx.encode.media import (
 )
 from packidx.encode.mrope import MropeMedium, mrope_positions, video_positions
 from packidx.errors import OptionError
-from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import MediaColumns
-from packidx.processor.fingerprint import setting_differences
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.sequence import trained_tokens
@@ -50,11 +48,14 @@ class ProcessorEncoder:
         processor: a transformers processor or tokenizer, or a folder or model name to load it from.
         policy: which tokens are trained on, also in words (``"last,no-thinking"``); the plan was
             counted with one, and only that will do.
+        settings: in place of the folder's own, as ``{"images.max_pixels": 602112}``
+            (`packidx.processor.settings.Given`); an object is loaded with its own.
         tokens_per_second: of Qwen2.5-VL's videos, from the ``vision_config`` of the model.
 
     Raises:
         SourceError: the folder or model has nothing usable.
-        OptionError: the processor lacks a fast tokenizer or a chat template.
+        OptionError: the processor lacks a fast tokenizer or a chat template, or has no setting of
+            a name.
         MissingExtraError: a package is missing (on first use: torch for tensors, transformers for
             the pixels of a processor given by name).
     """
@@ -64,13 +65,16 @@ class ProcessorEncoder:
         processor: Any,
         policy: LabelPolicy | str = DEFAULT_POLICY,
         *,
+        settings: Mapping[str, Any] | None = None,
         tokens_per_second: float = 2.0,
     ) -> None:
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
         if isinstance(processor, str | os.PathLike):
-            self.files = load_processor(processor, policy)
+            self.files = load_processor(processor, policy, settings)
+        elif settings:
+            raise OptionError("settings are for a folder: load the processor object with them")
         else:
             self.files = files_of(processor, policy)
             self._parts["image"] = getattr(processor, "image_processor", None)
@@ -110,23 +114,9 @@ class ProcessorEncoder:
         """Equal to ``load_processor(folder).fingerprint()`` of the processor's folder."""
         return self.files.fingerprint()
 
-    def fingerprint_differences(self, fingerprint: str) -> list[str]:
-        """What of this processor is not as in the folder that it was loaded from, in words.
-
-        Releases of transformers may read one folder differently, so that an object made of it is
-        not what the folder was counted as.
-
-        Args:
-            fingerprint: the wanted one; nothing is known of any but the folder's own.
-        """
-        if self.files.folder is not None or not os.path.isdir(self.files.name):
-            return []
-        folder = load_processor(self.files.name, self.files.policy)
-        if folder.fingerprint() != fingerprint:
-            return []
-        settings = setting_differences(_settings(self.files), _settings(folder))
-        templates = [files.template and files.template.source for files in (self.files, folder)]
-        return settings + ["the chat template differs"] * (templates[0] != templates[1])
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """What the fingerprint is of, by name: ``{"images.max_pixels": 602112}``."""
+        return self.files.settings
 
     def count(self, record: Mapping[str, Any]) -> int:
         """The length of the sample that `record` becomes, without decoding pixels.
@@ -265,10 +255,6 @@ class ProcessorEncoder:
             "labels": np.where(trained, input_ids, IGNORED),
             "position_ids": positions,
         }
-
-
-def _settings(files: ProcessorFiles) -> dict[str, Mapping[str, Any] | None]:
-    return {"image": files.image_settings, "video": files.video_settings, "own": files.own_settings}
 
 
 def _given(conversation: Conversation) -> dict[str, np.ndarray]:

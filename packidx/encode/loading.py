@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from packidx.encode.imports import INSTALL, transformers_class
 from packidx.encode.probe import ProbedVision, identity_of
 from packidx.errors import MismatchError, MissingExtraError, OptionError
+from packidx.format.manifest import setting_differences
 from packidx.processor.assemble import (
     ProcessorFiles,
     assemble,
@@ -17,7 +18,7 @@ from packidx.processor.assemble import (
     named_tokens,
 )
 from packidx.processor.families import FAMILIES
-from packidx.processor.fingerprint import complete_settings, setting_differences
+from packidx.processor.fingerprint import named_settings
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.vocabulary import read_tokenizer
@@ -116,8 +117,9 @@ def _check_settings(processor: Any, files: ProcessorFiles, kind: str) -> None:
     if family is None or counted is None:
         return
     defaults = family.image_defaults if kind == "image" else family.video_defaults
-    loaded = complete_settings(processor.to_dict(), defaults, family.settings, family.older_names)
-    differences = setting_differences({kind: loaded}, {kind: counted})
+    loaded = family.complete(processor.to_dict(), defaults)
+    named = [named_settings("", each, family.older_names) for each in (loaded, counted)]
+    differences = setting_differences(named[1], named[0], "counted", "read")
     if differences:
         release = transformers_class("__version__")
         raise MismatchError(

@@ -13,13 +13,16 @@ from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import KINDS, MediaColumns
 from packidx.processor.families import VisionFamily
 from packidx.records.conversation import Conversation, Media, MediaInfo
+from packidx.records.media.audio import media_sound
 from packidx.records.media.images import open_image
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.video import Video, media_info
 
 
 def info_of(medium: Media) -> MediaInfo:
-    """What decides a medium's tokens: an image's size, a video's frames."""
+    """What decides a medium's tokens: an image's size, a video's frames, a sound's length."""
+    if medium.kind == "audio":
+        return media_sound(medium, MediaRoot("."))
     if medium.kind == "video":
         return media_info(medium, MediaRoot("."))
     width, height = opened_image(medium).size

@@ -20,7 +20,7 @@ from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import TEXT, Compared
+from packidx.processor.counts import KINDS, TEXT, Compared
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)
@@ -75,13 +75,19 @@ def _compare(
             same.setdefault(kind, []).append(ours == real)
         if ours != real and detail is None:
             detail = f"{_words(talk)} has {len(ours)} tokens, the processor's {len(real)}"
+            if len(ours) == len(real):
+                first = next(
+                    at for at, pair in enumerate(zip(ours, real, strict=True)) if len({*pair}) > 1
+                )
+                detail += f", and another one at {first}"
     if not records:
         return Compared(reason=f"the processor builds no sample: {refused}")
+    compared = [kind for kind in (TEXT, *KINDS) if kind in same]
     return Compared(
         by,
         records,
-        equal=tuple(sorted(kind for kind, results in same.items() if all(results))),
-        unequal=tuple(sorted(kind for kind, results in same.items() if not all(results))),
+        equal=tuple(kind for kind in compared if all(same[kind])),
+        unequal=tuple(kind for kind in compared if not all(same[kind])),
         detail=detail,
     )
 

@@ -67,6 +67,7 @@ def estimate_lengths(
     output: str | os.PathLike[str],
     *,
     processor: str | os.PathLike[str] | None = None,
+    processor_settings: Mapping[str, Any] | None = None,
     encode: str | Encode | None = None,
     labels: str | None = None,
     transform: str | Function | None = None,
@@ -99,6 +100,8 @@ def estimate_lengths(
             for again.
         processor: folder or hub name of a Hugging Face processor; without one, lengths are
             taken from the records' own counts or guessed, and the rows say so.
+        processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``; a name
+            without ``images``, ``videos`` or ``audio`` is of the processor itself.
         encode: instead of a processor, the training's own encoder, callable(record) ->
             ``{"input_ids": …}``, media opened; or ``module:NAME`` of it. Its ``count(record)`` is
             asked where it has one.
@@ -158,6 +161,7 @@ def estimate_lengths(
     _check_method(method, calibrate, name is not None or encode is not None)
     settings = CounterSettings(
         name,
+        processor_settings or {},
         labels,
         encode=encode,
         transform=transform,

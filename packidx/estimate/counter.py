@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import BadRecord, OptionError, SourceError
@@ -26,6 +26,8 @@ class CounterSettings:
 
     processor: str | None = None
     """Folder or name."""
+    processor_settings: Mapping[str, Any] = field(default_factory=dict)
+    """In place of the folder's own (`packidx.processor.settings.Given`)."""
     labels: str | None = None
     """Label policy in words (`LabelPolicy.parse`); None is the default."""
     encode: str | Encode | None = None
@@ -41,6 +43,8 @@ class CounterSettings:
             raise OptionError("an encoder and a processor both say how to count: give one of them")
         if self.labels is not None and self.processor is None:
             raise OptionError("a label policy needs a processor: without one no labels are counted")
+        if self.processor_settings and self.processor is None:
+            raise OptionError("settings of a processor need the processor: name its folder")
 
     def build(self) -> RecordCounter:
         """The counter.
@@ -51,7 +55,7 @@ class CounterSettings:
         files = None
         if self.processor is not None:
             policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
-            files = load_processor(self.processor, policy)
+            files = load_processor(self.processor, policy, self.processor_settings)
         encoder = None if self.encode is None else UserEncoder(self.encode)
         changes = self.transform
         transform = None if changes is None else Transform.load(changes, self.seed)

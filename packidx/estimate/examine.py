@@ -21,6 +21,7 @@ from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import DEFAULT, Layout
+from packidx.records.media.audio import media_sound
 from packidx.records.media.opener import check_reference, is_remote, media_size
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.video import media_info
@@ -147,6 +148,8 @@ def _info(medium: Media, shard: ShardContext) -> MediaInfo | None:
     if medium.tokens is not None and not shard.sized:
         check_reference(medium, shard.root)
         return None
+    if medium.kind == "audio" and shard.sized:
+        return media_sound(medium, shard.root)
     if medium.kind == "video" and shard.sized:
         return media_info(medium, shard.root)
     size = media_size(medium, shard.root)

@@ -75,6 +75,9 @@ class EstimateJob:
             "calibrate": self.calibrate,
             "seed": self.settings.seed,
         }
+        files = self.counter.files
+        if files is not None and files.overrides:
+            options["processor_settings"] = files.overrides
         if self.method is not None:
             options["method"] = self.method
         return options
@@ -87,8 +90,15 @@ class EstimateJob:
             return Encoder(fingerprint=fingerprint, name=self.counter.encoder.name)
         if fingerprint is None:
             return None
-        settings = self.settings
-        return Encoder(fingerprint=fingerprint, name=settings.processor, labels=settings.labels)
+        settings, files = self.settings, self.counter.files
+        assert files is not None  # whose fingerprint it is
+        return Encoder(
+            fingerprint=fingerprint,
+            name=settings.processor,
+            labels=settings.labels,
+            settings=files.settings,
+            overrides=files.overrides or None,
+        )
 
     @property
     def transform(self) -> Transform | None:

@@ -20,7 +20,7 @@ Encode = Callable[[dict[str, Any]], Any]
 
 _IGNORED = -100  # label of what is not trained on, as in transformers
 _MAX_TOKENS = 2**31 - 1  # the columns are int32
-_TYPES = {1: "image", 2: "video"}  # values of transformers' mm_token_type_ids
+_TYPES = {1: "image", 2: "video", 3: "audio"}  # values of transformers' mm_token_type_ids
 
 
 @dataclass(frozen=True, slots=True)

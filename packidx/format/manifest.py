@@ -96,7 +96,25 @@ class Encoder(JsonObject):
     fingerprint: str | None
     name: str | None
     labels: str | None = None
+    settings: Mapping[str, Any] | None = None
+    overrides: Mapping[str, Any] | None = None
     compared: Mapping[str, Any] | None = None
+
+    def differences(self, here: Mapping[str, Any]) -> list[str]:
+        """Settings that are others here: ``images.max_pixels: 1003520 planned, 602112 here``."""
+        return setting_differences(self.settings or here, here, "planned", "here")
+
+
+def setting_differences(
+    ones: Mapping[str, Any], others: Mapping[str, Any], of_ones: str, of_others: str
+) -> list[str]:
+    """What two processors' settings differ in, each with both values."""
+    differences = []
+    for name in sorted({*ones, *others}):
+        one, other = (json.dumps(settings.get(name)) for settings in (ones, others))
+        if one != other:
+            differences.append(f"{name}: {one} {of_ones}, {other} {of_others}")
+    return differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

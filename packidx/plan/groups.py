@@ -14,7 +14,10 @@ from packidx.pack.solve import Problem
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.items import Items
 
-_MEDIA_TYPES = ("text", "image", "video", "image+video")
+_MEDIA_TYPES = (
+    *("text", "image", "video", "image+video"),
+    *("audio", "image+audio", "video+audio", "image+video+audio"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,9 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
     _need(rows, "num_images", kind)
     images, _ = rows.ints("num_images", items.row)
     videos, _ = rows.ints("num_videos", items.row)
-    return list(_MEDIA_TYPES), (images > 0).astype(np.int32) + 2 * (videos > 0).astype(np.int32)
+    sounds, _ = rows.ints("audio_tokens", items.row)
+    held = [(values > 0).astype(np.int32) for values in (images, videos, sounds)]
+    return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
 
 
 def _need(rows: LengthsRows, column: str, kind: str) -> None:

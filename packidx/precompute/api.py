@@ -52,6 +52,7 @@ def precompute(
     output: str | os.PathLike[str],
     processor: str | os.PathLike[str],
     *,
+    processor_settings: Mapping[str, Any] | None = None,
     meta: str = LISTS,
     media_root: str | os.PathLike[str] | None = None,
     remote_media: Sequence[str] = (),
@@ -75,6 +76,7 @@ def precompute(
         output: a folder; one that this has written before is replaced. Each shard is in it under
             the shortest end of its path that no other shard has.
         processor: folder or hub name of a Hugging Face processor.
+        processor_settings: in place of the folder's own, as for `packidx.estimate_lengths`.
         meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
             n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
         media_root, remote_media, columns, tags, delimiter: as for `packidx.estimate_lengths`.
@@ -99,7 +101,7 @@ def precompute(
     left_out = not_read(shards)
     names = output_names(shards)
     check_output(output, shards, given)
-    settings = CounterSettings(os.fspath(processor))
+    settings = CounterSettings(os.fspath(processor), processor_settings or {})
     forget_media()
     with open_workers(engine, workers) as counting:
         if counting.takes(num_processes) and is_large(shards):

@@ -32,16 +32,17 @@ _VIDEO = {
     "duration": pa.float64(),
     "n_tokens": pa.int64(),
 }
+_AUDIO = {"num_samples": pa.int64(), "sampling_rate": pa.int64(), "n_tokens": pa.int64()}
 
 
 def columns_of(form: str) -> tuple[pa.DataType, pa.DataType]:
     """The types of the two columns, in the order of `names_of`."""
     if form == LISTS:
-        image, video = pa.list_(pa.int64()), pa.list_(pa.float64())
+        image, video, audio = pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.int64())
     else:
-        image, video = pa.struct(_IMAGE), pa.struct(_VIDEO)
-    lists = {"images_meta": pa.list_(image), "videos_meta": pa.list_(video)}
-    return pa.int64(), pa.struct(lists)
+        image, video, audio = (pa.struct(names) for names in (_IMAGE, _VIDEO, _AUDIO))
+    lists = {"images_meta": image, "videos_meta": video, "audios_meta": audio}
+    return pa.int64(), pa.struct({name: pa.list_(entry) for name, entry in lists.items()})
 
 
 def count_columns(shard_slice: ShardSlice, counter: RecordCounter, path: str) -> SliceTotals:

@@ -93,11 +93,18 @@ def _meta(
     """``mm_inputs_meta`` of media in order of appearance."""
     meta: dict[str, list[Any]] = {}
     for kind, info, number in zip(kinds, infos, tokens, strict=True):
-        size = {"height": info.height, "width": info.width}
-        entry = {**(size if kind == "image" else _video(info)), "n_tokens": number}
+        entry = {**_FACTS[kind](info), "n_tokens": number}
         entries = meta.setdefault(f"{kind}s_meta", [])
         entries.append(entry if form == OBJECTS else list(entry.values()))
     return meta or None
+
+
+def _image(info: MediaInfo) -> dict[str, Any]:
+    return {"height": info.height, "width": info.width}
+
+
+def _audio(info: MediaInfo) -> dict[str, Any]:
+    return {"num_samples": info.num_samples, "sampling_rate": info.sampling_rate}
 
 
 def _video(info: MediaInfo) -> dict[str, Any]:
@@ -110,3 +117,6 @@ def _video(info: MediaInfo) -> dict[str, Any]:
         "fps": fps,
         "duration": info.num_frames / fps if fps else 0.0,
     }
+
+
+_FACTS = {"image": _image, "video": _video, "audio": _audio}

@@ -13,7 +13,7 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import VisionFamily, find_family
-from packidx.processor.fingerprint import complete_settings
+from packidx.processor.fingerprint import complete_settings, named_settings
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.processor.text.vocabulary import vocabulary_of
 
@@ -44,6 +44,10 @@ class ProcessorFiles:
     """SHA-256 of the folder's files: a fingerprint that is quicker to make, and says less."""
     unknown: str | None = None
     """Why its media cannot be counted, where it takes some."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """Settings that were given in place of the folder's, ``{"images.max_pixels": 602112}``."""
+    older_names: bool = False
+    """Of `Family`."""
 
     @property
     def is_known(self) -> bool:
@@ -57,6 +61,10 @@ class ProcessorFiles:
 
     @cached_property
     def _fingerprint(self) -> str:
+        return digest(canonical_json(self._content))
+
+    @property
+    def _content(self) -> dict[str, Any]:
         tokenizer, template, policy = self.tokenizer, self.template, self.policy.describe()
         if template is not None and template.used_tokens:
             policy["special_tokens"] = template.used_tokens
@@ -70,7 +78,21 @@ class ProcessorFiles:
         }
         if self.own_settings:
             content["own"] = self.own_settings
-        return digest(canonical_json(content))
+        return content
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All that the fingerprint is of, by the names that users write; long parts as digests."""
+        content = self._content
+        told = {name: content[name] for name in ("tokenizer", "template") if content[name]}
+        told = {name: digest(canonical_json(part))[:12] for name, part in told.items()}
+        return (
+            told
+            | named_settings("labels", content["policy"], False)
+            | named_settings("images", self.image_settings, self.older_names)
+            | named_settings("videos", self.video_settings, self.older_names)
+            | named_settings("", self.own_settings, False)
+        )
 
     @cached_property
     def media_token_ids(self) -> dict[str, int]:
@@ -123,7 +145,6 @@ def assemble(
             placeholders, and may raise a PackidxError.
     """
     family = None if image_settings is None else find_family(processor_class, image_settings)
-    further = family.settings if family else ()
     vision, image, video, problem = None, None, None, None
 
     def chat(vision: VisionFamily | None) -> ChatTemplate:
@@ -138,17 +159,18 @@ def assemble(
             policy=policy,
         )
 
-    given = {name: own_settings.get(name) for name in further}
-    own = complete_settings(given, family.own_defaults if family else None, further)
-    if video_settings is not None and family is not None and family.video_defaults:
-        video = complete_settings(
-            video_settings, family.video_defaults, further, family.older_names
+    own: dict[str, Any] = {}
+    if family is not None:
+        own = family.complete(
+            {name: own_settings.get(name) for name in family.own_defaults}, family.own_defaults
         )
+        if video_settings is not None and family.video_defaults:
+            video = family.complete(video_settings, family.video_defaults)
     if image_settings is not None:
-        defaults = family.image_defaults if family else None
-        older_names = family.older_names if family else True
-        image = complete_settings(image_settings, defaults, further, older_names)
+        image = complete_settings(image_settings)
         try:
+            if family is not None:
+                image = family.complete(image_settings, family.image_defaults)
             vision = family.build(image, video or {}, own) if family else unknown(chat(None))
         except PackidxError as error:
             if family is not None:
@@ -171,6 +193,7 @@ def assemble(
         folder=folder,
         family=family.name if family else None,
         unknown=problem,
+        older_names=family is not None and family.older_names,
     )
 
 

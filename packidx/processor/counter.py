@@ -105,14 +105,15 @@ class ConversationCounter:
         if self.files is None or vision is None or not listed:
             return columns
         owners = columns.owners
-        for kind, name in enumerate(KINDS[:2]):
+        for kind, name in enumerate(KINDS):
             of_kind = np.flatnonzero(columns.kind == kind).tolist()
             chosen = [i for i in of_kind if known[i] is not None]
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
             if name in self.compared.unequal and not self.files.is_known:
-                error = BadRecord("media_not_counted", f"{self.files.name}: {self.compared.detail}")
+                detail = f"its {name}s are not counted as {self.files.name} builds them: "
+                error = BadRecord("media_not_counted", detail + str(self.compared.detail))
                 columns.errors |= dict.fromkeys(chosen, error)
                 continue
             method = self._method(name)
@@ -121,8 +122,10 @@ class ConversationCounter:
                 fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
                 for at in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
                     columns.errors.setdefault(chosen[at], refuse_size(*sizes[at].tolist()))
-            else:
+            elif name == "video":
                 fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
+            else:
+                fill(columns, chosen, vision.count_sounds(given, owners[chosen]), method)
         if vision.one_kind_per_sample:
             self._refuse_two_kinds(columns, len(conversations))
         return columns
@@ -223,7 +226,10 @@ class ConversationCounter:
         assert self.text is not None
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = _media_token_in_text()
+        assert self.files is not None
         texts.method[rows] = self._method(TEXT)
+        if not self.files.is_known:  # samples with media were compared as a whole
+            texts.method[rows[np.diff(media.offsets)[rows] > 0]] = EXACT
         mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]

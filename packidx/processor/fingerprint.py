@@ -14,14 +14,21 @@ import orjson
 
 from packidx.digests import digest
 
-# Settings that change tokens or pixels. Others (class names, return_metadata …) do not.
-SETTINGS = (
-    *("patch_size", "temporal_patch_size", "merge_size", "size", "image_mean", "image_std"),
-    *("rescale_factor", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb", "resample"),
+OF_IMAGES = (
+    *("size", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale"),
+    *("do_normalize", "do_convert_rgb", "resample"),
     *("do_center_crop", "crop_size", "do_pad", "pad_size"),
-    *("do_sample_frames", "fps", "num_frames", "min_frames", "max_frames", "max_video_tokens"),
-    *("cap_pixels_per_frame", "max_duration"),
 )
+"""Settings of every image or video processor that change tokens or pixels. Others (class names,
+return_metadata …) do not."""
+OF_VIDEOS = ("do_sample_frames", "fps", "num_frames")
+"""Of every video processor, besides."""
+SETTINGS = (
+    *(*OF_IMAGES, *OF_VIDEOS, "patch_size", "temporal_patch_size", "merge_size", "min_frames"),
+    *("max_frames", "max_video_tokens", "cap_pixels_per_frame", "max_duration"),
+)
+EDGES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
+"""Limits of pixels in a size, and what some processors call them outside of it."""
 
 
 def complete_settings(
@@ -42,7 +49,7 @@ def complete_settings(
     size = merged.get("size")
     if isinstance(size, Mapping):
         size = {key: value for key, value in size.items() if value is not None}
-        for name, old in (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")):
+        for name, old in EDGES.items():
             if older_names and merged.get(old) is not None:
                 size[name] = merged[old]
                 size.pop(old, None)
@@ -51,21 +58,19 @@ def complete_settings(
     return {key: _plain(merged[key]) for key in kept if merged.get(key) is not None}
 
 
-def setting_differences(
-    mine: Mapping[str, Mapping[str, Any] | None], theirs: Mapping[str, Mapping[str, Any] | None]
-) -> list[str]:
-    """Settings that two processors do not share, in words.
-
-    Args:
-        mine, theirs: ``image``, ``video`` … → settings as `complete_settings` gives them.
-    """
-    differences = []
-    for part in mine:
-        ours, others = mine[part] or {}, theirs[part] or {}
-        for name in sorted({*ours, *others}):
-            if ours.get(name) != others.get(name):
-                differences.append(f"{part} {name} {ours.get(name)} is not {others.get(name)}")
-    return differences
+def named_settings(
+    part: str, settings: Mapping[str, Any] | None, older_names: bool
+) -> dict[str, Any]:
+    """Complete settings as users write them: ``{"images.size.height": 224}``; with `older_names`
+    ``images.max_pixels``, which is the same as ``images.size.longest_edge``."""
+    named = {}
+    for name, value in (settings or {}).items():
+        for key, one in value.items() if isinstance(value, Mapping) else [("", value)]:
+            path = f"{name}.{key}" if key else name
+            if older_names and name == "size":
+                path = EDGES.get(key, path)
+            named[f"{part}.{path}" if part else path] = one
+    return named
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,22 +36,41 @@ PATTERNS = [
 """What is fetched of a model that is given by name."""
 _READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
 _TEMPLATES = "additional_chat_templates"
+Given = Mapping[str, Any]
+"""Settings, ``{"images.max_pixels": 602112}``, or by part: ``{"images": {"max_pixels": 602112}}``;
+without a part, or of ``processor``, the processor's own."""
+OWN = "processor"
+MEMBERS = {"images": "image_processor", "videos": "video_processor", "audio": "feature_extractor"}
+"""Parts of a processor, and what transformers calls them."""
+FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def load_processor(
-    path_or_name: str | os.PathLike[str], policy: LabelPolicy = DEFAULT_POLICY
+    path_or_name: str | os.PathLike[str],
+    policy: LabelPolicy = DEFAULT_POLICY,
+    settings: Given | None = None,
 ) -> ProcessorFiles:
     """Read a processor folder, or fetch a model's processor files by name.
 
+    Args:
+        settings: in place of the folder's own (`Given`).
+
     Raises:
+        OptionError: the processor has no such setting, or it is of another type.
         SourceError: the folder does not exist, a file in it is broken, or nothing in it is usable.
     """
     name = os.fspath(path_or_name)
     folder = Path(name)
     if not folder.is_dir():
         folder = _fetch(name)
+    overrides: dict[str, Any] = {}
+    if settings:
+        # Imported by name: what is given is seldom.
+        settled = import_module("packidx.encode.settings")
+        folder, overrides = settled.folder_with(folder, settings)
     files = read_folder(folder, name, policy)
+    files.overrides = overrides
     if files.vision is None and (files.tokenizer is None or files.template is None):
         raise SourceError(f"nothing usable in processor folder {name}: {_missing(files)}")
     return files
@@ -86,23 +106,20 @@ def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -
     """The processor in `folder`, whatever of it is there."""
     source_digest = _source_digest(folder)
     tokenizer = _read_tokenizer(folder / "tokenizer.json")
-    config = _read_json(folder / "tokenizer_config.json")
-    older = _read_json(folder / "special_tokens_map.json")
-    nested = _read_json(folder / "processor_config.json")
-    flat = _read_json(folder / "preprocessor_config.json")
-    image = nested.get("image_processor") or flat or None
-    video = nested.get("video_processor") or _read_json(folder / "video_preprocessor_config.json")
+    config = read_json(folder / "tokenizer_config.json")
+    older = read_json(folder / "special_tokens_map.json")
+    stated = Stated.read(folder)
+    own, image = stated.of(OWN), stated.of("images") or None
     files = assemble(
         name=name,
         tokenizer=tokenizer,
-        template=_read_template(folder, nested, config),
+        template=_read_template(folder, own, config),
         special_tokens=named_tokens({**older, **config}),
-        processor_class=nested.get("processor_class")
-        or flat.get("processor_class")
-        or config.get("processor_class"),
+        processor_class=stated.processor_class(config),
         image_settings=image,
-        video_settings=video or image,
-        own_settings=nested,
+        video_settings=stated.of("videos") or None,
+        # Which no class reads from a folder: an object alone has them.
+        own_settings={name: own[name] for name in own if name != "images_kwargs"},
         policy=policy,
         folder=str(folder),
         # Imported by name: only unknown families need transformers.
@@ -133,6 +150,62 @@ def content_of(folder: str) -> list[str]:
     return content
 
 
+@dataclass
+class Stated:
+    """What a folder's files say of each part."""
+
+    folder: Path
+    files: dict[str, dict[str, Any]]
+    """By name; empty where there is none."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Stated:
+        """
+        Raises:
+            SourceError: a file is no JSON object.
+        """
+        return cls(folder, {name: read_json(folder / name) for name in FILES})
+
+    def place(self, part: str) -> tuple[str, str | None]:
+        """The file that a part is read from, and its member there, as transformers 5.23 looks for
+        it; that of images where nothing is said of videos."""
+        nested, flat, video = FILES
+        member = MEMBERS.get(part)
+        if member is None or self.files[nested].get(member):
+            return nested, member
+        if part == "videos":
+            return (video, None) if self.files[video] else self.place("images")
+        return flat, None
+
+    def of(self, part: str) -> dict[str, Any]:
+        """A part's settings."""
+        name, member = self.place(part)
+        stated: dict[str, Any] = self.files[name] if member is None else self.files[name][member]
+        return stated
+
+    def processor_class(self, tokenizer_config: Mapping[str, Any]) -> str | None:
+        """The first that is named."""
+        files = (*(self.files[name] for name in FILES[:2]), tokenizer_config)
+        return next(filter(None, (file.get("processor_class") for file in files)), None)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file's JSON object; an empty one where there is no file.
+
+    Raises:
+        SourceError: it holds something else.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise SourceError(f"{path} is not readable JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
 def _source_digest(folder: Path) -> str:
     """Of the files that are read, by name.
 
@@ -159,23 +232,11 @@ def _read_tokenizer(path: Path) -> Tokenizer | None:
         raise SourceError(f"{path} is not a tokenizer that can be read: {error}") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise SourceError(f"{path} is not readable JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise SourceError(f"{path} must hold a JSON object, not {type(value).__name__}")
-    return value
-
-
 def _read_template(
     folder: Path, nested: Mapping[str, Any], config: Mapping[str, Any]
 ) -> str | None:
     candidates: list[Any] = [nested.get("chat_template")]
-    candidates.append(_read_json(folder / "chat_template.json").get("chat_template"))
+    candidates.append(read_json(folder / "chat_template.json").get("chat_template"))
     raw = folder / "chat_template.jinja"
     if raw.is_file():
         try:

@@ -32,6 +32,10 @@ class Media:
     frame_indices: tuple[int, ...] | None = None
     """The frames of a video that are used, as numbers in its file; None leaves it to the processor.
     """
+    num_samples: int | None = None
+    """Stated number of a sound's samples per channel."""
+    sampling_rate: int | None = None
+    """Stated samples of a sound per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,9 @@ class MediaInfo:
     """What is known of a medium without decoding it."""
 
     height: int
-    """Pixels, after orientation."""
+    """Pixels, after orientation; 0 of a sound."""
     width: int
-    """Pixels, after orientation."""
+    """Pixels, after orientation; 0 of a sound."""
     num_frames: int = 1
     """Frames of a video: its header's claim, or how many were extracted."""
     fps: float | None = None
@@ -50,6 +54,10 @@ class MediaInfo:
     """The frames that are used, where the record says which; None leaves it to the processor."""
     extracted: bool = False
     """Whether the video is a list of frames, of which none is left out."""
+    num_samples: int = 0
+    """Of a sound, per channel, at the file's own rate."""
+    sampling_rate: int = 0
+    """Of a sound, in samples per second."""
 
 
 @dataclass(slots=True)
@@ -102,8 +110,8 @@ def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The conversation as Hugging Face messages, ready for a chat template.
 
     Content that is a string in the record stays one, unless placeholders for media split it; any
-    other is a list of ``{"type": "text", "text": …}``, ``{"type": "image"}`` and
-    ``{"type": "video"}`` parts.
+    other is a list of ``{"type": "text", "text": …}``, ``{"type": "image"}``,
+    ``{"type": "video"}`` and ``{"type": "audio"}`` parts.
     """
     return [
         {"role": turn.role, "content": content_of(turn, _placeholder), **turn.extra}

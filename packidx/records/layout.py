@@ -17,7 +17,7 @@ from packidx.errors import BadRecord, OptionError
 
 TURN_KEYS = ("messages", "conversations", "conversation")
 COLUMNS = (
-    *("messages", "images", "videos", "system", "tools", "id"),
+    *("messages", "images", "videos", "audios", "system", "tools", "id"),
     *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
     *("prompt", "query", "response", "history"),
 )
@@ -38,12 +38,13 @@ _RIVALS = {
     "messages": TURN_KEYS,
     "images": ("images", "image"),
     "videos": ("videos", "video"),
+    "audios": ("audios", "audio"),
     "id": ("id", "key", "__key__", "uid"),
 }  # standard keys that a stated column stands for, so that no other is taken for it
 _REQUIRED = ("messages", "input_ids", "labels", "prompt", "response")
 _STRUCTURED = frozenset(
     (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
-    + ("images", "image", "videos", "video")
+    + ("images", "image", "videos", "video", "audios", "audio")
 )
 _OPTIONS = {"columns": "--column", "tags": "--tag", "delimiter": "--delimiter"}
 

@@ -241,8 +241,8 @@ def _check_fingerprint(index: Index, encode: Encode) -> None:
     mine = fingerprint()
     if mine != planned:
         policy = "" if counted.labels is None else f" (labels {counted.labels!r})"
-        ask = getattr(encode, "fingerprint_differences", None)
-        differences = [] if ask is None else ask(planned)
+        parts = getattr(encode, "fingerprint_parts", None)
+        differences = [] if parts is None else counted.differences(parts())
         differing = f" ({', '.join(differences)})" if differences else ""
         raise MismatchError(
             f"encoder fingerprint {mine} is not {planned}, with which the lengths of {index.path}"

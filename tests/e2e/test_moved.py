@@ -99,7 +99,7 @@ def test_audio_is_not_taken_for_text(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "<audio>what?"}]
     shard = write(tmp_path / "data.jsonl", {"messages": turns, "audios": ["a.wav"]})
     summary = estimate_lengths(shard, tmp_path / "l", workers=1)
-    assert summary.rejected == {"unsupported_media": 1}
+    assert summary.rejected == {"missing_media": 1}
 
 
 def test_an_image_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -224,8 +224,8 @@ def default_differences(family: Family, image: Any, video: Any) -> dict[str, Any
     """Defaults of a family that are not those of transformers' classes: (ours, theirs)."""
     found = {}
     for ours, theirs in ((family.image_defaults, image()), (family.video_defaults, video())):
-        expected = complete_settings(theirs.to_dict(), None, family.settings)
-        written = complete_settings({}, ours, family.settings)
+        expected = complete_settings(theirs.to_dict(), None, tuple(ours))
+        written = complete_settings({}, ours, tuple(ours))
         for key in expected.keys() | written.keys():
             if expected.get(key) != written.get(key):
                 found[f"{type(theirs).__name__}.{key}"] = (written.get(key), expected.get(key))

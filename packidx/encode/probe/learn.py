@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ class Learner:
     def __init__(self, processor: Any, template: ChatTemplate) -> None:
         self.processor = processor
         self.template = template
+        self._lighter = _without_values(processor)
         self._probed: dict[tuple[str, str], Learnt] = {}  # while a kind is learnt
         added = processor.tokenizer.backend_tokenizer.get_added_tokens_decoder()
         self._plain = {
@@ -179,14 +181,28 @@ class Learner:
         shapes = shape.split(",") if known.by == TUPLE else [shape] * (int(number or 0) + 1)
         media = [blank(kind, each) for each in shapes]
         try:
-            written = write(self.processor, self.template, probe(media))
+            written = write(self._lighter, self.template, probe(media))
             texts = _texts(written, known.placeholder, around, len(shapes))
         except (NotBuilt, Unreadable, BadRecord) as error:
             return (Learnt(problem=str(error)),) * (len(shapes) if known.by == TUPLE else 1)
         if known.by != TUPLE:
             texts = texts[-1:]
-        grid = grid_of(written.outputs, kind, self.processor) if len(shapes) == 1 else None
-        return tuple(_learnt(text, known.feature, grid or (0, 0, 0)) for text in texts)
+        grid = grid_of(written.outputs, kind) if len(shapes) == 1 else (0, 0, 0)
+        return tuple(_learnt(text, known.feature, grid) for text in texts)
+
+
+def _without_values(processor: Any) -> Any:
+    """`processor`, whose images keep their values: half of the time goes into these, and what is
+    written depends on shapes alone. Were it otherwise, samples would not be what probes say."""
+    if getattr(processor, "image_processor", None) is None:
+        return processor
+    image_processor = copy.copy(processor.image_processor)
+    for name in ("do_rescale", "do_normalize"):
+        if getattr(image_processor, name, None) is True:
+            setattr(image_processor, name, False)
+    lighter = copy.copy(processor)
+    lighter.image_processor = image_processor
+    return lighter
 
 
 def _texts(written: Written, placeholder: str, around: Around, num: int) -> list[str]:

@@ -128,15 +128,11 @@ def _beside(text: str, places: Sequence[tuple[int, int]], shift: int) -> Iterato
     yield text[at:]
 
 
-def grid_of(outputs: Mapping[str, Any], kind: str, processor: Any) -> tuple[int, int, int] | None:
-    """(t, h, w) in patches of the one medium of a sample, as far as its tensors say it."""
+def grid_of(outputs: Mapping[str, Any], kind: str) -> tuple[int, int, int]:
+    """(t, h, w) in patches of the one medium of a sample; zeros where the processor states none.
+
+    Shapes of pixels do not say it: a vision tower may cut them otherwise.
+    """
     stated = outputs.get(f"{kind}_grid_thw")
-    if stated is not None:
-        rows = np.asarray(stated).reshape(-1, 3)
-        return tuple(rows[0].tolist()) if len(rows) == 1 else None
-    patch = getattr(getattr(processor, f"{kind}_processor", None), "patch_size", None)
-    shape = np.shape(outputs.get("pixel_values", ()))
-    if kind != "image" or not isinstance(patch, int) or len(shape) not in (4, 5):
-        return None
-    *tiles, _, height, width = shape
-    return int(np.prod(tiles)), height // patch, width // patch
+    rows = np.asarray([] if stated is None else stated).reshape(-1, 3).tolist()
+    return (rows[0][0], rows[0][1], rows[0][2]) if len(rows) == 1 else (0, 0, 0)

@@ -120,7 +120,8 @@ class Table:
         self._media.update(learnt)
         if self._folder is None:
             return
-        lines = b"".join(_line(key, media) for key, media in learnt.items())
+        # A line begins anew also where another process died in the middle of its own.
+        lines = b"\n" + b"".join(_line(key, media) for key, media in learnt.items())
         with contextlib.suppress(OSError):
             os.makedirs(self._folder, exist_ok=True)
             path = os.path.join(self._folder, "media.jsonl")

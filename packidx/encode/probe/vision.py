@@ -72,7 +72,7 @@ class ProbedVision(VisionFamily):
 
     @property
     def counted_by(self) -> str | None:
-        return self.profile.name
+        return f"probing {self.profile.name}"
 
     @property
     def around_text(self) -> tuple[str, str]:
@@ -130,7 +130,7 @@ class ProbedVision(VisionFamily):
                 media[number] = learnt
         for number, learnt in enumerate(media):
             if learnt.problem is not None:
-                text = f"{self.profile.name} builds no sample with a {kind} of {shapes[number]}"
+                text = f"{self.profile.name} builds no sample with this {kind} ({shapes[number]})"
                 errors[number] = BadRecord("media_not_counted", f"{text}: {learnt.problem}")
         if self.profile.kinds[kind].only_one:
             text = f"{self.profile.name} builds no sample with several {kind}s"

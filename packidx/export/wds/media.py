@@ -37,6 +37,7 @@ _MAGIC = (
     ("jp2", rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"),
     ("ppm", rb"P[36]\s"),
     ("mov", rb"....ftypqt  |....(?:moov|mdat|wide|free)"),
+    ("m4a", rb"....ftypM4A"),
     ("mp4", rb"....ftyp"),
     ("webm", rb"\x1a\x45\xdf\xa3.{0,60}?webm"),
     ("mkv", rb"\x1a\x45\xdf\xa3"),
@@ -44,7 +45,12 @@ _MAGIC = (
     ("flv", rb"FLV\x01"),
     ("wmv", rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
     ("mpg", rb"\0\0\x01[\xba\xb3]"),
+    ("opus", rb"OggS.{24,56}OpusHead"),
+    ("ogg", rb"OggS.{24,56}\x01vorbis"),
     ("ogv", rb"OggS"),
+    ("wav", rb"RIFF....WAVE"),
+    ("flac", rb"fLaC"),
+    ("mp3", rb"ID3|\xff[\xfb\xfa\xf3\xf2]"),
 )
 _KNOWN = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in _MAGIC]
 _OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")
@@ -106,6 +112,9 @@ class _Collector(MediaOpener):
         return self._taken(ref)
 
     def video(self, ref: Any) -> Any:
+        return self._taken(ref)
+
+    def sound(self, ref: Any) -> Any:
         return self._taken(ref)
 
     def _taken(self, ref: Any) -> str:

@@ -20,7 +20,7 @@ Names = list[str | list[str]]
 
 
 def pairs_of(conversation: Conversation) -> list[tuple[str, str]]:
-    """All words of a conversation as (question, answer), media as ``<image>`` and ``<video>``.
+    """All words of a conversation as (question, answer), media as ``<image>`` and the like.
 
     Turns before an answer that are not the assistant's are joined by newlines; where either side of
     a pair is missing it is empty. Tool calls stand as JSON after what their turn says.
@@ -102,6 +102,8 @@ def _named(medium: Media, name: str | list[str]) -> dict[str, Any]:
         "num_frames": medium.num_frames,
         "fps": medium.fps,
         "frame_indices": medium.frame_indices,
+        "num_samples": medium.num_samples,
+        "sampling_rate": medium.sampling_rate,
     }
     stated = {key: value for key, value in facts.items() if value is not None}
     return {"type": medium.kind, medium.kind: name, **stated}

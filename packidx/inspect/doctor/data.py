@@ -147,6 +147,8 @@ def _needed(index: Index, references: Iterable[tuple[str, str]]) -> dict[str, st
     for kind, reference in references:
         if kind == "video":
             needed["video"] = "videos"
+        if kind == "audio":
+            needed.setdefault("video", "sound")
         if ".lmdb::" in reference:
             needed["lmdb"] = "images in LMDB"
         if _is_s3(reference):

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -29,6 +29,7 @@ class Chosen:
     processor: str | None = None
     """Its folder or name, of a processor."""
     labels: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     encode: Any = None
     """The user's own."""
 
@@ -57,27 +58,28 @@ def choose(index: Index, given: Given, environment: Environment) -> Chosen:
     if name is not None and ":" in name and not os.path.isdir(index.resolve(name)):
         do = f"give --encode {name} to load and compare it"
         return Chosen(_unknown(_not_loaded(name, name), do))
-    return _processor(index, given.processor, stated, environment)
+    return _processor(index, given, stated, environment)
 
 
 def _processor(
-    index: Index, given: str | None, stated: Encoder | None, environment: Environment
+    index: Index, given: Given, stated: Encoder | None, environment: Environment
 ) -> Chosen:
     from packidx.processor.folder import load_processor
     from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 
     stated = stated or Encoder(fingerprint=None, name=None)
     name, labels = stated.name, stated.labels
-    folder = given or _folder_of(index, name)
+    folder = given.processor or _folder_of(index, name)
+    settings = given.settings or stated.overrides or {}
     if folder is None:
         detail = f"the processor {name} is not here" if name else "the manifest names no processor"
         do = "give --processor DIR_OR_NAME, or --root OLD=NEW where its folder was moved"
         return Chosen(_unknown(f"{detail}: fingerprint not compared, packs not built", do))
     policy = DEFAULT_POLICY if labels is None else LabelPolicy.parse(labels)
-    files = load_processor(folder, policy)
+    files = load_processor(folder, policy, settings)
     of = "text alone" if files.image_settings is None else f"family {files.family or 'unknown'}"
-    said = f"{given or name} ({of}{'' if labels is None else f', labels {labels}'})"
-    finding = _compared(said, files.fingerprint(), stated.fingerprint)
+    said = f"{given.processor or name} ({of}{'' if labels is None else f', labels {labels}'})"
+    finding = _compared(said, files.fingerprint(), stated, files.settings)
     if finding.state == "ok" and stated.fingerprint is not None:
         package = environment.package("transformers")
         here = package.version if package is not None else None
@@ -87,7 +89,7 @@ def _processor(
         elif finding.state == "unknown":
             verify = f"packidx verify {index.path} --processor {folder} --sample 200"
             finding = replace(finding, do=f"estimate again here, or encode some: `{verify}`")
-    return Chosen(finding, processor=folder, labels=labels)
+    return Chosen(finding, processor=folder, labels=labels, settings=settings)
 
 
 def _with_release(finding: Finding, compared: Mapping[str, Any], here: str | None) -> Finding:
@@ -130,16 +132,18 @@ def _own(spec: str, stated: Encoder | None) -> Chosen:
     from packidx.user_code.named import fingerprint_of, load_named
 
     encode = load_named(spec, "--encode")
-    planned = None if stated is None else stated.fingerprint
     mine = fingerprint_of(encode)
     if mine is None:
         detail = f"{spec}: it has no fingerprint, so nobody can tell whether it is the planned one"
         return Chosen(Finding("encoder", "ok", detail), encode=encode)
-    return Chosen(_compared(spec, mine, planned), encode=encode)
+    return Chosen(_compared(spec, mine, stated), encode=encode)
 
 
-def _compared(said: str, mine: str, planned: str | None) -> Finding:
-    if planned is None:
+def _compared(
+    said: str, mine: str, stated: Encoder | None, settings: Mapping[str, Any] | None = None
+) -> Finding:
+    planned = None if stated is None else stated.fingerprint
+    if stated is None or planned is None:
         return Finding("encoder", "ok", f"{said}: the plan has no fingerprint to compare with")
     if mine == planned:
         return Finding("encoder", "ok", f"{said}: fingerprint {mine[:_SHOWN]} as planned")
@@ -147,6 +151,8 @@ def _compared(said: str, mine: str, planned: str | None) -> Finding:
         f"{said} has fingerprint {mine[:_SHOWN]}, the lengths were counted with one of "
         f"{planned[:_SHOWN]}"
     )
+    if differences := stated.differences(settings or stated.settings or {}):
+        detail += f" ({', '.join(differences)})"
     do = "use the processor and label policy of the plan, or estimate and plan again"
     return Finding("encoder", "problem", detail, do)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ class Given:
     index: str
     roots: Mapping[str, str]
     processor: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the processor, in place of its folder's own; the plan's where there are none."""
     encode: str | None = None
     transform: str | None = None
 
@@ -28,8 +30,8 @@ class Given:
 class Makers:
     """What loads torch, which this package does not."""
 
-    encoder: Callable[[str, str | None], Any]
-    """A processor's folder or name, and the label policy in words."""
+    encoder: Callable[[str, str | None, Mapping[str, Any]], Any]
+    """A processor's folder or name, the label policy in words, and settings."""
     dataset: Callable[[Index, Any, str | None], Any]
     """An index, an encoder and a transform's name, as a `PackedDataset`."""
 

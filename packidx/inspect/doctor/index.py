@@ -144,7 +144,7 @@ def _read(
             return read_records(index), packs
         encode = chosen.encode
         if encode is None:
-            encode = makers.encoder(str(chosen.processor), chosen.labels)
+            encode = makers.encoder(str(chosen.processor), chosen.labels, chosen.settings)
         timed = TimedEncoder(encode)
         return read_packs(index, makers.dataset(index, timed, given.transform), timed), packs
     except MissingExtraError as error:

@@ -27,7 +27,7 @@ ENCODING = ("tokenizers", "jinja2")
 ENABLES = {
     "transformers": "the real processors: pixels, and `exact` compared",
     "torch": "packs for training: PackedDataset, PackSampler, collate",
-    "video": "videos: their headers and frames",
+    "video": "videos and sound: their headers and content",
     "fast": "text counted several times faster",
     "lmdb": "images given as path.lmdb::key",
     "ray": "--engine ray: many machines",

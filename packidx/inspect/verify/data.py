@@ -106,9 +106,11 @@ def check_fingerprint(index: Index, encoder: Any) -> Iterator[Check]:
         return
     detail = "the encoder is the one that counted"
     if given != planned:
+        parts = getattr(encoder, "fingerprint_parts", None)
+        differences = [counted.name, *([] if parts is None else counted.differences(parts()))]
         detail = (
             f"the encoder has fingerprint {given}, the lengths were counted by "
-            f"{planned} ({counted.name}): use that one, or estimate again"
+            f"{planned} ({', '.join(map(str, differences))}): use that one, or estimate again"
         )
     yield Check("encoder", given == planned, detail)
 

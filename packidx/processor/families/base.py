@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
+from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 
 Settings = Mapping[str, Any]
@@ -171,6 +172,17 @@ class VisionFamily(ABC):
         """
         raise no_video("its processor")
 
+    def count_sounds(
+        self, sounds: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        """What each sound becomes; a family by hand takes none.
+
+        Args:
+            sounds: what is known of them.
+            samples: as for `count_images`.
+        """
+        return refused(len(sounds), BadRecord("unsupported_media", "its processor takes no audio"))
+
     def sample_frames(self, video: MediaInfo) -> Int64s:
         """``[f]`` numbers of the frames that the processor takes, as it would be given them."""
         return np.arange(video.num_frames)
@@ -190,13 +202,26 @@ class Family:
     """Class defaults of the video processor; empty where there is none."""
     build: Callable[[Settings, Settings, Settings], VisionFamily]
     """(image settings, video settings, the processor's own settings) → the family."""
-    settings: tuple[str, ...] = ()
-    """Names of further settings that change tokens: of the image or video processor, or of the
-    processor itself (``image_seq_length``, ``patch_size``). They join the fingerprint."""
     own_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Class defaults of the processor's own settings, for what a checkpoint leaves out."""
+    """The processor's own settings that change tokens, with their class defaults; None where a
+    checkpoint must say it."""
     older_names: bool = False
     """Whether its image and video processors take ``min_pixels`` and ``max_pixels``, too."""
+
+    def complete(self, settings: Settings, defaults: Settings) -> dict[str, Any]:
+        """`complete_settings` of one of its parts; what its class has is in the fingerprint.
+
+        Raises:
+            SourceError: a size is a number alone, which each class reads in its own way, or images
+                are cut to none.
+        """
+        complete = complete_settings(settings, defaults, tuple(defaults), self.older_names)
+        for name in ("size", "crop_size"):
+            if not isinstance(complete.get(name, {}), Mapping):
+                raise SourceError(f"its {name} is {complete[name]}: say which edge has that")
+        if complete.get("do_center_crop") and not complete.get("crop_size"):
+            raise SourceError("it has do_center_crop, but no crop_size: set both or none")
+        return complete
 
 
 CLIP_DEFAULTS: dict[str, Any] = {

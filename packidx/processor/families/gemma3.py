@@ -107,7 +107,6 @@ _PASSED_ON: dict[str, Any] = {
     "pan_and_scan_max_num_crops": 4,
     "pan_and_scan_min_ratio_to_activate": 1.2,
 }
-_PAN_AND_SCAN = tuple(name for name in _PASSED_ON if "pan_and_scan" in name)
 
 
 def _build(image: Settings, video: Settings, own: Settings) -> Gemma3Vision:
@@ -115,14 +114,13 @@ def _build(image: Settings, video: Settings, own: Settings) -> Gemma3Vision:
     side = square_side(image.get("size"), "size")
     tokens = needed(own, "image_seq_length")
     passed_on = own.get("images_kwargs") or _PASSED_ON
-    settings = {**image, **passed_on}
     scan = None
-    if settings.get("do_pan_and_scan"):
+    if passed_on.get("do_pan_and_scan"):
         try:
             scan = PanAndScan(
-                int(settings["pan_and_scan_min_crop_size"]),
-                int(settings["pan_and_scan_max_num_crops"]),
-                float(settings["pan_and_scan_min_ratio_to_activate"]),
+                int(passed_on["pan_and_scan_min_crop_size"]),
+                int(passed_on["pan_and_scan_max_num_crops"]),
+                float(passed_on["pan_and_scan_min_ratio_to_activate"]),
             )
         except KeyError as error:
             raise SourceError(f"its images_kwargs have do_pan_and_scan but no {error}") from error
@@ -142,6 +140,5 @@ GEMMA3 = Family(
     _IMAGE,
     {},
     _build,
-    settings=("image_seq_length", "images_kwargs", *_PAN_AND_SCAN),
-    own_defaults={"image_seq_length": 256},
+    own_defaults={"image_seq_length": 256, "images_kwargs": None},
 )

@@ -251,7 +251,6 @@ _DEFAULTS: dict[str, Any] = {
     "max_image_size": {"longest_edge": 364},
 }
 _IMAGE = {**_DEFAULTS, "do_image_splitting": True}
-_IMAGE_NAMES = ("image_seq_len", "max_image_size", "do_image_splitting")
 
 IDEFICS3 = Family(
     "idefics3",
@@ -259,15 +258,13 @@ IDEFICS3 = Family(
     _IMAGE,
     {},
     _build_idefics3,
-    settings=_IMAGE_NAMES,
     own_defaults={"image_seq_len": 169},
 )
 SMOLVLM = Family(
     "smolvlm",
     "SmolVLMProcessor",
     _IMAGE,
-    {**_DEFAULTS, "do_sample_frames": False},
+    {**_DEFAULTS, "do_sample_frames": False, "video_sampling": None},
     _build_smolvlm,
-    settings=(*_IMAGE_NAMES, "video_sampling"),
     own_defaults={"image_seq_len": 169},
 )

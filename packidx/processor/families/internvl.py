@@ -185,6 +185,5 @@ INTERNVL = Family(
     {**_BOTH, "min_patches": 1, "max_patches": 12},
     {**_BOTH, "initial_shift": True, "do_sample_frames": False},
     InternVLVision.from_settings,
-    settings=("min_patches", "max_patches", "initial_shift", "image_seq_length"),
     own_defaults={"image_seq_length": 256},
 )

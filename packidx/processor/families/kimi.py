@@ -173,5 +173,4 @@ KIMI_K25 = Family(
     {**_BOTH, "max_patches": 16384},
     {**_VIDEO, "do_sample_frames": True},
     KimiVision.from_settings,
-    settings=("max_patches",),
 )

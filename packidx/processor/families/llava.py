@@ -247,9 +247,8 @@ _ONEVISION_VIDEO = {
     "size": {"height": 384, "width": 384},
     "do_sample_frames": False,
 }
-_STRATEGY = ("image_token", "vision_feature_select_strategy")
-_OF_TILE = (*_STRATEGY, "patch_size", "num_additional_image_tokens")
-_OWN = {"image_token": "<image>", "num_additional_image_tokens": 0}
+_ALL = {"image_token": "<image>", "vision_feature_select_strategy": None}
+_OWN = {**_ALL, "patch_size": None, "num_additional_image_tokens": 0}
 
 LLAVA = Family(
     "llava",
@@ -257,7 +256,6 @@ LLAVA = Family(
     {},  # its image processor may be of any class (CLIP's, SigLIP's): nothing can be assumed
     {},
     _build_llava,
-    settings=_OF_TILE,
     own_defaults=_OWN,
 )
 LLAVA_NEXT = Family(
@@ -266,7 +264,6 @@ LLAVA_NEXT = Family(
     _NEXT_IMAGE,
     {},
     _build_next,
-    settings=(*_OF_TILE, "image_grid_pinpoints"),
     own_defaults=_OWN,
 )
 LLAVA_ONEVISION = Family(
@@ -275,12 +272,9 @@ LLAVA_ONEVISION = Family(
     _ONEVISION_IMAGE,
     _ONEVISION_VIDEO,
     _build_onevision,
-    settings=(
-        *(*_STRATEGY, "num_image_tokens", "video_token"),
-        *("vision_aspect_ratio", "image_grid_pinpoints"),
-    ),
     own_defaults={
-        "image_token": "<image>",
+        **_ALL,
+        "num_image_tokens": None,
         "video_token": "<video>",
         "vision_aspect_ratio": "anyres_max_9",
     },

@@ -126,6 +126,4 @@ _OWN = {
     "image_end_token": "[IMG_END]",
 }
 
-PIXTRAL = Family(
-    "pixtral", "PixtralProcessor", _IMAGE, {}, _build, settings=tuple(_OWN), own_defaults=_OWN
-)
+PIXTRAL = Family("pixtral", "PixtralProcessor", _IMAGE, {}, _build, own_defaults=_OWN)

@@ -23,7 +23,7 @@ _KINDS = ("media_type", "media")
 
 
 def with_texts(record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with messages, images and videos in the standard names; itself if it is another's.
+    """`record` with messages and media in the standard names; itself if it is another's.
 
     Where its texts have no placeholder for its media, these stand before the first question.
 
@@ -96,10 +96,11 @@ def _kind(file: Any, stated: Any) -> str:
         raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
     own = kind_of_name(file)
     kind = stated if stated in LIST_KEYS else own
-    if stated == "text" or (stated, own) == ("image", "video"):
+    others = {"image": ("video", "audio"), "video": ("audio",), "audio": ("image",)}
+    if stated == "text" or own in others.get(stated, ()):
         text = f"media_type says {stated}, but {cut(file)} is among the files of the texts"
         raise BadRecord("bad_media", text)
     if kind is None:
-        text = f"{cut(file)} is an image or a video: neither media_type nor its ending says which"
+        text = f"{cut(file)} is of no known kind: neither media_type nor its ending says which"
         raise BadRecord("bad_media", text)
     return str(kind)

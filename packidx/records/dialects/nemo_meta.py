@@ -1,8 +1,9 @@
 """NeMo's ``mm_inputs_meta``: sizes, frames and token counts that a record states of its media.
 
 ``images_meta`` has ``[height, width]`` per image, ``videos_meta`` ``[frames, height, width, fps,
-seconds]`` per video (NeMo Automodel 0.7, `_estimate_video_tokens`), both null where unknown; either
-may be an object instead. Where tokens were counted they are its ``n_tokens``, or the list's last.
+seconds]`` per video (NeMo Automodel 0.7, `_estimate_video_tokens`), ``audios_meta`` ``[samples,
+samples per second]`` per sound (ours), null where unknown; an entry may be an object instead. Where
+tokens were counted they are its ``n_tokens``, or the list's last.
 What cannot be so is a BadRecord, ``bad_meta``.
 """
 
@@ -19,7 +20,14 @@ from packidx.records.media.references import LIST_KEYS, OBJECT, cut, named, stat
 
 _REASON = "bad_meta"
 _IMAGE = ("height", "width", "n_tokens")  # a list's entries in order, as far as it has them
+_AUDIO = ("num_samples", "sampling_rate", "n_tokens")
 _VIDEO = ("num_frames", "height", "width", "fps", "n_tokens")  # the seconds left out
+
+_FORMS = {
+    "image": "[height, width]",
+    "video": "[frames, height, width, fps, seconds]",
+    "audio": "[samples, samples per second]",
+}
 
 
 class StatedMedia:
@@ -74,12 +82,12 @@ def _entry(entry: Any, kind: str) -> dict[str, Any]:
             return stated_facts(entry, kind, _REASON)
         return _video(entry, entry.get("duration"))
     length = len(entry) if isinstance(entry, list | tuple) else 0
-    if length == 2 or (length == 3 and kind == "image"):
-        return stated_facts(dict(zip(_IMAGE, entry, strict=False)), kind, _REASON)
+    if length == 2 or (length == 3 and kind != "video"):
+        names = _AUDIO if kind == "audio" else _IMAGE
+        return stated_facts(dict(zip(names, entry, strict=False)), kind, _REASON)
     if length in (5, 6) and kind == "video":
         return _video(dict(zip(_VIDEO, [*entry[:4], *entry[5:]], strict=False)), entry[4])
-    form = "[height, width]" if kind == "image" else "[frames, height, width, fps, seconds]"
-    raise BadRecord(_REASON, f"an entry of '{kind}s_meta' is {cut(entry)}, not {form}")
+    raise BadRecord(_REASON, f"an entry of '{kind}s_meta' is {cut(entry)}, not {_FORMS[kind]}")
 
 
 def _video(entry: Any, seconds: Any) -> dict[str, Any]:

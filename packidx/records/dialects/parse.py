@@ -6,8 +6,8 @@ parser takes any of the names: it looks for the turns under the keys of `TURN_KE
 A record without turns may be a question and its answer (`single_turn`), or tokens (``input_ids``),
 which win over anything else that it holds.
 
-A placeholder (``<image>``, ``<video>``) in any text stands for the next entry of the record's own
-list (``image``/``images``, ``video``/``videos``), as does a content part without a reference.
+A placeholder (``<image>``, ``<video>``, ``<audio>``) in any text stands for the next entry of the
+record's own list (``image``/``images`` …), as does a content part without a reference.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ROLES = {
 _CALL = "function_call"
 _TRAIN_KEYS = frozenset(("train", "training", "loss", "loss_weight", "weight"))
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
-_PLACEHOLDER = re.compile("<(image|video)>")
+_PLACEHOLDER = re.compile("<(image|video|audio)>")
 
 Parts = tuple[str | Media, ...]
 
@@ -67,7 +67,7 @@ def parse(record: Any) -> Conversation:
     Raises:
         BadRecord: ``bad_record``, ``no_messages``, ``bad_turn``, ``unknown_role``, ``bad_media``,
             ``media_mismatch``, ``bad_text_tokens``, ``bad_meta``, ``bad_input_ids``,
-            ``bad_labels``, ``preference_data`` or ``unsupported_media``.
+            ``bad_labels`` or ``preference_data``.
     """
     if not isinstance(record, OBJECT):
         raise BadRecord("bad_record", f"the record is {named(record)}, not an object")
@@ -75,8 +75,6 @@ def parse(record: Any) -> Conversation:
     if tokens is not None:
         return tokens
     refuse_preferences(record)
-    if record.get("audio") or record.get("audios"):
-        raise BadRecord("unsupported_media", "the record has audio, which cannot be counted yet")
     lists = _media_lists(record)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(_raw_turns(record))]
     lists.check()
@@ -229,7 +227,7 @@ def _unknown_part(part: Any) -> str:
 
 
 def _split(text: str, lists: _MediaLists) -> Parts:
-    if "<image>" not in text and "<video>" not in text:
+    if "<image>" not in text and "<video>" not in text and "<audio>" not in text:
         return (text,) if text else ()
     pieces = enumerate(_PLACEHOLDER.split(text))
     return tuple(lists.next(piece) if number % 2 else piece for number, piece in pieces if piece)

@@ -1,7 +1,7 @@
 """Tables of one question and one answer a row, as messages.
 
 Columns ``prompt``/``response``, ``instruction``/``input``/``output`` (Alpaca, with ``history``),
-``question``/``answer``; or just an image's ``caption`` or ``text``. Such tables seldom have
+``question``/``answer``; or just a medium's ``caption`` or ``text``. Such tables seldom have
 placeholders: where the texts have none, the media stand before the question.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.dialects.webdataset import media_first
-from packidx.records.media.references import media_entries, named
+from packidx.records.media.references import LIST_KEYS, media_entries, named
 
 _FORMS = (
     ("prompt", "query", "response"),
@@ -36,7 +36,7 @@ def single_turn(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         texts = [record[question]] + ([record.get(addition)] if addition else [])
         asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
         return _turns(record, asked, _text(record[answer], answer))
-    has_media = any(media_entries(record, kind)[1] for kind in ("image", "video"))
+    has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
     for key in _CAPTIONS:
         if has_media and record.get(key) is not None:
             return _turns(record, "", _text(record[key], key))

@@ -1,7 +1,8 @@
 """Records in the standard names: a dialect with other names for its turns or media ends here.
 
 WebDataset samples and LoongForge's ``texts`` may have a ``media_type``: of which kinds their media
-are. What it says must be so; a word that is none of `_KINDS` is another tool's, and says nothing.
+are. What it says must be so; any word but ``text`` and ``image+video`` and the like is another
+tool's, and says nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +16,6 @@ from packidx.records.dialects.loongforge import TEXTS, is_texts, stated_type, wi
 from packidx.records.dialects.webdataset import has_placeholder, with_members
 from packidx.records.layout import TURN_KEYS, Layout
 from packidx.records.media.references import LIST_KEYS, media_entries
-
-_KINDS = {
-    "text": frozenset[str](),
-    "image": frozenset(("image",)),
-    "video": frozenset(("video",)),
-    "image+video": frozenset(("image", "video")),
-    "video+image": frozenset(("image", "video")),
-}
 
 
 def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
@@ -40,7 +33,10 @@ def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, A
 def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
     """The kinds of media that a record states it has, all of them; None where it does not say."""
     word = stated_type(record) if is_texts(record) else record.get("media_type")
-    return _KINDS.get(word) if isinstance(word, str) else None
+    if not isinstance(word, str):
+        return None
+    kinds = frozenset(word.split("+"))
+    return frozenset() if word == "text" else kinds if kinds <= LIST_KEYS.keys() else None
 
 
 def _check_kinds(record: Mapping[str, Any], stated: frozenset[str]) -> None:

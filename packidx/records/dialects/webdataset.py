@@ -28,10 +28,13 @@ EXTENSIONS = {
     "video": frozenset(
         ("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv", "ogv")
     ),
+    "audio": frozenset(("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "wma", "aiff")),
 }
 """Last parts of extensions, by the kind of medium."""
 
-_KEYS = frozenset(("image", "video", "image_url", "video_url", "path", "url", "frames"))
+_KEYS = frozenset(
+    ("image", "video", "audio", "image_url", "video_url", "audio_url", "path", "url", "frames")
+)
 _MAX_DEPTH = 4  # an entry, a place in it, a list of frames, a place in one of these
 
 Find = Callable[[str], bytes | Extent | None]
@@ -41,8 +44,9 @@ def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -
     """`record`, in the standard names, with its sample's media where it names them: as bytes, or
     as `Extent`s of the tar.
 
-    Where it names no medium at all, its sample's images and videos are its media, in the tar's
-    order; and if no placeholder of a kind is in its texts, they stand before its first user turn.
+    Where it names no medium at all, its sample's images, videos and sounds are its media, in the
+    tar's order; and if no placeholder of a kind is in its texts, they stand before its first user
+    turn.
 
     Args:
         stated: the kinds of media that it says it has; if it says none, files beside it are none.
@@ -68,7 +72,7 @@ def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -
 
 
 def kind_of_name(name: str) -> str | None:
-    """``'image'`` or ``'video'``, by the last part of a name; None for any other file."""
+    """The kind of medium, by the last part of a name; None for any other file."""
     ending = name.rpartition(".")[2].lower()
     return next((kind for kind, endings in EXTENSIONS.items() if ending in endings), None)
 
@@ -79,7 +83,7 @@ def media_first(record: dict[str, Any]) -> dict[str, Any]:
     key = next((key for key in TURN_KEYS if isinstance(record.get(key), list)), None)
     turns = record[key] if key is not None else []
     front: list[str] = []
-    for kind in ("video", "image"):
+    for kind in reversed(LIST_KEYS):
         if not any(has_placeholder(turn, kind) for turn in turns):
             front = [kind] * len(media_entries(record, kind)[1]) + front
     at = next((n for n, turn in enumerate(turns) if _said_by_user(turn)), None)

@@ -17,6 +17,7 @@ from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Media
 from packidx.records.layout import TURN_KEYS
+from packidx.records.media.audio import Audio, remembered_sound
 from packidx.records.media.image_files import read_image, stored_value
 from packidx.records.media.images import MAX_PIXELS, image_size, labelled_size, open_image
 from packidx.records.media.inside import InRoot, real_folder
@@ -38,11 +39,14 @@ from packidx.records.media.video import Video, remembered_info
 
 Moved = Callable[[str], str]
 
-_REPLACED_KEYS = ("image_url", "video_url", "url", "path", "bytes", "base64")
+_REPLACED_KEYS = (
+    *("image_url", "video_url", "audio_url", "input_audio", "url", "path", "bytes", "base64"),
+    "data",
+)
 
 
 def media_size(media: Media, root: MediaRoot) -> tuple[int, int] | None:
-    """(height, width) of one medium: stated, else from its image's header; None for a video.
+    """(height, width) of one medium: stated, else from its image's header; None for any other.
 
     Answers about paths are remembered until `forget_media`.
 
@@ -84,8 +88,10 @@ def check_reference(media: Media, root: MediaRoot) -> None:
 
 def forget_media() -> None:
     """Forget what is remembered of media by their paths: files may have changed since."""
-    for remembered in (_remembered_size, _exists, real_folder, absolute_folder, remembered_info):
+    for remembered in (_remembered_size, _exists, real_folder, absolute_folder):
         remembered.cache_clear()
+    remembered_info.cache_clear()
+    remembered_sound.cache_clear()
     forget_databases()
 
 
@@ -100,8 +106,8 @@ def open_media(record: Mapping[str, Any], root: MediaRoot, moved: Moved = str) -
 
     The record keeps its dialect: entries of its own image list become PIL images, and content
     parts that name an image become ``{"type": "image", "image": <PIL image>}``. Videos given as
-    lists of frames become lists of PIL images, any other a `Video`. `dialects.parse` accepts the
-    result.
+    lists of frames become lists of PIL images, any other a `Video`; sounds become `Audio`s.
+    `dialects.parse` accepts the result.
 
     Args:
         moved: old absolute path -> where it is now.
@@ -150,7 +156,7 @@ class MediaOpener:
         kind = part_kind(part)
         if isinstance(part, str) or kind not in LIST_KEYS:
             return part
-        if kind == "video":
+        if kind != "image":
             return self.entry(kind, part)
         ref = reference_of(part)
         if ref is None:
@@ -159,23 +165,25 @@ class MediaOpener:
         return {**kept, "type": "image", "image": self.image(ref)}
 
     def entry(self, kind: str, entry: Any) -> Any:
-        """An entry of a media list, opened: an image always, a video as far as it can be."""
+        """An entry of a media list, opened: an image always, any other as far as it can be."""
         if kind == "image":
             return self.image(reference_of(entry))
-        key, frames = frames_of(entry)
+        key, frames = frames_of(entry) if kind == "video" else (None, None)
         if frames is not None:
             images = [self.image(reference_of(frame)) for frame in frames]
             return images if key is None else {**entry, key: images}
         ref = reference_of(entry)
         if ref is None:
             return entry
-        opened = self.video(ref)
+        opened = self.video(ref) if kind == "video" else self.sound(ref)
         if opened is ref:
             return entry
         if not isinstance(entry, Mapping):
             return opened
         kept = {name: value for name, value in entry.items() if name not in _REPLACED_KEYS}
-        return {**kept, "video": opened} if kept.get("type") else {**kept, "path": opened}
+        if kept.get("type"):
+            return {**kept, "type": kind, kind: opened}
+        return {**kept, (kind if kind in kept else "path"): opened}
 
     def image(self, ref: Any) -> Image.Image:
         located = self.located_at(ref)
@@ -193,6 +201,14 @@ class MediaOpener:
         located = self.located_at(ref)
         content = stored_value(located, repr(shortened(str(ref))))
         return Video(located if content is None else content)
+
+    def sound(self, ref: Any) -> Any:
+        """An `Audio`, which decodes when it is asked to; an opened one as it is."""
+        if not isinstance(ref, str | bytes | Extent):
+            return ref
+        located = self.located_at(ref)
+        content = stored_value(located, repr(shortened(str(ref))))
+        return Audio(located if content is None else content)
 
     def located_at(self, ref: Any) -> Any:
         """Where a reference leads, through `moved` if it is absolute; anything else as it is."""
@@ -226,6 +242,9 @@ class _Looker(MediaOpener):
         return ref
 
     def video(self, ref: Any) -> Any:
+        return ref
+
+    def sound(self, ref: Any) -> Any:
         return ref
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,11 @@ from packidx.errors import BadRecord
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Media
 
-LIST_KEYS = {"image": ("images", "image"), "video": ("videos", "video")}
+LIST_KEYS = {
+    "image": ("images", "image"),
+    "video": ("videos", "video"),
+    "audio": ("audios", "audio"),
+}
 OBJECT = (dict, Mapping)  # dict first: asking an abstract class is slow
 MAX_TOKENS = 2**31 - 1  # the columns are int32
 
@@ -22,10 +27,19 @@ _PART_KINDS = {
     "image_url": "image",
     "video": "video",
     "video_url": "video",
+    "audio": "audio",
+    "audio_url": "audio",
+    "input_audio": "audio",
 }
-_REFERENCE_KEYS = ("bytes", "base64", "image", "video", "image_url", "video_url", "path", "url")
+_REFERENCE_KEYS = (
+    *("bytes", "base64", "image", "video", "audio", "image_url", "video_url", "audio_url"),
+    *("input_audio", "data", "path", "url"),
+)
+_BASE64_KEYS = ("bytes", "base64", "data")
 _MAX_PIXELS_PER_SIDE = 10_000_000  # far over any image; keeps products of sides within int64
 _MAX_FRAMES = 2**31 - 1
+_MAX_SAMPLES, _MAX_RATE = 2**40, 10_000_000
+_NAME = re.compile("data:|[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_opened(value: Any) -> bool:
@@ -38,8 +52,13 @@ def is_video(value: Any) -> bool:
     return hasattr(type(value), "info") and hasattr(type(value), "frames")
 
 
+def is_sound(value: Any) -> bool:
+    """Whether `value` is an opened sound (`media.audio.Audio`)."""
+    return hasattr(type(value), "info") and hasattr(type(value), "waveform")
+
+
 def part_kind(part: Any) -> str | None:
-    """``'text'``, ``'image'`` or ``'video'``: what a content part is, or None if unknown."""
+    """``'text'`` or a kind of media: what a content part is, or None if unknown."""
     if isinstance(part, str):
         return "text"
     if not isinstance(part, OBJECT):
@@ -51,7 +70,7 @@ def part_kind(part: Any) -> str | None:
 
 
 def reference_of(entry: Any) -> Any:
-    """The path, URL, bytes or opened image an entry of a media list or content part names.
+    """The path, URL, bytes or opened medium an entry of a media list or content part names.
 
     Raises:
         BadRecord: ``bad_media``, the entry is of no known form.
@@ -61,10 +80,11 @@ def reference_of(entry: Any) -> Any:
             value = entry.get(key)
             if value is None:
                 continue
-            if isinstance(value, str) and key in ("bytes", "base64"):
-                return _from_base64(value)
             if isinstance(value, OBJECT):  # {"image_url": {"url": …}}
-                value = next((value[k] for k in _REFERENCE_KEYS if value.get(k) is not None), None)
+                inner = next((k for k in _REFERENCE_KEYS if value.get(k) is not None), "")
+                key, value = inner, value.get(inner)
+            if isinstance(value, str) and key in _BASE64_KEYS and not _NAME.match(value):
+                return _from_base64(value)
             return _plain_reference(value)
         return None
     return _plain_reference(entry)
@@ -86,7 +106,7 @@ def frames_of(entry: Any) -> tuple[str | None, list[Any] | tuple[Any, ...] | Non
 
 
 def media_entries(record: Mapping[str, Any], kind: str) -> tuple[str | None, list[Any]]:
-    """The key and the entries of the record's own list of images or videos.
+    """The key and the entries of the record's own list of images, videos or sounds.
 
     Raises:
         BadRecord: ``bad_media``, both ``image`` and ``images`` are given.
@@ -164,6 +184,9 @@ def stated_facts(entry: Mapping[str, Any], kind: str, reason: str) -> dict[str, 
                 break
         facts["fps"] = rate(entry.get("fps", entry.get("sample_fps")), reason)
         facts["frame_indices"] = _indices(entry.get("frame_indices"), reason)
+    if kind == "audio":
+        for key, most in (("num_samples", _MAX_SAMPLES), ("sampling_rate", _MAX_RATE)):
+            facts[key] = integer(entry.get(key), 1, most, key, reason)
     return facts
 
 
@@ -206,7 +229,9 @@ def integer(value: Any, low: int, high: int, name: str, reason: str) -> int | No
 
 
 def _plain_reference(entry: Any) -> Any:
-    if isinstance(entry, str | bytes | Extent) or is_opened(entry) or is_video(entry):
+    if isinstance(entry, str | bytes | Extent) or is_opened(entry):
+        return entry
+    if is_video(entry) or is_sound(entry):
         return entry
     raise BadRecord("bad_media", f"a media reference is {named(entry)}, not a path or image")
 

@@ -27,6 +27,10 @@ _FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "m4v", "flv", "asf", "ogg", "gif"),
     *("h264", "hevc", "ivf", "mxf", "rm", "dv", "nut", "apng", "webp_pipe"),
 )
+_SOUND_FORMATS = (
+    *("wav", "w64", "flac", "mp3", "ogg", "mov", "matroska", "aac", "aiff", "au", "caf", "amr"),
+    *("asf", "mpegts", "avi", "flv"),
+)
 
 _INNER = {b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"}
 _MOST_BOXES = 1 << 10  # of one level: opening a fragmented file does not read all its fragments
@@ -143,23 +147,25 @@ def local(source: Source) -> Iterator[Source]:
 
 
 @contextmanager
-def opened(source: Source, label: str) -> Iterator[tuple[Any, Any]]:
-    """The container and its first video stream; whatever fails is a `BadRecord`."""
+def opened(source: Source, label: str, kind: str = "video") -> Iterator[tuple[Any, Any]]:
+    """The container and its first stream of video or audio; whatever fails is a `BadRecord`."""
     av = _import_av()
+    formats = _FORMATS if kind == "video" else _SOUND_FORMATS
     file, nbytes = open_file(source, label)
     with file:
         try:
             _check_claims(file, nbytes, label)
-            options = {"format_whitelist": ",".join(_FORMATS)}
+            options = {"format_whitelist": ",".join(formats)}
             with av.open(file, mode="r", container_options=options) as container:
-                if not container.streams.video:
-                    raise BadRecord("broken_media", f"{label} has no video stream")
-                yield container, container.streams.video[0]
+                streams = getattr(container.streams, kind)
+                if not streams:
+                    raise BadRecord("broken_media", f"{label} has no {kind} stream")
+                yield container, streams[0]
         except PackidxError:
             raise
         except Exception as error:  # FFmpeg's errors, and what PyAV makes of odd streams
             text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            text = f"{label} cannot be read as a video: {shortened(text)}"
+            text = f"{label} cannot be read as {'a ' * (kind == 'video')}{kind}: {shortened(text)}"
             raise BadRecord("broken_media", text) from None
 
 
@@ -209,7 +215,8 @@ def _import_av() -> Any:
         import av
     except ImportError as error:
         raise MissingExtraError(
-            f'reading videos needs PyAV ({error}): run pip install "packidx[video]"'
+            f"reading videos and compressed audio needs PyAV ({error}): "
+            'run pip install "packidx[video]"'
         ) from error
     if not hasattr(av.VideoStream, "index_entries"):
         raise MissingExtraError(

@@ -143,8 +143,8 @@ def test_what_cannot_be_counted(tmp: Path) -> None:
 
 
 def test_defaults_are_the_class(tmp: Path) -> None:
-    real = complete_settings(Gemma3ImageProcessor().to_dict(), None, FAMILY.settings)
-    assert complete_settings(FAMILY.image_defaults, None, FAMILY.settings) == real
+    real = complete_settings(Gemma3ImageProcessor().to_dict(), None, tuple(FAMILY.image_defaults))
+    assert complete_settings(FAMILY.image_defaults, None, tuple(FAMILY.image_defaults)) == real
     vision: Any = FAMILY.build(
         dict(FAMILY.image_defaults) | {"size": {"height": 896, "width": 896}},
         {},

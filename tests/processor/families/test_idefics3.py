@@ -236,5 +236,5 @@ def test_defaults_are_the_classes(name: str, image: Any, video: Any) -> None:
     family = FAMILIES[name]
     for defaults, real in ((family.image_defaults, image), (family.video_defaults, video)):
         if real is not None:
-            expected = complete_settings(real().to_dict(), None, family.settings)
-            assert complete_settings(defaults, None, family.settings) == expected
+            expected = complete_settings(real().to_dict(), None, tuple(defaults))
+            assert complete_settings(defaults, None, tuple(defaults)) == expected

@@ -17,7 +17,6 @@ from family_processors import family_processor
 from packidx.encode.loading import files_of
 from packidx.errors import SourceError
 from packidx.processor.families.internvl import INTERNVL, InternVLVision, count_tiles
-from packidx.processor.fingerprint import complete_settings
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import MediaInfo
 
@@ -33,8 +32,8 @@ def internvl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 
 def vision(video: dict[str, Any] | None = None, **image: Any) -> InternVLVision:
     image.setdefault("size", {"height": 448, "width": 448})
-    settings = complete_settings(image, INTERNVL.image_defaults, INTERNVL.settings)
-    videos = complete_settings(video or {}, INTERNVL.video_defaults, INTERNVL.settings)
+    settings = INTERNVL.complete(image, INTERNVL.image_defaults)
+    videos = INTERNVL.complete(video or {}, INTERNVL.video_defaults)
     family = INTERNVL.build(settings, videos, {"image_seq_length": 256})
     assert isinstance(family, InternVLVision)
     return family
@@ -177,7 +176,7 @@ def test_frames_that_the_record_names_are_taken_as_they_are() -> None:
 def test_settings_that_are_not_understood_are_refused(
     image: dict[str, Any], video: dict[str, Any], own: dict[str, Any], message: str
 ) -> None:
-    settings = complete_settings(image, INTERNVL.image_defaults, INTERNVL.settings)
-    videos = complete_settings(video, INTERNVL.video_defaults, INTERNVL.settings)
+    settings = INTERNVL.complete(image, INTERNVL.image_defaults)
+    videos = INTERNVL.complete(video, INTERNVL.video_defaults)
     with pytest.raises(SourceError, match=message):
         INTERNVL.build(settings, videos, {**INTERNVL.own_defaults, **own})

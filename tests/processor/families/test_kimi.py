@@ -19,7 +19,6 @@ from transformers.vision_utils import get_vision_cu_seqlens
 from packidx.encode.loading import files_of
 from packidx.errors import SourceError
 from packidx.processor.families.kimi import KIMI_K25, VIDEO, KimiVision
-from packidx.processor.fingerprint import complete_settings
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import MediaInfo
 
@@ -32,8 +31,8 @@ def kimi(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 
 
 def vision(video: dict[str, Any] | None = None, **image: Any) -> KimiVision:
-    settings = complete_settings(image, KIMI_K25.image_defaults, KIMI_K25.settings)
-    videos = complete_settings(video or {}, KIMI_K25.video_defaults, KIMI_K25.settings)
+    settings = KIMI_K25.complete(image, KIMI_K25.image_defaults)
+    videos = KIMI_K25.complete(video or {}, KIMI_K25.video_defaults)
     family = KIMI_K25.build(settings, videos, {})
     assert isinstance(family, KimiVision)
     return family

@@ -1,0 +1,250 @@
+"""Sound: how long a file's is, and the sound itself, as one channel at the rate that is wanted.
+
+A header is believed where it counts samples (WAV, FLAC); a file of any other kind is decoded once
+to count them, since its packets hold more than is heard. What is opened must have as many samples
+as were counted. Sound is mixed down, and its length after resampling rounded up, as transformers'
+`load_audio` does with its back end soundfile. A video's own sound is not looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packidx.errors import BadRecord
+from packidx.io.ranges import Extent
+from packidx.records.conversation import Media, MediaInfo
+from packidx.records.media.image_files import Source, label_of, open_file
+from packidx.records.media.paths import MediaRoot, resolve, shortened
+from packidx.records.media.video_headers import local, opened
+
+Samples = NDArray[np.float32]
+
+_MOST_CHUNKS = 1 << 10  # of a WAV, before its samples
+_FLAC_PER_BYTE = 1 << 13  # samples of silence: frames of 65,535 in a dozen bytes
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a WAV that was written to a pipe
+_PLAIN, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE  # formats of a WAV
+_PIECE = 1 << 16
+_LOUDEST = {"u8": 1 << 7, "s16": 1 << 15, "s32": 1 << 31, "s64": 1 << 63}
+
+
+class Audio:
+    """Sound that can be looked at and decoded; holds no file open.
+
+    Args:
+        source: a path, a URL, a file's bytes, or where they lie.
+        label: how errors name it; by default the path.
+    """
+
+    def __init__(self, source: Source, label: str | None = None) -> None:
+        self.source = source
+        self.label = label or label_of(source, "a sound")
+
+    @functools.cached_property
+    def info(self) -> MediaInfo:
+        """How many samples it has, and its rate.
+
+        Raises:
+            BadRecord, MissingExtraError: as `audio_info`.
+        """
+        stated = _stated_by_header(self.source, self.label)
+        if stated is None:
+            samples, rate = self._decoded  # kept: who asks for this wants the sound as well
+            stated = _info(len(samples), rate, self.label)
+        return stated
+
+    def waveform(self, sampling_rate: int) -> Samples:
+        """All of it, in one channel.
+
+        Args:
+            sampling_rate: samples per second that are wanted.
+
+        Returns:
+            float32 ``[n]`` within -1 and 1, n as `resampled_length` has it.
+
+        Raises:
+            BadRecord: ``broken_media``: it cannot be decoded, or not as its header says.
+            MissingExtraError: PyAV is not installed, or too old a release.
+        """
+        samples, rate = self._decoded
+        if (len(samples), rate) != (self.info.num_samples, self.info.sampling_rate):
+            stated = f"{self.info.num_samples} at {self.info.sampling_rate} Hz"
+            raise BadRecord(
+                "broken_media",
+                f"{self.label} has {len(samples)} samples at {rate} Hz where its header says "
+                f"{stated}: write it anew",
+            )
+        return _resampled(samples, rate, sampling_rate)
+
+    @functools.cached_property
+    def _decoded(self) -> tuple[Samples, int]:
+        """All samples, mixed down, and their rate."""
+        pieces, rate = [], 0
+        for piece, rate in _decode(self.source, self.label):  # noqa: B007, the last rate is all's
+            pieces.append(piece.mean(axis=0, dtype=np.float32))
+        return np.concatenate([np.zeros(0, np.float32), *pieces]), rate
+
+
+def resampled_length(num_samples: int, rate: int, wanted: int) -> int:
+    """Samples that sound has at another rate."""
+    return -(-num_samples * wanted // rate)
+
+
+def media_sound(media: Media, root: MediaRoot) -> MediaInfo:
+    """What is known of a sound in a record: what the record states, else what its file says.
+
+    Answers about paths are remembered until `opener.forget_media`.
+
+    Raises:
+        BadRecord: as `resolve` and `audio_info`; ``bad_media`` where there is nothing to look at.
+        MissingExtraError: PyAV is not installed, or too old a release.
+    """
+    if media.num_samples is not None and media.sampling_rate is not None:
+        if isinstance(media.ref, str):
+            resolve(media.ref, root)
+        return MediaInfo(0, 0, num_samples=media.num_samples, sampling_rate=media.sampling_rate)
+    if isinstance(media.ref, Audio):
+        return media.ref.info
+    if isinstance(media.ref, bytes | Extent):
+        return audio_info(media.ref)
+    if not isinstance(media.ref, str):
+        raise BadRecord("bad_media", "a sound without a path, bytes or stated number of samples")
+    answer = remembered_sound(media.ref, root)
+    if isinstance(answer, MediaInfo):
+        return answer
+    raise BadRecord(answer.reason, answer.detail)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def remembered_sound(ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+    """`audio_info` of a reference, or why there is none, remembered."""
+    try:
+        # The reference, not the path, goes into the detail: it is the same on every machine.
+        return audio_info(resolve(ref, root), label=repr(shortened(ref)))
+    except BadRecord as error:
+        return error.with_traceback(None)
+
+
+def audio_info(source: Source, *, label: str | None = None) -> MediaInfo:
+    """How many samples a file of sound has in each channel, and its rate.
+
+    Raises:
+        BadRecord: ``missing_media`` or ``broken_media``.
+        MissingExtraError: PyAV, which decodes all but WAV and FLAC, is not installed or too old.
+    """
+    label = label or label_of(source, "a sound")
+    stated = _stated_by_header(source, label)
+    if stated is not None:
+        return stated
+    num_samples = rate = 0
+    for piece, rate in _decode(source, label):  # noqa: B007, the last rate is all's
+        num_samples += piece.shape[1]
+    return _info(num_samples, rate, label)
+
+
+def _info(num_samples: int, rate: int, label: str) -> MediaInfo:
+    if num_samples < 1 or rate < 1:
+        raise BadRecord("broken_media", f"{label} has {num_samples} samples at {rate} Hz")
+    return MediaInfo(0, 0, num_samples=num_samples, sampling_rate=rate)
+
+
+# -- headers ---------------------------------------------------------------------------------------
+
+
+def _stated_by_header(source: Source, label: str) -> MediaInfo | None:
+    """What the header of a WAV or a FLAC counts; None of any other file, or where it does not."""
+    file, nbytes = open_file(source, label)
+    with file:
+        head = file.read(42)
+        if head[:4] == b"fLaC":
+            return _flac(head, nbytes, label)
+        if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+            return _wav(file, nbytes, label)
+    return None
+
+
+def _flac(head: bytes, nbytes: int, label: str) -> MediaInfo | None:
+    """Of its first block, STREAMINFO (RFC 9639, 8.2)."""
+    if len(head) < 42 or head[4] & 0x7F:
+        return None
+    rate = int.from_bytes(head[18:21], "big") >> 4
+    num_samples = int.from_bytes(head[21:26], "big") & (1 << 36) - 1
+    if num_samples > nbytes * _FLAC_PER_BYTE:
+        text = f"{label} claims {num_samples} samples in {nbytes} bytes"
+        raise BadRecord("broken_media", text)
+    return _info(num_samples, rate, label) if num_samples and rate else None
+
+
+def _wav(file: IO[bytes], nbytes: int, label: str) -> MediaInfo | None:
+    """Of its chunks ``fmt`` and ``data``, where samples are stored as they are."""
+    at, rate, width = 12, 0, 0
+    for _ in range(_MOST_CHUNKS):
+        file.seek(at)
+        head = file.read(8)
+        if len(head) < 8:
+            return None
+        size = int.from_bytes(head[4:], "little")
+        if head[:4] == b"fmt ":
+            stated = file.read(16)
+            is_plain = int.from_bytes(stated[:2], "little") in (_PLAIN, _FLOAT, _EXTENSIBLE)
+            rate = int.from_bytes(stated[4:8], "little")
+            width = int.from_bytes(stated[12:14], "little") if is_plain else 0
+        elif head[:4] == b"data":
+            if not width or not rate or size in _UNKNOWN_SIZES:
+                return None
+            if at + 8 + size > nbytes:
+                text = f"its samples reach to byte {at + 8 + size}, it has {nbytes}"
+                raise BadRecord("broken_media", f"{label} is truncated: {text}; restore the file")
+            return _info(size // width, rate, label)
+        at += 8 + size + size % 2
+    return None
+
+
+# -- samples ---------------------------------------------------------------------------------------
+
+
+def _decode(source: Source, label: str) -> Iterator[tuple[Samples, int]]:
+    """Pieces ``[channels, n]`` with their rate, which is the same for all."""
+    first = None
+    with local(source) as here, opened(here, label, "audio") as (container, stream):
+        for frame in container.decode(stream):
+            shape = frame.sample_rate, frame.layout.nb_channels
+            first = first or shape
+            if shape != first:
+                text = f"{label} changes its rate or channels, from {first} to {shape}"
+                raise BadRecord("broken_media", text)
+            yield _scaled(frame), int(frame.sample_rate)
+
+
+def _scaled(frame: Any) -> Samples:
+    values = frame.to_ndarray()
+    if not frame.format.is_planar:
+        values = values.reshape(-1, frame.layout.nb_channels).T
+    loudest = _LOUDEST.get(frame.format.name.removesuffix("p"))
+    if loudest is None:
+        return np.asarray(values, np.float32)
+    middle = loudest if values.dtype.kind == "u" else 0
+    scaled: Samples = ((values.astype(np.float64) - middle) / loudest).astype(np.float32)
+    return scaled
+
+
+def _resampled(samples: Samples, rate: int, wanted: int) -> Samples:
+    """By FFmpeg's resampler, which transformers' first back end, torchcodec, has as well."""
+    if rate == wanted:
+        return samples
+    import av
+
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=wanted)
+    pieces = []
+    for start in range(0, len(samples), _PIECE):
+        frame = av.AudioFrame.from_ndarray(samples[None, start : start + _PIECE], "flt", "mono")
+        frame.sample_rate = rate
+        pieces += [piece.to_ndarray()[0] for piece in resampler.resample(frame)]
+    pieces += [piece.to_ndarray()[0] for piece in resampler.resample(None)]
+    length = resampled_length(len(samples), rate, wanted)
+    whole = np.concatenate([*pieces, np.zeros(length, np.float32)])
+    return np.ascontiguousarray(whole[:length], np.float32)

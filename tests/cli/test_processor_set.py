@@ -1,0 +1,108 @@
+"""`--processor-set`: in the manifest, in the plan, and told by name where a reader has others."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packidx_cli.main import main
+from PIL import Image
+
+from packidx import open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.errors import MismatchError
+from packidx.torch import PackedDataset
+
+PLANNED = "images.max_pixels=1003520", "videos.fps=1.5"
+TOLD = r"images\.max_pixels: 1003520 planned, 602112 here"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    Image.new("RGB", (2000, 900)).save(tmp_path / "wide.png")
+    content = [{"type": "image", "image": "wide.png"}, {"type": "text", "text": "What is it?"}]
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "A line."}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    return str(tmp_path / "a.jsonl")
+
+
+def estimated(data: str, processor: Path, output: Path, *settings: str) -> dict[str, Any]:
+    """The manifest of the lengths."""
+    command = ["estimate", data, "-o", str(output), "--processor", str(processor), "--quiet"]
+    for setting in settings:
+        command += ["--processor-set", setting]
+    assert main([*command, "--workers", "1"]) == 0
+    manifest: dict[str, Any] = json.loads((output / "manifest.json").read_text())
+    return manifest
+
+
+def test_other_settings_than_the_planned_ones_are_told_by_name(
+    data: str, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, index = processors / "qwen2.5-vl", str(tmp_path / "index")
+    estimated(data, folder, tmp_path / "lengths", *PLANNED)
+    plan_packs(tmp_path / "lengths", index, capacity=4096)
+    opened = open_index(index)
+    told = {"images.max_pixels": 1003520, "videos.fps": 1.5}
+    assert opened.manifest["lengths"]["encoder"]["overrides"] == told
+    encoder = ProcessorEncoder(folder, settings=told)
+    [pack] = PackedDataset(opened, encoder)
+    assert len(pack["input_ids"]) == opened.pack(0).samples[0].length
+    assert 602112 / 28**2 < len(pack["input_ids"]) < 1003520 / 28**2 + 100
+    other = ProcessorEncoder(
+        folder, settings={"images.size.longest_edge": 602112, "videos.fps": 1.5}
+    )
+    with pytest.raises(MismatchError, match=rf"counted \({TOLD}\): use the same"):
+        PackedDataset(opened, other)
+    with pytest.raises(MismatchError, match=r"images\.max_pixels: 1003520 planned, 12845056 here"):
+        PackedDataset(opened, ProcessorEncoder(folder))
+    capsys.readouterr()
+    here = ["--processor", str(folder), "--quiet"]
+    assert main(["verify", index, *here, "--sample", "1"]) == 0  # the plan's own settings hold
+    capsys.readouterr()
+    changed = ["--processor-set", "images.max_pixels=602112", "--processor-set", "videos.fps=1.5"]
+    for command, status in (("verify", 3), ("doctor", 1)):
+        assert main([command, index, *here, *changed]) == status
+        assert re.search(TOLD, " ".join(capsys.readouterr().out.split())), command
+
+
+def test_settings_decide_lengths_and_are_in_the_options(
+    data: str, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = processors / "qwen2.5-vl", tmp_path / "lengths"
+    plain = estimated(data, folder, output)
+    assert "processor_settings" not in plain["options"] and "overrides" not in plain["encoder"]
+    assert plain["encoder"]["settings"]["images.max_pixels"] == 12845056
+    small = estimated(data, folder, output, *PLANNED)
+    assert small["options"]["processor_settings"] == {
+        "images.max_pixels": 1003520,
+        "videos.fps": 1.5,
+    }
+    assert small["sources"][0]["num_tokens"] < plain["sources"][0]["num_tokens"]
+    assert small["encoder"]["fingerprint"] != plain["encoder"]["fingerprint"]
+    capsys.readouterr()
+    command = ["estimate", data, "-o", str(output), "--quiet", "--processor-set"]
+    for settings, words in (
+        ([PLANNED[0]], "settings of a processor need the processor"),
+        (["images.max_pixels=", "--processor", str(folder)], "write NAME=VALUE"),
+        (["images.max_pixel=5", "--processor", str(folder)], "but images.max_pixels"),
+        (["images.do_resize=no", "--processor", str(folder)], "is 'no': give true or false"),
+    ):
+        assert main([*command, *settings]) == 1
+        assert words in " ".join(capsys.readouterr().err.split())
+    assert json.loads((output / "manifest.json").read_text()) == small
+
+
+def test_precompute_takes_them(data: str, processors: Path, tmp_path: Path) -> None:
+    tokens = []
+    words = [word for setting in PLANNED for word in ("--processor-set", setting)]
+    for number, settings in enumerate(([], words)):
+        output = tmp_path / f"out{number}"
+        command = ["precompute", data, "-o", str(output), "--quiet", "--workers", "1"]
+        assert main([*command, "--processor", str(processors / "qwen2.5-vl"), *settings]) == 0
+        record = json.loads((output / "a.jsonl").read_text())
+        tokens.append(record["mm_inputs_meta"]["images_meta"][0][2])
+    assert tokens[0] > tokens[1] > 1000

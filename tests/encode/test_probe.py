@@ -1,0 +1,298 @@
+"""Processors of no family of ours: what they write for images is read off themselves."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import family_processors_tiles as tiles
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from transformers import AyaVisionProcessor, GotOcr2ImageProcessor
+
+from packidx import estimate_lengths
+from packidx.encode.loading import files_of
+from packidx.encode.probe.table import EACH, INDEX, TUPLE, Table
+from packidx.encode.probe.vision import ProbedVision
+from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counter import ConversationCounter
+from packidx.processor.counts import HEURISTIC, Compared
+from packidx.processor.families import FAMILIES
+from packidx.processor.folder import load_processor
+from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}<|END|>{% endfor %}"
+)
+TOKENS = [
+    "<image>",
+    "<|IMG_PATCH|>",
+    "<|START_OF_IMG|>",
+    "<|END_OF_IMG|>",
+    "TILE_GLOBAL",
+    "<|END|>",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Aya Vision (CohereLabs/aya-vision-8b), tiles of 56 pixels."""
+    tmp = tmp_path_factory.mktemp("probe")
+    processor = AyaVisionProcessor(
+        GotOcr2ImageProcessor(
+            size={"height": 56, "width": 56}, crop_to_patches=True, min_patches=1, max_patches=12
+        ),
+        tiles.tokenizer(tmp, TOKENS + [f"TILE_{number}" for number in range(1, 13)]),
+        patch_size=14,
+        img_size=56,
+        downsample_factor=2,
+        chat_template=TEMPLATE,
+    )
+    processor.save_pretrained(tmp / "aya")
+    return tmp / "aya"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def probed(files: ProcessorFiles) -> ProbedVision:
+    assert isinstance(files.vision, ProbedVision) and files.family is None
+    return files.vision
+
+
+def test_ids_are_the_processors(folder: Path) -> None:
+    assert "AyaVisionProcessor" not in FAMILIES
+    files = load_processor(folder)
+    real = probed(files).processor
+    rng = random.Random(1)
+    several = set()
+    for number in range(100):
+        messages = tiles.conversation(rng, ["image"] * [0, 1, 1, 2, 3][number % 5])
+        outputs = real.apply_chat_template(messages, tokenize=True, return_dict=True)
+        ids, images, _ = tiles.counted(files, messages)
+        assert ids == tiles.real_ids(outputs)
+        several.update(images.tokens.tolist())
+    assert len(several) > 5
+
+
+def test_two_images_side_by_side_are_two(folder: Path) -> None:
+    files = load_processor(folder)
+    infos = [MediaInfo(56, 56), MediaInfo(56, 112)]
+    talk = Conversation((Turn("user", (Media("image"), Media("image"))),))
+    compared = Compared("transformers", 1, equal=("image", "text"))
+    counts = ConversationCounter(files, compared=compared).count([talk], [infos])
+    first, second = counts.media.tokens.tolist()
+    assert counts.media.at[1] > counts.media.at[0] + first - 1 and second > first > 3
+    assert counts.errors == {}
+
+
+@pytest.mark.parametrize("token", ["<image>", "<|IMG_PATCH|>"])
+@pytest.mark.parametrize("num_images", [0, 1])
+def test_a_text_that_holds_a_media_token_takes_no_images_place(
+    folder: Path, token: str, num_images: int
+) -> None:
+    media = (Media("image"),) * num_images
+    talk = Conversation((Turn("user", (f"I typed {token}.", *media)),))
+    counter = ConversationCounter(load_processor(folder))
+    counts = counter.count([talk], [[MediaInfo(60, 50)] * num_images])
+    assert counts.errors[0].reason == "media_token_in_text"
+
+
+def test_each_size_is_probed_once_by_all_processes(folder: Path) -> None:
+    vision = probed(load_processor(folder))
+    sizes = [(50, 60), (50, 130), (50, 60), (60, 50), (0, 9)]
+    first = vision.count_images(sizes)
+    assert first.tokens[0] == first.tokens[2] != first.tokens[1]
+    assert first.tokens[4] == 0 and first.errors[4].reason == "broken_media"
+    assert first.expansions is not None and first.expansions[4] is None
+    assert vision.count_images([]).tokens.shape == (0,)
+
+    other = probed(load_processor(folder))
+    other.__dict__["_learner"] = None  # asks for nothing
+    assert other.count_images(np.array(sizes)).tokens.tolist() == first.tokens.tolist()
+    with pytest.raises(AttributeError):
+        other.count_images([(51, 60)])
+
+
+def test_a_line_of_the_table_that_is_not_as_written_is_learnt_again(
+    folder: Path, own_cache: Path
+) -> None:
+    vision = probed(load_processor(folder))
+    wanted = vision.count_images([(50, 60), (50, 130)]).tokens.tolist()
+    [path] = own_cache.glob("probes/*/media.jsonl")
+    lines = [line + b"\n" for line in path.read_bytes().split(b"\n") if line]
+    assert lines[0].count(b'"runs": [4') == 1
+    path.write_bytes(lines[0].replace(b'"runs": [4', b'"runs": [5') + lines[1][:-20])
+    assert Table(None).find(["image 50x60"]) == ["image 50x60"]
+    again = probed(load_processor(folder))
+    assert again.count_images([(50, 60), (50, 130)]).tokens.tolist() == wanted
+    third = probed(load_processor(folder))
+    third.__dict__["_learner"] = None
+    assert third.count_images([(50, 130)]).tokens.tolist() == wanted[1:]
+
+
+COUNT = """
+import sys
+from pathlib import Path
+from packidx import estimate_lengths
+estimate_lengths(sys.argv[1], sys.argv[2], processor=sys.argv[3], workers=1)
+print(sorted({"torch", "transformers"} & sys.modules.keys()))
+"""
+
+
+def test_the_second_count_loads_no_torch(folder: Path, tmp_path: Path) -> None:
+    tiles.Image.new("RGB", (90, 50)).save(tmp_path / "a.png")
+    record = {"messages": [{"role": "user", "content": "<image>?"}], "images": ["a.png"]}
+    (tmp_path / "a.jsonl").write_bytes(orjson.dumps(record))
+    said = []
+    for run in ("one", "two"):
+        arguments = [str(tmp_path / "a.jsonl"), str(tmp_path / run), str(folder)]
+        command = [sys.executable, "-c", COUNT, *arguments]
+        said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert said == ["['torch', 'transformers']\n", "[]\n"]
+    one, two = (tmp_path / run / "part-00000.parquet" for run in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+# -- what an expansion depends on ------------------------------------------------------------------
+
+
+class Numbered(AyaVisionProcessor):  # type: ignore[misc]
+    """Writes each image's number before it, as MiniCPM does."""
+
+    def replace_image_token(self, inputs: dict[str, Any], image_idx: int, **options: Any) -> str:
+        return f"{image_idx + 1}: {super().replace_image_token(inputs, image_idx, **options)}"
+
+
+class Together(AyaVisionProcessor):  # type: ignore[misc]
+    """Writes how many images there are, with each."""
+
+    def replace_image_token(self, inputs: dict[str, Any], image_idx: int, **options: Any) -> str:
+        number = len(inputs["num_patches"])
+        return f"one of {number}: {super().replace_image_token(inputs, image_idx, **options)}"
+
+
+class ByContent(AyaVisionProcessor):  # type: ignore[misc]
+    """Writes something else for a black image."""
+
+    def __call__(self, images: Any = None, text: Any = None, **options: Any) -> Any:
+        flat = [image for each in images or () for image in each]
+        black = any(image.getextrema() == ((0, 0),) * 3 for image in flat)
+        self.dark = "dark " * black
+        return super().__call__(images=images, text=text, **options)
+
+    def replace_image_token(self, inputs: dict[str, Any], image_idx: int, **options: Any) -> str:
+        return self.dark + str(super().replace_image_token(inputs, image_idx, **options))
+
+
+class Rewriting(AyaVisionProcessor):  # type: ignore[misc]
+    """Takes spaces away before an image, as Idefics2 does newlines."""
+
+    def get_text_with_replacements(self, text: Any, *given: Any, **options: Any) -> Any:
+        text = [each.replace(" <image>", "<image>") for each in text]
+        return super().get_text_with_replacements(text, *given, **options)
+
+
+def changed(folder: Path, kind: type) -> ProcessorFiles:
+    real: Any = AyaVisionProcessor.from_pretrained(folder)
+    real.__class__ = kind
+    return files_of(real)
+
+
+@pytest.mark.parametrize(
+    ("kind", "by"), [(AyaVisionProcessor, EACH), (Numbered, INDEX), (Together, TUPLE)]
+)
+def test_what_an_expansion_depends_on_is_found_out(folder: Path, kind: type, by: str) -> None:
+    files = changed(folder, kind)
+    assert probed(files).profile.kinds["image"].by == by
+    rng = random.Random(2)
+    for number in range(30):
+        messages = tiles.conversation(rng, ["image"] * [0, 1, 3, 2, 4][number % 5])
+        outputs = probed(files).processor.apply_chat_template(
+            messages, tokenize=True, return_dict=True
+        )
+        assert tiles.counted(files, messages)[0] == tiles.real_ids(outputs)
+
+
+def test_images_whose_content_decides_are_refused(folder: Path) -> None:
+    files = changed(folder, ByContent)
+    counts = probed(files).count_images([(50, 60)])
+    assert counts.errors[0].reason == "unsupported_media"
+    assert "two samples whose images have the same shapes differ" in counts.errors[0].detail
+
+
+def test_a_text_rewritten_around_images_is_found_in_samples(folder: Path, tmp_path: Path) -> None:
+    """The probes' words stand beside images without spaces, so only whole samples show it."""
+    from packidx.encode import proof
+
+    files = changed(folder, Rewriting)
+    found = proof.compare(files, [])
+    assert found.unequal == ("image",) and found.equal == ("text",)
+    assert "tokens, the processor's" in str(found.detail)
+    talk = Conversation((Turn("user", ("?", Media("image"))),))
+    counts = ConversationCounter(files, compared=found).count([talk], [[MediaInfo(50, 60)]])
+    assert counts.errors[0].reason == "media_not_counted"
+    assert str(found.detail) in counts.errors[0].detail
+
+
+# -- who counted, and who does not -----------------------------------------------------------------
+
+
+def test_another_process_loads_it_again(folder: Path) -> None:
+    vision = probed(load_processor(folder))
+    copy = pickle.loads(pickle.dumps(vision))
+    assert copy.count_images([(50, 60)]).tokens == vision.count_images([(50, 60)]).tokens
+    assert copy.settings == vision.settings
+
+
+def test_rows_say_who_counted(folder: Path, tmp_path: Path) -> None:
+    """Through `estimate`: such rows are `exact`, and a folder and its object are one."""
+    tiles.Image.new("RGB", (90, 50)).save(tmp_path / "a.png")
+    with_image = {"messages": [{"role": "user", "content": "<image>?"}], "images": ["a.png"]}
+    without = {"messages": [{"role": "user", "content": "no image"}]}
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(map(orjson.dumps, (with_image, without))))
+    estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", processor=folder, workers=1)
+    rows = pq.read_table(tmp_path / "lengths" / "part-00000.parquet").to_pylist()
+    assert [row["method"] for row in rows] == ["exact", "exact"]
+    assert [row["detail"] for row in rows] == ["media counted by probing AyaVisionProcessor", None]
+    assert rows[0]["length"] > rows[0]["image_tokens"] > 4
+
+    real = probed(load_processor(folder)).processor
+    assert files_of(real).fingerprint() == load_processor(folder).fingerprint()
+
+
+def test_what_was_not_compared_is_no_more_than_a_guess(folder: Path) -> None:
+    talk = Conversation((Turn("user", ("?", Media("image"))),))
+    counter = ConversationCounter(load_processor(folder), compared=Compared(reason="no time"))
+    assert counter.count([talk], [[MediaInfo(50, 60)]]).method.tolist() == [HEURISTIC]
+
+
+def test_media_that_nobody_counts(folder: Path, tmp_path: Path) -> None:
+    """A folder that transformers cannot load: texts are counted, records with images are not."""
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    config = json.loads((broken / "processor_config.json").read_text())
+    config["processor_class"] = "NoSuchProcessor"
+    (broken / "processor_config.json").write_text(json.dumps(config))
+    files = load_processor(broken)
+    assert files.vision is None and "takes no images" in (files.unknown or "")
+    one = Conversation((Turn("user", ("?", Media("image"))),))
+    counts = ConversationCounter(files).count(
+        [one, Conversation((Turn("user", ("?",)),))], [[None], []]
+    )
+    assert list(counts.errors) == [0] and counts.errors[0].reason == "unsupported_media"
+    assert counts.length[1] > 2 and counts.method[1] == HEURISTIC  # nobody compared it
