@@ -44,6 +44,7 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
             f"{type(processor).__name__} has no chat template: set processor.chat_template"
         )
     image = getattr(processor, "image_processor", None)
+    _refuse_passed_on(processor)
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
     return assemble(
         name=name,
@@ -60,6 +61,21 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
             template, processor, identity_of(processor, template)
         ),
     )
+
+
+def _refuse_passed_on(processor: Any) -> None:
+    """What a processor passes to its parts whatever their settings, unless its family counts it.
+
+    Raises:
+        OptionError: it does.
+    """
+    family = FAMILIES.get(type(processor).__name__)
+    for member in ("images_kwargs", "videos_kwargs"):
+        if family and vars(processor).get(member) and member not in family.own_defaults:
+            raise OptionError(
+                f"{type(processor).__name__}.{member} is not counted: set these on its image or "
+                "video processor instead"
+            )
 
 
 def _video_settings(processor: Any, name: str) -> dict[str, Any] | None:

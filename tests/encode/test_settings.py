@@ -138,6 +138,13 @@ def test_one_setting_has_one_name(folders: dict[str, Path]) -> None:
         ProcessorEncoder(AutoProcessor.from_pretrained(folders[QWEN]), settings=told)
 
 
+def test_settings_that_an_object_passes_on_are_refused(folders: dict[str, Path]) -> None:
+    real = AutoProcessor.from_pretrained(folders[QWEN])
+    real.images_kwargs = {"max_pixels": 602112}
+    with pytest.raises(OptionError, match=r"Qwen2_5_VLProcessor\.images_kwargs is not counted"):
+        ProcessorEncoder(real)
+
+
 def test_a_folder_of_older_files_takes_settings(folders: dict[str, Path], tmp_path: Path) -> None:
     """``preprocessor_config.json`` alone: what it says is of images and of videos."""
     for file in folders[QWEN].iterdir():
