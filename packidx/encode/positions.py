@@ -231,7 +231,7 @@ def _checkpoint_config(folder: str) -> Any:
             " that knows it"
         )
     try:
-        return configs[model_type].from_dict(values)
+        return configs[model_type].from_pretrained(folder)
     except Exception as error:  # foreign code checks what stands in the file
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise OptionError(

@@ -68,7 +68,7 @@ def write_lengths(
                     "sample_id": len(rows),
                     "source": source,
                     "key": one["id"],
-                    "media": media_spans(one["parts"]),
+                    "media": None if one.get("unknown") else media_spans(one["parts"]),
                 }
                 | locator
                 | counts

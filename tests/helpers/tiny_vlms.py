@@ -41,6 +41,7 @@ SMALL = {
     "projection_dim": 4 * HEAD,
     "max_position_embeddings": 16_384,
 }
+PATCHES = ("minicpmv4_7", "qwen3_omni_moe_thinker")
 KINDS_OF_LAYERS = ("layer_types", "mlp_layer_types", "layers_block_type", "block_types")
 ENDINGS = ("_token_id", "_token_index", "_id")
 NO_MEDIA = ("pad", "bos", "eos", "sep", "decoder")
@@ -104,9 +105,8 @@ def tiny_config(model_type: str, processor: Any) -> Any:
     for each in _configs(config):
         _shrink(each, vocabulary)
         _take_tokens(each, processor, vocabulary)
-    patch = getattr(getattr(processor, "image_processor", None), "patch_size", None)
-    if isinstance(patch, int) and isinstance(getattr(config.vision_config, "patch_size", 0), int):
-        config.vision_config.patch_size = patch
+    if model_type in PATCHES:  # those of the processor made for it
+        config.vision_config.patch_size = processor.image_processor.patch_size
     if model_type in CHANGES:
         CHANGES[model_type](config)
     return config

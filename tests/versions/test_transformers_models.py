@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_isolation_flash as flash
 import test_isolation_flex as flex
 import test_isolation_proof as proof
 import test_models as models
@@ -21,7 +22,7 @@ from torch_packs import VIDEO
 from trained_packs import largest_difference, trained_index
 
 from packidx.errors import MismatchError
-from packidx.torch import check_isolation, collate, prepare_model
+from packidx.torch import check_isolation, prepare_model
 from packidx.torch.loss import WEIGHTS
 
 TOLERANCE = 1e-5
@@ -31,6 +32,9 @@ test_packed_logits_loss_and_gradients_are_those_of_samples = proof.test_logits_l
 test_several_packs = proof.test_several_packs
 test_indexed_masks = proof.test_indexed_mask_as_nemo_expands_it
 test_gemma3_images_that_touch = proof.test_gemma3_images_that_touch_across_samples
+
+kernel = flash.kernel
+test_flash = flash.test_samples_stay_apart
 
 uncompiled = flex.uncompiled
 test_flex = flex.test_logits
@@ -76,31 +80,15 @@ def test_a_model_in_an_adapter_passes_the_check(tmp_path: Path) -> None:
     assert check_isolation(Adapted(proof.model_of("qwen3_vl", "sdpa")), pack) < TOLERANCE
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_flash_gets_the_samples_and_towers_keep_their_images(tmp_path: Path, family: str) -> None:
-    (pack,) = packs_of(tmp_path, family)
-    bounds = tuple(pack["cu_seqlens"].tolist())
-    plain = prepare_model(fresh(family))
-    with plain_flash() as kernel, torch.no_grad():
-        model = prepare_model(use_flash(fresh(family)))
-        logits = model(**collate(pack, "flash")).logits
-        assert kernel.causal == {bounds}
-        assert bool(kernel.both_ways) == (family != "qwen3") and bounds not in kernel.both_ways
-        assert check_isolation(model, pack, attention="flash") < TOLERANCE
-    if family != "gemma3":  # flash shows an image's tokens only what stands before them
-        expected = plain(**collate(pack)).logits
-        assert float((logits - expected).abs().max()) < TOLERANCE
-
-
 @pytest.mark.parametrize("family", QWEN)
 @pytest.mark.parametrize("attention", ["sdpa", "eager", NAME])
 def test_videos_stay_apart(family: str, attention: str) -> None:
     model, pack = fresh(family, "eager" if attention == "eager" else "sdpa"), video_pack(family)
     assert VIDEO in pack["input_ids"] and "position_ids" in pack
     with plain_flash():
-        flash = attention == NAME
-        prepare_model(use_flash(model) if flash else model)
-        mode = "flash" if flash else "sdpa"
+        by_flash = attention == NAME
+        prepare_model(use_flash(model) if by_flash else model)
+        mode = "flash" if by_flash else "sdpa"
         assert check_isolation(model, pack, attention=mode) < TOLERANCE
 
 

@@ -49,8 +49,6 @@ def bidirectional_images(
     own: Any = module.config
     config = own.get_text_config()
     implementation = config._attn_implementation
-    if "flash" in implementation:
-        return None  # such kernels know no image blocks, packed or not
     segments = _segments(positions.expand(types.shape[0], -1))
     everywhere = Between(causal_within(segments).first, _ends(types == 1, segments))
     column = torch.arange(types.shape[1], device=types.device)

@@ -22,6 +22,7 @@ from packidx.torch.model.hooks import (
 )
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2")
+_SET = ("sdpa", "eager", "flex_attention")
 _STATELESS = {"full_attention", "sliding_attention", "chunked_attention"}
 _WINDOWED = {"sliding_attention", "chunked_attention"}
 # Models whose image or prefix tokens see one another across samples, whatever the batch says.
@@ -33,7 +34,7 @@ _KERNELS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d"}
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def prepare_model(model: Model) -> Model:
+def prepare_model(model: Model, *, attention: str | None = None) -> Model:
     """Set what packing needs on a transformers model, in place, and return it.
 
     Turns the cache off in every config it has: with a cache, transformers takes a pack for one long
@@ -41,8 +42,12 @@ def prepare_model(model: Model) -> Model:
     (Gemma 3, sliding windows under flex_attention) or passes on where samples begin (linear
     attention). Call it before the model is wrapped or compiled; calling it again changes nothing.
 
+    Args:
+        attention: what the text model is to attend by from now on: ``'sdpa'``, ``'eager'`` or
+            ``'flex_attention'``, which Qwen2.5-VL refuses when it is loaded; None leaves it.
+
     Raises:
-        OptionError: it is no transformers model.
+        OptionError: it is no transformers model, or `attention` is none of the three.
         MismatchError: its attention implementation or one of its layers lets samples see one
             another; the sentence says which, and what would not.
     """
@@ -54,6 +59,8 @@ def prepare_model(model: Model) -> Model:
             " transformers model"
         )
     name = type(inner).__name__
+    if attention is not None:
+        _set_attention(config, attention)
     _check_attention(name, config)
     _check_layers(name, inner, config)
     _check_masks(name, inner, config.get_text_config())
@@ -83,6 +90,15 @@ def _configs(config: Any) -> Iterator[Any]:
             yield from _configs(each)
 
 
+def _set_attention(config: Any, attention: str) -> None:
+    if attention not in _SET:
+        raise OptionError(
+            f"attention {attention!r} is none of {', '.join(_SET)}: load the model with another"
+            " attn_implementation"
+        )
+    config.get_text_config()._attn_implementation = attention
+
+
 def _check_attention(name: str, config: Any) -> None:
     text = config.get_text_config()
     implementation = getattr(text, "_attn_implementation", None)
@@ -107,6 +123,12 @@ def _check_attention(name: str, config: Any) -> None:
 
 def _check_layers(name: str, model: nn.Module, config: Any) -> None:
     text = config.get_text_config()
+    if config.model_type == "gemma3" and "flash" in text._attn_implementation:
+        raise MismatchError(
+            f"{name} sees an image's tokens in both directions, which flash kernels cannot: its"
+            " logits would be those of another model: load it with attn_implementation sdpa, eager"
+            " or flex_attention"
+        )
     image, window = getattr(config, "mm_tokens_per_image", 0), getattr(text, "sliding_window", None)
     if config.model_type == "gemma3" and window and image > window:
         raise MismatchError(

@@ -264,6 +264,8 @@ def test_paligemma_is_refused_for_a_reason() -> None:
 
 
 def test_no_transformers_model() -> None:
+    with pytest.raises(OptionError, match="attention .flash. is none of sdpa, eager, flex_attent"):
+        prepare_model(fresh("qwen3"), attention="flash")
     with pytest.raises(OptionError, match="Linear has no config"):
         prepare_model(torch.nn.Linear(1, 1))
 
