@@ -134,7 +134,9 @@ def _check_settings(processor: Any, files: ProcessorFiles, kind: str) -> None:
         return
     defaults = family.image_defaults if kind == "image" else family.video_defaults
     loaded = family.complete(processor.to_dict(), defaults)
-    named = [named_settings("", each, family.older_names) for each in (loaded, counted)]
+    named = [
+        named_settings("", each, f"{kind}s" in family.older_names) for each in (loaded, counted)
+    ]
     differences = setting_differences(named[1], named[0], "counted", "read")
     if differences:
         release = transformers_class("__version__")

@@ -49,7 +49,7 @@ def folder_with(folder: Path, given: Given) -> tuple[Path, dict[str, Any]]:
     if not target.is_dir():
         made = Stated(folder, deepcopy(stated.files))
         family, told = _change(made, given)
-        unsure = _by_part(told, False) if family is None else {}
+        unsure = _by_part(told, ()) if family is None else {}
         _write(target, there, {**made.files, _TOLD: told}, lambda begun: _check(begun, unsure))
     return target, read_json(target / _TOLD)
 
@@ -63,7 +63,7 @@ def _change(made: Stated, given: Given) -> tuple[Family | None, dict[str, Any]]:
     else:
         known = {part: _of_family(family, part, made) for part in (*MEMBERS, OWN)}
     told: dict[str, Any] = {}
-    for part, settings in _by_part(given, family is not None and family.older_names).items():
+    for part, settings in _by_part(given, family.older_names if family else ()).items():
         if part in ("images", "videos") and made.place("videos") == made.place("images"):
             made.files[FILES[2]] = deepcopy(made.of("images"))
         made.of(part).update(_changes(part, settings, known))
@@ -91,7 +91,7 @@ def _full(part: str, path: str) -> str:
     return path if part == OWN else f"{part}.{path}"
 
 
-def _by_part(given: Given, older_names: bool) -> dict[str, dict[str, Any]]:
+def _by_part(given: Given, older_names: Collection[str]) -> dict[str, dict[str, Any]]:
     """Settings of each part, under the one name that each has.
 
     Raises:
@@ -105,7 +105,7 @@ def _by_part(given: Given, older_names: bool) -> dict[str, dict[str, Any]]:
         if not name and not isinstance(value, Mapping):
             raise OptionError(f"processor setting {key}: write {key}.NAME=VALUE")
         settings = by_part.setdefault(part, {})
-        for path, each in _spelled({name: value} if name else value, older_names and part != OWN):
+        for path, each in _spelled({name: value} if name else value, part in older_names):
             if path in settings:
                 raise OptionError(f"processor setting {part}.{path} is given twice")
             settings[path] = each
@@ -136,7 +136,7 @@ def _of_family(family: Family, part: str, stated: Stated) -> Known:
         return (), {}
     now = family.complete(stated.of(part), defaults or {})
     names = {*OF_IMAGES, *(OF_VIDEOS if part == "videos" else ()), *(defaults or {}), *now}
-    return _with_edges(names, now, family.older_names)
+    return _with_edges(names, now, part in family.older_names)
 
 
 def _of_class(folder: str) -> dict[str, Known]:

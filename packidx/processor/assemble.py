@@ -46,7 +46,7 @@ class ProcessorFiles:
     """Why its media cannot be counted, where it takes some."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Settings that were given in place of the folder's, ``{"images.max_pixels": 602112}``."""
-    older_names: bool = False
+    older_names: tuple[str, ...] = ()
     """Of `Family`."""
 
     @property
@@ -89,8 +89,8 @@ class ProcessorFiles:
         return (
             told
             | named_settings("labels", content["policy"], False)
-            | named_settings("images", self.image_settings, self.older_names)
-            | named_settings("videos", self.video_settings, self.older_names)
+            | named_settings("images", self.image_settings, "images" in self.older_names)
+            | named_settings("videos", self.video_settings, "videos" in self.older_names)
             | named_settings("", self.own_settings, False)
         )
 
@@ -193,7 +193,7 @@ def assemble(
         folder=folder,
         family=family.name if family else None,
         unknown=problem,
-        older_names=family is not None and family.older_names,
+        older_names=family.older_names if family else (),
     )
 
 

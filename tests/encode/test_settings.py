@@ -18,6 +18,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.whole import build_sample, ids_of
 from packidx.errors import OptionError, PackidxError, SourceError
 from packidx.processor import ConversationCounter, ProcessorFiles, load_processor
+from packidx.processor.families import FAMILIES
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 
 QWEN, INTERNVL, IDEFICS3 = "Qwen2_5_VLProcessor", "InternVLProcessor", "Idefics3Processor"
@@ -143,6 +144,22 @@ def test_settings_that_an_object_passes_on_are_refused(folders: dict[str, Path])
     real.images_kwargs = {"max_pixels": 602112}
     with pytest.raises(OptionError, match=r"Qwen2_5_VLProcessor\.images_kwargs is not counted"):
         ProcessorEncoder(real)
+
+
+def test_limits_of_qwen3_vl_videos_have_no_older_names(
+    folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Its class does not read ``max_pixels``, whatever a folder says."""
+    folder = build("Qwen3VLProcessor", [], tmp_path_factory.getbasetemp() / "settings")[1]
+    with pytest.raises(OptionError, match=r"videos\.max_pixels: there is no such one, but"):
+        load_processor(folder, settings={"videos.max_pixels": 30_000})
+    files = load_processor(folder, settings={"videos.size.longest_edge": 300_000})
+    real = ProcessorEncoder(AutoProcessor.from_pretrained(files.folder))
+    assert files.settings["videos.size.longest_edge"] == 300_000
+    assert files.fingerprint() == real.fingerprint()
+    family = FAMILIES["Qwen3VLProcessor"]
+    stated = {**family.video_defaults, "max_pixels": 30_000}
+    assert family.complete(stated, family.video_defaults)["size"] == family.video_defaults["size"]
 
 
 def test_a_folder_of_older_files_takes_settings(folders: dict[str, Path], tmp_path: Path) -> None:

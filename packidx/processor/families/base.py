@@ -205,8 +205,8 @@ class Family:
     own_defaults: Mapping[str, Any] = field(default_factory=dict)
     """The processor's own settings that change tokens, with their class defaults; None where a
     checkpoint must say it."""
-    older_names: bool = False
-    """Whether its image and video processors take ``min_pixels`` and ``max_pixels``, too."""
+    older_names: tuple[str, ...] = ()
+    """Which of ``images`` and ``videos`` take ``min_pixels`` and ``max_pixels``, too."""
 
     def complete(self, settings: Settings, defaults: Settings) -> dict[str, Any]:
         """`complete_settings` of one of its parts; what its class has is in the fingerprint.
@@ -215,7 +215,10 @@ class Family:
             SourceError: a size is a number alone, which each class reads in its own way, or images
                 are cut to none.
         """
-        complete = complete_settings(settings, defaults, tuple(defaults), self.older_names)
+        older_names = (
+            "videos" if defaults is self.video_defaults else "images"
+        ) in self.older_names
+        complete = complete_settings(settings, defaults, tuple(defaults), part in self.older_names)
         for name in ("size", "crop_size"):
             if not isinstance(complete.get(name, {}), Mapping):
                 raise SourceError(f"its {name} is {complete[name]}: say which edge has that")

@@ -121,7 +121,9 @@ _QWEN3_VIDEO |= {"size": {"shortest_edge": 131_072, "longest_edge": 786_432}}
 
 def _family(name: str, processor_class: str, video: dict[str, Any]) -> Family:
     build = partial(QwenVision.from_settings, name)
-    return Family(name, processor_class, _QWEN2_IMAGE, video, build, older_names=True)
+    # `Qwen3VLVideoProcessor` does not read them.
+    older_names = ("images",) if name == "qwen3_vl" else ("images", "videos")
+    return Family(name, processor_class, _QWEN2_IMAGE, video, build, older_names=older_names)
 
 
 QWEN2_VL = _family("qwen2_vl", "Qwen2VLProcessor", _QWEN2_VIDEO)
