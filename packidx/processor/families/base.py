@@ -215,9 +215,7 @@ class Family:
             SourceError: a size is a number alone, which each class reads in its own way, or images
                 are cut to none.
         """
-        older_names = (
-            "videos" if defaults is self.video_defaults else "images"
-        ) in self.older_names
+        part = "videos" if defaults is self.video_defaults else "images"
         complete = complete_settings(settings, defaults, tuple(defaults), part in self.older_names)
         for name in ("size", "crop_size"):
             if not isinstance(complete.get(name, {}), Mapping):
