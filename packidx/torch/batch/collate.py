@@ -18,6 +18,9 @@ from packidx.torch.sample.joining import join_media
 _OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens")
 # Vision towers of transformers would take cu_seqlens and max_seqlen for their own.
 _NO_MEDIA = {"input_ids", "labels", "position_ids", *OF_A_PACK}
+# UnlimitedOCR splits by lists of numbers, and by no tensors of them.
+_OF_LISTS = "patches_grid"
+_LISTS = (_OF_LISTS, "num_local_patches")
 
 
 def collate(
@@ -67,6 +70,8 @@ def collate(
     if packs[0].get("shifted"):
         batch["shift_labels"] = batch["labels"]
     batch |= join_media([media_of(pack) for pack in packs], packs[0].get("join"))
+    if _OF_LISTS in batch:
+        batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
     batch["use_cache"] = False
     return batch
 

@@ -68,7 +68,7 @@ def _given_media(
 
 
 def media_types(pack: Pack, config: Any) -> Tensor:
-    """1 on tokens that stand for an image, 2 for a video, else 0; int64 [T]."""
+    """1 on tokens that stand for an image, 2 for a video, 3 for audio, else 0; int64 [T]."""
     if "mm_token_type_ids" in pack:
         types: Tensor = pack["mm_token_type_ids"].long()
         return types

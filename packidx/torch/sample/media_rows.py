@@ -26,8 +26,12 @@ Planned = Sequence[Mapping[str, Any]]
 Grid = tuple[int, int, int]
 """Patches of one medium: time or tiles, rows, columns."""
 
-TYPES = {"image": 1, "video": 2}
+TYPES = {"image": 1, "video": 2, "audio": 3}
 """Values of transformers' ``mm_token_type_ids``."""
+
+_AUDIO = ("audio_", "input_features", "feature_attention_mask", "input_values")
+_AUDIO += ("chunk_sample_lengths",)
+"""How names of an audio's tensors begin, in transformers' models."""
 
 
 class Unsplit(MismatchError):
@@ -43,12 +47,17 @@ class Unsplit(MismatchError):
 
 
 def by_kind(media: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of images and those of videos, as far as there are any."""
+    """The tensors of images, those of videos and those of audio, as far as there are any."""
     tensors: dict[str, dict[str, Tensor]] = {kind: {} for kind in TYPES}
     for key, value in media.items():
-        is_video = "video" in key or key == "second_per_grid_ts"
-        tensors["video" if is_video else "image"][key] = value
+        tensors[_kind_of(key)][key] = value
     return {kind: given for kind, given in tensors.items() if given}
+
+
+def _kind_of(key: str) -> str:
+    if "video" in key or key == "second_per_grid_ts":
+        return "video"
+    return "audio" if key.startswith(_AUDIO) else "image"
 
 
 def grid_of(medium: Mapping[str, Any]) -> Grid | None:

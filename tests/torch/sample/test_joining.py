@@ -17,6 +17,7 @@ from packidx.torch.sample.encoded import normalise
 from packidx.torch.sample.fitting import cut, extend
 from packidx.torch.sample.join_rules import parse_rule
 from packidx.torch.sample.joining import join_media
+from packidx.torch.sample.media_rows import by_kind
 
 TEXTS = [record(seed, [5 + seed]) for seed in range(6)]
 IMAGES = [record(100 + n, [3, (4, 2 + 2 * n), 4, (2, 2), 2 + n]) for n in range(4)]
@@ -138,6 +139,33 @@ def test_a_sample_is_not_cut_where_its_tensors_are_no_rows_of_media() -> None:
     )
     with pytest.raises(MismatchError, match="image_token_pooling is not made of rows"):
         cut(sample, 0, 2, {"image": 92})
+
+
+def test_audio_is_a_kind_of_its_own() -> None:
+    names = ["input_features", "feature_attention_mask", "audio_input_ids", "input_values_mask"]
+    names += ["pixel_values", "image_grid_thw", "pixel_values_videos", "video_second_per_grid"]
+    kinds = by_kind({name: torch.zeros(1) for name in names})
+    assert [list(tensors) for tensors in kinds.values()] == [names[4:6], names[6:], names[:4]]
+    assert list(kinds) == ["image", "video", "audio"]
+
+
+def test_a_model_that_takes_lists_gets_lists() -> None:
+    """UnlimitedOCR splits its tiles by them."""
+
+    def pack(tiles: list[int]) -> dict[str, Any]:
+        numbers = {"num_local_patches": torch.tensor(tiles)}
+        grids = {"patches_grid": torch.tensor([[1, n] for n in tiles])}
+        ids = torch.arange(4)
+        bounds = torch.tensor([0, 4], dtype=torch.int32)
+        tokens = {"input_ids": ids, "labels": ids, "position_ids": ids, "cu_seqlens": bounds}
+        return {**tokens, **numbers, **grids}
+
+    batch = collate([pack([2, 3]), pack([4])])
+    assert batch["num_local_patches"] == [2, 3, 4]
+    assert batch["patches_grid"] == [[1, 2], [1, 3], [1, 4]]
+    alone = pack([2])
+    del alone["patches_grid"]
+    assert torch.equal(collate(alone)["num_local_patches"], torch.tensor([2]))
 
 
 # -- names that nobody knows -----------------------------------------------------------------------
