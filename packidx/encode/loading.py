@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from packidx.encode.imports import INSTALL, transformers_class
-from packidx.encode.probe import ProbedVision, identity_of
+from packidx.encode.probe import MEDIA_PARTS, ProbedVision, identity_of
 from packidx.errors import MismatchError, MissingExtraError, OptionError
 from packidx.format.manifest import setting_differences
 from packidx.processor.assemble import (
@@ -43,7 +43,8 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         raise OptionError(
             f"{type(processor).__name__} has no chat template: set processor.chat_template"
         )
-    image = getattr(processor, "image_processor", None)
+    parts = (getattr(processor, part, None) for part in MEDIA_PARTS)
+    image = next((part for part in parts if part is not None), None)
     _refuse_passed_on(processor)
     name = str(getattr(tokenizer, "name_or_path", "") or type(processor).__name__)
     return assemble(

@@ -7,21 +7,23 @@ tokens, images of several shapes) is seldom among the first records of a data se
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from packidx.encode.imports import transformers_class
-from packidx.encode.probe.blanks import noise, random_tuples
+from packidx.encode.media import info_of
+from packidx.encode.probe.blanks import noise, random_tuples, shape_of
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import KINDS, TEXT, Compared
-from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
+from packidx.processor.counts import KINDS, TEXT, Compared, mixed_name
+from packidx.records.conversation import Conversation, Media, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)
 _BESIDE = (
@@ -36,6 +38,8 @@ _BESIDE = (
     "<",
     ">",
 )
+_NUM_MIXED = 4
+"""Samples of each combination of kinds."""
 _SIZES = ((64, 48), (337, 211), (300, 100), (90, 400))  # width, height
 
 
@@ -66,13 +70,13 @@ def _compare(
         except (BadRecord, LimitError, MemoryError):
             continue  # it becomes a rejected row, or ends the run where it is counted
         try:
-            real = ids_of(build_sample(processor, files.template, talk))
+            real = ids_of(build_sample(processor, files.template, talk, every_frame=True))
         except NotBuilt as error:  # nothing was built that could be compared
             refused = refused or str(error)
             continue
         records += 1
-        for kind in {medium.kind for medium in talk.media} or {TEXT}:
-            same.setdefault(kind, []).append(ours == real)
+        kinds = {medium.kind for medium in talk.media}
+        same.setdefault(mixed_name(kinds) or TEXT, []).append(ours == real)
         if ours != real and detail is None:
             detail = f"{_words(talk)} has {len(ours)} tokens, the processor's {len(real)}"
             if len(ours) == len(real):
@@ -82,7 +86,7 @@ def _compare(
                 detail += f", and another one at {first}"
     if not records:
         return Compared(reason=f"the processor builds no sample: {refused}")
-    compared = [kind for kind in (TEXT, *KINDS) if kind in same]
+    compared = sorted(same, key=lambda kind: (kind != TEXT, kind.count("+"), _place(kind)))
     return Compared(
         by,
         records,
@@ -92,10 +96,15 @@ def _compare(
     )
 
 
+def _place(kinds: str) -> tuple[int, ...]:
+    """Where samples with these kinds of media stand in a list."""
+    return tuple(KINDS.index(kind) for kind in kinds.split("+") if kind in KINDS)
+
+
 def _words(talk: Conversation) -> str:
     """A sample, so that it can be found and tried again."""
     text = next((part for turn in talk.turns for part in turn.parts if isinstance(part, str)), "")
-    sizes = [f"{medium.kind} {medium.ref.width}x{medium.ref.height}" for medium in talk.media]
+    sizes = [f"{medium.kind} {shape_of(medium)}" for medium in talk.media]
     return f"a sample ({', '.join([*sizes, repr(text[:40])])})"
 
 
@@ -112,7 +121,7 @@ def _load(files: ProcessorFiles) -> tuple[Any, str]:
 
 
 def _own_ids(counter: ConversationCounter, talk: Conversation) -> list[int]:
-    infos = [MediaInfo(medium.ref.height, medium.ref.width) for medium in talk.media]
+    infos = [info_of(medium) for medium in talk.media]
     media = counter.count_media([talk], [infos])
     for error in media.errors.values():
         raise error
@@ -140,16 +149,32 @@ def _made_up(files: ProcessorFiles) -> Iterator[Conversation]:
         for image in images:
             yield Conversation((Turn("user", (image, "\nWhat is it? ")),))
         yield Conversation((Turn("user", ("One: ", images[0], " two:\n", images[1])),))
-    for kind in () if vision is None or files.is_known else vision.placeholders:
-        yield from _random(kind)
+    if vision is not None and not files.is_known:
+        rate = getattr(vision, "sampling_rate", 0)
+        tuples = {kind: random_tuples(kind, rate) for kind in vision.placeholders}
+        for kind in tuples:
+            yield from _random([[(kind, shape) for shape in shapes] for shapes in tuples[kind]])
+        for num in range(2, len(tuples) + 1):
+            for kinds in itertools.combinations(tuples, num):
+                yield from _random(list(_mixed({kind: tuples[kind] for kind in kinds})))
 
 
-def _random(kind: str) -> Iterator[Conversation]:
-    """Media of random shapes and contents at random places of texts with all kinds of space."""
-    rng = random.Random(kind)
-    for seed, shapes in enumerate(random_tuples(kind)):
+def _mixed(tuples: Mapping[str, Sequence[tuple[str, ...]]]) -> Iterator[list[tuple[str, str]]]:
+    """(kind, shape) of the media of samples that have all of these kinds, in random order."""
+    rng = random.Random(len(tuples))
+    for number in range(_NUM_MIXED):
+        media = [(kind, shape) for kind in tuples for shape in tuples[kind][number]]
+        rng.shuffle(media)
+        yield media
+
+
+def _random(samples: Sequence[Sequence[tuple[str, str]]]) -> Iterator[Conversation]:
+    """Media of these kinds and shapes with random contents at random places of texts with all kinds
+    of space."""
+    rng = random.Random(repr(samples))
+    for seed, media in enumerate(samples):
         parts: list[str | Media] = [
-            noise(kind, shape, seed + at) for at, shape in enumerate(shapes)
+            noise(kind, shape, seed + at) for at, (kind, shape) in enumerate(media)
         ]
         for text in rng.choices(_BESIDE, k=rng.randrange(1, 5)):
             parts.insert(rng.randrange(len(parts) + 1), text)

@@ -6,6 +6,7 @@ rendered text and the media, as one list or as a list of the sample's.
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from packidx.encode.given import Given, given
 from packidx.errors import PackidxError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media
 
-_ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
+ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 """A processor's names of media, by kind."""
 
 _TENSORS = ("pt", None)
@@ -30,13 +32,18 @@ class NotBuilt(PackidxError):
 
 
 def build_sample(
-    processor: Any, template: ChatTemplate, conversation: Conversation
+    processor: Any,
+    template: ChatTemplate,
+    conversation: Conversation,
+    *,
+    every_frame: bool = False,
 ) -> Mapping[str, Any]:
     """What `processor` makes of one conversation, whose media are opened.
 
     Args:
         template: renders as the processor's own does.
-        conversation: each ``Media.ref`` is what the processor takes: a PIL image, frames, a wave.
+        conversation: each ``Media.ref`` is a PIL image, a `Video` or an `Audio`.
+        every_frame: as for `given`.
 
     Returns:
         ``input_ids`` ``[1, T]`` or ``[T]``, and the model's other inputs, as tensors where that is
@@ -44,16 +51,24 @@ def build_sample(
 
     Raises:
         NotBuilt: it builds none, whichever way it is called; the first way's reason.
-        BadRecord: as `ChatTemplate.render`.
+        BadRecord: as `ChatTemplate.render` and `given`.
     """
-    first: Exception | None = None
+
+    def build(own: Any, media: Given) -> Mapping[str, Any]:
+        return _built(own, template, media)
+
     with quiet():
-        for call in _ways(processor, template, conversation):
-            for tensors in _TENSORS:
-                try:
-                    return call(tensors)
-                except Exception as error:  # a foreign class: whatever it raises is its verdict
-                    first = first or error
+        return build(processor, given(processor, conversation, build, every_frame))
+
+
+def _built(processor: Any, template: ChatTemplate, media: Given) -> Mapping[str, Any]:
+    first: Exception | None = None
+    for call in _ways(processor, template, media):
+        for tensors in _TENSORS:
+            try:
+                return call(tensors)
+            except Exception as error:  # a foreign class: whatever it raises is its verdict
+                first = first or error
     raise NotBuilt(_words(first) if first else "nothing was tried") from first
 
 
@@ -66,27 +81,46 @@ Call = Callable[[str | None], Mapping[str, Any]]
 """(``return_tensors``) → what the processor builds."""
 
 
-def _ways(processor: Any, template: ChatTemplate, conversation: Conversation) -> Iterator[Call]:
+def _ways(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call]:
+    conversation = given.conversation
     messages = _with_media(template, conversation)
     tools = {} if conversation.tools is None else {"tools": conversation.tools}
-
-    def by_template(tensors: str | None) -> Mapping[str, Any]:
-        built: Mapping[str, Any] = processor.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_tensors=tensors, **tools
-        )
-        return built
-
-    yield by_template
+    yield _by_template(processor, messages, tools, given.options)
+    if "video_metadata" in given.options:  # some write times of it, and do not ask for it
+        returned = {**given.options, "return_metadata": True}
+        yield _by_template(processor, messages, tools, returned)
     text = template.render(conversation).text
     media: dict[str, list[Any]] = {}
     for medium in conversation.media:
-        media.setdefault(_ARGUMENTS[medium.kind], []).append(medium.ref)
-    for given in (media, {name: [refs] for name, refs in media.items()}) if media else (media,):
-        yield _direct(processor, text, given)
+        media.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
+    for form in (media, {name: [refs] for name, refs in media.items()}) if media else (media,):
+        yield _direct(processor, text, {**form, **given.options})
 
 
-def _direct(processor: Any, text: str, media: Mapping[str, list[Any]]) -> Call:
-    return lambda tensors: processor(text=text, return_tensors=tensors, **media)
+def _by_template(
+    processor: Any, messages: list[Any], tools: Mapping[str, Any], options: Mapping[str, Any]
+) -> Call:
+    def call(tensors: str | None) -> Mapping[str, Any]:
+        own = {"processor_kwargs": _copied(options)} if options else {}
+        built: Any = processor.apply_chat_template(
+            messages, tokenize=True, return_dict=True, return_tensors=tensors, **tools, **own
+        )
+        return {name: value for name, value in built.items() if name != "video_metadata"}
+
+    return call
+
+
+def _direct(processor: Any, text: str, options: Mapping[str, Any]) -> Call:
+    return lambda tensors: processor(text=text, return_tensors=tensors, **_copied(options))
+
+
+def _copied(value: Any) -> Any:
+    """A copy of lists and objects of options: processors change what they are given."""
+    if isinstance(value, Mapping):
+        return {name: _copied(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return copy.copy(value) if type(value).__name__ == "VideoMetadata" else value
 
 
 def _with_media(template: ChatTemplate, conversation: Conversation) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from packidx import digests
-from packidx.errors import BadRecord, LimitError
+from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, examine, raw_records
 from packidx.io import cache, files, urls
@@ -27,9 +27,12 @@ from packidx.processor.counts import Compared
 from packidx.processor.folder import content_of
 from packidx.processor.text.backends import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
-from packidx.records.conversation import Conversation
+from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
+from packidx.records.media.audio import media_sound
 from packidx.records.media.opener import is_remote
+from packidx.records.media.paths import MediaRoot
+from packidx.records.media.video import media_info
 from packidx.software import installed
 
 NUM_RECORDS = 16
@@ -44,6 +47,7 @@ _LITTLE = 1 << 20
 _TEXT_RANGES = 64
 _NUM_RANGES, _PER_RANGE = 8, 8
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
+_MAX_CLIP_PIXELS, _MAX_SECONDS = 1 << 26, 120
 _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
 
 
@@ -88,12 +92,18 @@ def _words(talk: Conversation) -> str:
     """All that a processor's tokens of it depend on."""
     turns = [
         (turn.role, turn.text_as_list, turn.extra)
-        + tuple(
-            part if isinstance(part, str) else (part.kind, part.ref.size) for part in turn.parts
-        )
+        + tuple(part if isinstance(part, str) else (part.kind, _facts(part)) for part in turn.parts)
         for turn in talk.turns
     ]
     return repr((turns, talk.tools))
+
+
+def _facts(medium: Media) -> MediaInfo:
+    """What is known of a medium that was opened."""
+    if medium.kind == "image":
+        width, height = medium.ref.size
+        return MediaInfo(height, width)
+    return (media_sound if medium.kind == "audio" else media_info)(medium, MediaRoot("."))
 
 
 def _kept(path: str) -> Compared | None:
@@ -142,14 +152,24 @@ def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conv
         talk = parse(raw.record)
         if talk.input_ids is not None or len(talk.media) > _MAX_IMAGES:
             return None
-        if any(medium.kind != "image" or is_remote(medium, shard.root) for medium in talk.media):
+        if any(is_remote(medium, shard.root) for medium in talk.media):
             return None
+        is_known = counter.files is not None and counter.files.is_known
+        if is_known and any(medium.kind != "image" for medium in talk.media):
+            return None  # a family's videos are compared in the project's tests
         if talk.media or counter.transform is not None:
             talk = parse(counter.open(raw.record, shard.root, 0))
-    except (BadRecord, OSError, MemoryError, RecursionError):
+        facts = [_facts(medium) for medium in talk.media]
+    except (BadRecord, MissingExtraError, OSError, MemoryError, RecursionError):
         return None
-    sizes = [medium.ref.size for medium in talk.media if medium.kind == "image"]
-    return talk if all(width * height <= _MAX_PIXELS for width, height in sizes) else None
+    return None if any(map(_is_large, facts)) else talk
+
+
+def _is_large(info: MediaInfo) -> bool:
+    if info.num_samples:
+        return info.num_samples > _MAX_SECONDS * info.sampling_rate
+    most = _MAX_PIXELS if info.num_frames == 1 else _MAX_CLIP_PIXELS
+    return info.num_frames * info.height * info.width > most
 
 
 def choose_text_backend(

@@ -126,19 +126,31 @@ class ConversationCounter:
                 fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
             else:
                 fill(columns, chosen, vision.count_sounds(given, owners[chosen]), method)
-        if vision.one_kind_per_sample:
-            self._refuse_two_kinds(columns, len(conversations))
+        if not self.files.is_known:
+            self._judge_mixed(columns)
+        elif vision.one_kind_per_sample:
+            self._refuse_mixed(columns)
         return columns
 
-    def _refuse_two_kinds(self, columns: MediaColumns, num_samples: int) -> None:
+    def _judge_mixed(self, columns: MediaColumns) -> None:
+        """Media of several kinds in one sample were compared together, or are not exact."""
+        mixed = columns.mixed()
+        for number, owner in enumerate(columns.owners.tolist() if mixed else ()):
+            kinds = mixed.get(owner)
+            if kinds is None or kinds in self.compared.equal:
+                continue
+            columns.method[number] = HEURISTIC
+            if kinds in self.compared.unequal:
+                text = f"samples with {kinds} are not counted as their processor builds them"
+                columns.errors[number] = BadRecord("media_not_counted", text)
+
+    def _refuse_mixed(self, columns: MediaColumns) -> None:
         assert self.files is not None
-        owners = columns.owners
-        per_kind = np.zeros((len(KINDS), num_samples), bool)
-        per_kind[columns.kind, owners] = True
-        mixed = per_kind.sum(axis=0) > 1
-        for number in np.flatnonzero(mixed[owners]).tolist():
-            text = f"{self.files.name} cannot encode images and videos of one sample together"
-            columns.errors[number] = BadRecord("unsupported_media", text)
+        mixed = columns.mixed()
+        for number, owner in enumerate(columns.owners.tolist()):
+            if owner in mixed:
+                text = f"{self.files.name} cannot encode images and videos of one sample together"
+                columns.errors[number] = BadRecord("unsupported_media", text)
 
     def _method(self, kind: str) -> int:
         """How a kind of media, or rendered text, is counted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,13 @@ class MediaColumns:
     def owners(self) -> Int64s:
         """``[m]`` the sample of each medium."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def mixed(self) -> dict[int, str]:
+        """Samples with media of several kinds, and these: ``'image+video'``."""
+        held = np.zeros((len(self.offsets) - 1, len(KINDS)), bool)
+        held[self.owners, self.kind] = True
+        samples = np.flatnonzero(held.sum(axis=1) > 1).tolist()
+        return {sample: mixed_name(np.array(KINDS)[held[sample]]) for sample in samples}
 
 
 @dataclass(slots=True)
@@ -145,6 +152,11 @@ def combine(texts: Texts, media: MediaColumns) -> Counts:
         media=media,
         errors=errors,
     )
+
+
+def mixed_name(kinds: Iterable[str]) -> str:
+    """What samples with media of these kinds are called: ``'image+video'``."""
+    return "+".join(sorted(kinds, key=KINDS.index))
 
 
 TEXT = "text"

@@ -109,14 +109,16 @@ def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -
     config = read_json(folder / "tokenizer_config.json")
     older = read_json(folder / "special_tokens_map.json")
     stated = Stated.read(folder)
-    own, image = stated.of(OWN), stated.of("images") or None
+    own = stated.of(OWN)
+    # The first of these, for a processor that takes videos or sound alone.
+    image = stated.of("images") or stated.of("videos") or stated.of("audio")
     files = assemble(
         name=name,
         tokenizer=tokenizer,
         template=_read_template(folder, own, config),
         special_tokens=named_tokens({**older, **config}),
         processor_class=stated.processor_class(config),
-        image_settings=image,
+        image_settings=image or own.get("audio_processor"),
         video_settings=stated.of("videos") or None,
         # Which no class reads from a folder: an object alone has them.
         own_settings={name: own[name] for name in own if name != "images_kwargs"},

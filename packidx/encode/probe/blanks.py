@@ -1,18 +1,38 @@
-"""Media of a given shape, to probe a processor with."""
+"""Media of a given shape, to probe a processor with.
+
+A shape is all of a medium that a processor's tokens may depend on, as text: an image's
+``480x640`` (height, width), a video's ``33x480x640@29.97`` (frames and their rate), a sound's
+``16001@16000`` (samples and their rate).
+"""
 
 from __future__ import annotations
 
 import random
+import re
+import zlib
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from packidx.records.conversation import Media
+from packidx.encode.given import BlankVideo
+from packidx.records.conversation import Media, MediaInfo
+from packidx.records.media.audio import Audio, Samples
+from packidx.records.media.video import Video
 
 # Pixels (height, width) of the images that decide what an expansion depends on.
 _SIDES = [(48, 64), (211, 337), (100, 300), (400, 90), (28, 28), (17, 13), (333, 500), (224, 224)]
 _SIDES += [(405, 720), (260, 41), (640, 480), (97, 333)]
 _NUMBERS = (1, 2, 3, 4, 2, 3, 1, 2, 1, 3, 4, 1, 2, 1, 2, 3)
+_CLIPS = ["9x48x64@10.0", "21x100x60@29.97", "5x64x64@2.0", "33x40x90@7.5", "8x112x56@1.0 frames"]
+_CLIPS += ["50x36x48@25.0", "2x80x80@24.0"]
+_NUM_CLIPS = (1, 2, 1, 3, 1, 2, 1, 1)
+_SECONDS = (1.0, 0.3, 2.718, 0.05, 5.0, 1.9999, 3.3, 11.7)
+TRIED_SECONDS = (0.02, 0.1, 0.1001, 0.26, 0.8, 1.01, 1.5, 2.0, 4.2, 7.7, 15.3, 31.0)
+"""Lengths of sound that tell whether a longer one ever becomes fewer tokens."""
+_NUM_SOUNDS = (1, 2, 3, 1, 2, 1, 2, 1, 3, 1)
+_CLIP = re.compile(r"(\d+)x(\d+)x(\d+)@(\S*)( frames)?(?: at (\S+))?")
 
 
 def image_shape(height: int, width: int) -> str:
@@ -20,21 +40,136 @@ def image_shape(height: int, width: int) -> str:
     return f"{height}x{width}"
 
 
-def blank(kind: str, shape: str) -> Media:
-    """A medium of a shape that says nothing."""
+def video_shape(info: MediaInfo) -> str:
+    """The key of a video: a file, ``…frames`` where these are given one by one, ``… at 0+8+16``
+    where the record says which of them are used."""
+    rate = "" if info.fps is None else repr(float(info.fps))
+    shape = f"{info.num_frames}x{info.height}x{info.width}@{rate}"
+    shape += " frames" if info.extracted else ""
+    indices = info.frame_indices
+    return shape if indices is None else f"{shape} at {'+'.join(map(str, indices))}"
+
+
+def sound_shape(num_samples: int, rate: int) -> str:
+    """The key of a sound of so many samples at the processor's rate."""
+    return f"{num_samples}@{rate}"
+
+
+def length_of(key: str) -> int:
+    """Samples of a sound, by its shape or the key that ends with it."""
+    return int(key.rpartition(" ")[2].partition("@")[0])
+
+
+def shape_of(medium: Media) -> str:
+    """In words, what a medium is that was opened."""
+    if isinstance(medium.ref, Audio):
+        return sound_shape(medium.ref.info.num_samples, medium.ref.info.sampling_rate)
+    if isinstance(medium.ref, Video):
+        return video_shape(medium.ref.info)
+    if isinstance(medium.ref, list | tuple):
+        return f"{len(medium.ref)} frames of {'x'.join(map(str, medium.ref[0].size))}"
+    return image_shape(medium.ref.height, medium.ref.width)
+
+
+def num_pixels(medium: Media) -> int:
+    """Of a video's frames together; 0 of other media."""
+    if not isinstance(medium.ref, Video):
+        return 0
+    info = medium.ref.info
+    return info.num_frames * info.height * info.width
+
+
+def blank(kind: str, shape: str, *, is_abstract: bool = False) -> Media:
+    """A medium of a shape that says nothing.
+
+    Args:
+        is_abstract: of a video, as for `BlankVideo`.
+    """
+    if kind == "audio":
+        return _sound(shape, None)
+    if kind == "video":
+        return _video(shape, None, is_abstract)
     height, width = map(int, shape.split("x"))
     return Media(kind, Image.new("RGB", (width, height)))
 
 
 def noise(kind: str, shape: str, seed: int) -> Media:
     """The same with random content."""
+    if kind == "audio":
+        return _sound(shape, seed)
+    if kind == "video":
+        return _video(shape, seed)
     height, width = map(int, shape.split("x"))
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
     return Media(kind, Image.fromarray(pixels))
 
 
-def random_tuples(kind: str) -> list[tuple[str, ...]]:
-    """Shapes of the media of 16 samples; many shapes more than once, also in one sample."""
+def random_tuples(kind: str, rate: int = 16000) -> list[tuple[str, ...]]:
+    """Shapes of the media of some samples; many shapes more than once, also in one sample.
+
+    Args:
+        rate: samples of sound per second, as the processor takes it.
+    """
     rng = random.Random(0)
+    if kind == "audio":
+        shapes = [sound_shape(int(seconds * rate), rate) for seconds in _SECONDS]
+        return [tuple(rng.choices(shapes, k=number)) for number in _NUM_SOUNDS]
+    if kind == "video":
+        return [tuple(rng.choices(_CLIPS, k=number)) for number in _NUM_CLIPS]
     shapes = [image_shape(*sides) for sides in _SIDES]
     return [tuple(rng.choices(shapes, k=number)) for number in _NUMBERS]
+
+
+class _NoisyVideo(Video):
+    """Random frames, the same for the same seed."""
+
+    def __init__(self, info: MediaInfo, seed: int) -> None:
+        super().__init__((), "a made-up video")
+        self.info = info
+        self._seed = seed
+
+    def frames(self, indices: ArrayLike) -> NDArray[np.uint8]:
+        shape = (self.info.height, self.info.width, 3)
+        every = np.random.default_rng(self._seed).integers(
+            0, 256, (self.info.num_frames, *shape), np.uint8
+        )
+        taken: NDArray[np.uint8] = every[np.asarray(indices, np.int64)]
+        return taken
+
+
+class _MadeUpSound(Audio):
+    """Silence, or noise."""
+
+    def __init__(self, info: MediaInfo, seed: int | None) -> None:
+        super().__init__(b"", "a made-up sound")
+        self.info = info
+        self._seed = seed
+
+    def waveform(self, sampling_rate: int) -> Samples:
+        num = self.info.num_samples
+        if self._seed is None:
+            return np.zeros(num, np.float32)
+        wave = np.random.default_rng(self._seed).normal(0, 0.1, num).astype(np.float32)
+        return np.asarray(wave, np.float32)
+
+
+def _sound(shape: str, seed: int | None) -> Media:
+    num_samples, rate = map(int, shape.split("@"))
+    info = MediaInfo(0, 0, num_samples=num_samples, sampling_rate=rate)
+    return Media("audio", _MadeUpSound(info, seed))
+
+
+def _video(shape: str, seed: int | None, is_abstract: bool = False) -> Media:
+    stated: Any = _CLIP.fullmatch(shape)
+    num_frames, height, width = map(int, stated.group(1, 2, 3))
+    info = MediaInfo(
+        height,
+        width,
+        num_frames,
+        float(stated[4]) if stated[4] else None,
+        None if stated[6] is None else tuple(map(int, stated[6].split("+"))),
+        stated[5] is not None,
+    )
+    if seed is None:
+        return Media("video", BlankVideo(info, is_abstract=is_abstract))
+    return Media("video", _NoisyVideo(info, seed + zlib.crc32(shape.encode())))

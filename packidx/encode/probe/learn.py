@@ -6,10 +6,19 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from packidx.digests import digest
-from packidx.encode.probe.blanks import blank, noise, random_tuples
+from packidx.encode.given import sampling_rate_of
+from packidx.encode.probe.blanks import (
+    TRIED_SECONDS,
+    blank,
+    noise,
+    num_pixels,
+    random_tuples,
+    sound_shape,
+)
 from packidx.encode.probe.recorder import (
     Around,
     Unreadable,
@@ -21,12 +30,13 @@ from packidx.encode.probe.recorder import (
     write,
 )
 from packidx.encode.probe.table import EACH, INDEX, TUPLE, Kind, Learnt, Profile
-from packidx.encode.whole import NotBuilt
+from packidx.encode.whole import ARGUMENTS, NotBuilt
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.chat_template import ChatTemplate
 
-KINDS = ("image",)
 _NUM_SAMPLES = 6
+_MOST_PIXELS = 1 << 27
+"""Of a sample's blank videos that are tried with their values, at some 16 bytes each."""
 """With media, of which it is learnt what an expansion depends on; more of them are compared."""
 
 
@@ -42,6 +52,7 @@ class Learner:
         self.processor = processor
         self.template = template
         self._lighter = _without_values(processor)
+        self._values_matter = False  # to what it makes of videos
         self._probed: dict[tuple[str, str], Learnt] = {}  # while a kind is learnt
         added = processor.tokenizer.backend_tokenizer.get_added_tokens_decoder()
         self._plain = {
@@ -59,7 +70,7 @@ class Learner:
         settings = digest(self.processor.to_json_string().encode())
         around = self._around()
         kinds = {}
-        for kind in KINDS:
+        for kind in ARGUMENTS:
             try:
                 kinds[kind] = self._kind(kind, around)
             except (Unreadable, NotBuilt, BadRecord) as error:
@@ -92,12 +103,16 @@ class Learner:
                 yield str(token)
 
     def _kind(self, kind: str, around: Around) -> Kind:
-        samples = []
+        samples: list[tuple[tuple[str, ...], Written]] = []
         first: NotBuilt | None = None
-        for seed, shapes in enumerate(random_tuples(kind)[:_NUM_SAMPLES]):
+        rate = sampling_rate_of(self.processor) if kind == "audio" else 0
+        for seed, shapes in enumerate(random_tuples(kind, rate)[:_NUM_SAMPLES]):
+            if first is not None and not samples and seed > 2:
+                break  # it takes none
             media = [noise(kind, shape, seed + at) for at, shape in enumerate(shapes)]
             try:
-                samples.append((shapes, write(self.processor, self.template, probe(media))))
+                written = write(self.processor, self.template, probe(media), every_frame=True)
+                samples.append((shapes, written))
             except NotBuilt as error:
                 first = first or error
         if not samples:
@@ -106,9 +121,9 @@ class Learner:
         placeholder = self._placeholder(kind, samples[0][1], around)
         texts = [_texts(written, placeholder, around, len(shapes)) for shapes, written in samples]
         feature = self._feature(kind, "".join(text for each in texts for text in each))
-        known = Kind(placeholder, feature, only_one=only_one)
+        known = Kind(placeholder, feature, only_one=only_one, rate=rate)
         for by in (EACH, INDEX):
-            known = Kind(placeholder, feature, by, only_one)
+            known = replace(known, by=by)
             if all(
                 learnt.text == _learnt(text, feature).text and learnt.runs == _runs(text, feature)
                 for (shapes, _), own in zip(samples, texts, strict=True)
@@ -116,13 +131,24 @@ class Learner:
                     self._by_probes(kind, known, shapes, around), own, strict=True
                 )
             ):
-                return known
-        known = Kind(placeholder, feature, TUPLE, only_one)
+                return replace(known, rises=kind == "audio" and self._rises(known, around))
+        known = replace(known, by=TUPLE)
         for (shapes, _), own in zip(samples, texts, strict=True):
             again = self.learn(kind, known, ",".join(shapes), around)
-            if [learnt.text for learnt in again] != [_learnt(text, feature).text for text in own]:
+            if [(learnt.text, learnt.runs) for learnt in again] != [
+                (_learnt(text, feature).text, _runs(text, feature)) for text in own
+            ]:
                 raise Unreadable(f"two samples whose {kind}s have the same shapes differ")
         return known
+
+    def _rises(self, known: Kind, around: Around) -> bool:
+        lengths = [int(seconds * known.rate) for seconds in TRIED_SECONDS]
+        learnt = [
+            self.learn("audio", known, sound_shape(length, known.rate), around)[0]
+            for length in lengths
+        ]
+        numbers = [sum(each.runs) for each in learnt if each.problem is None]
+        return numbers == sorted(numbers)
 
     def _by_probes(
         self, kind: str, known: Kind, shapes: Sequence[str], around: Around
@@ -179,9 +205,8 @@ class Learner:
         """
         shape, _, number = key.partition(" #")
         shapes = shape.split(",") if known.by == TUPLE else [shape] * (int(number or 0) + 1)
-        media = [blank(kind, each) for each in shapes]
         try:
-            written = write(self._lighter, self.template, probe(media))
+            written = self._written(kind, shapes)
             texts = _texts(written, known.placeholder, around, len(shapes))
         except (NotBuilt, Unreadable, BadRecord) as error:
             return (Learnt(problem=str(error)),) * (len(shapes) if known.by == TUPLE else 1)
@@ -189,6 +214,21 @@ class Learner:
             texts = texts[-1:]
         grid = grid_of(written.outputs, kind) if len(shapes) == 1 else (0, 0, 0)
         return tuple(_learnt(text, known.feature, grid) for text in texts)
+
+    def _written(self, kind: str, shapes: Sequence[str]) -> Written:
+        """A sample with blank media; videos are tensors without values where these will do."""
+        if kind == "video" and not self._values_matter:
+            abstract = [blank(kind, shape, is_abstract=True) for shape in shapes]
+            try:
+                return write(self._lighter, self.template, probe(abstract), every_frame=True)
+            except NotBuilt:
+                pass  # for whatever reason: it is told when it gets values
+        media = [blank(kind, shape) for shape in shapes]
+        if sum(map(num_pixels, media)) > _MOST_PIXELS:
+            raise NotBuilt(f"its {kind}s are too large to try them out")
+        written = write(self._lighter, self.template, probe(media), every_frame=True)
+        self._values_matter = self._values_matter or kind == "video"
+        return written
 
 
 def _without_values(processor: Any) -> Any:

@@ -57,7 +57,13 @@ class _Recorder:
         return built
 
 
-def write(processor: Any, template: ChatTemplate, conversation: Conversation) -> Written:
+def write(
+    processor: Any,
+    template: ChatTemplate,
+    conversation: Conversation,
+    *,
+    every_frame: bool = False,
+) -> Written:
     """Let `processor` build one sample and see what it writes.
 
     Raises:
@@ -68,7 +74,7 @@ def write(processor: Any, template: ChatTemplate, conversation: Conversation) ->
     recorded = copy.copy(processor)
     recorded.tokenizer = _Recorder(processor.tokenizer)
     _, notes = recorded.tokenizer._own
-    outputs = build_sample(recorded, template, conversation)
+    outputs = build_sample(recorded, template, conversation, every_frame=every_frame)
     ids = ids_of(outputs)
     text = next((text for text, own in reversed(notes) if own == ids), None)
     if text is None:

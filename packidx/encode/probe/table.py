@@ -38,6 +38,10 @@ class Kind:
     by: str = EACH
     only_one: bool = False
     """Whether it builds no sample with several."""
+    rate: int = 0
+    """Samples of sound per second that it takes; 0 for other media."""
+    rises: bool = False
+    """Whether of the sounds that were tried no longer one became fewer tokens."""
     problem: str | None = None
     """Why it cannot be counted; the rest says nothing then."""
 
@@ -112,6 +116,11 @@ class Table:
             self._read_more()
         return [key for key in missing if key not in self._media]
 
+    def of_kind(self, kind: str) -> dict[str, tuple[Learnt, ...]]:
+        """All that is known of a kind's media."""
+        own = f"{kind} "
+        return {key: media for key, media in self._media.items() if key.startswith(own)}
+
     def __getitem__(self, key: str) -> tuple[Learnt, ...]:
         return self._media[key]
 
@@ -130,6 +139,10 @@ class Table:
                 os.write(descriptor, lines)  # at once: lines of several processes do not mix
             finally:
                 os.close(descriptor)
+
+    def take(self, key: str, learnt: Learnt) -> None:
+        """Remember what follows from what was probed; others find it as quickly."""
+        self._media[key] = (learnt,)
 
     def _read_more(self) -> None:
         if self._folder is None:

@@ -18,12 +18,18 @@ from numpy.typing import ArrayLike
 from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.encode.imports import transformers_class
-from packidx.encode.probe.blanks import image_shape
+from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
+from packidx.encode.probe.steps import Steps, outside_in
 from packidx.encode.probe.table import EACH, INDEX, Learnt, Profile, Table
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.processor.families.base import no_pixels
+from packidx.records.conversation import MediaInfo
+from packidx.records.media.audio import resampled_length
+
+MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio_processor")
+"""Attributes of processors that take media."""
 
 
 class ProbedVision(VisionFamily):
@@ -95,6 +101,12 @@ class ProbedVision(VisionFamily):
         kinds = self.profile.kinds.items()
         return {name: kind.feature for name, kind in kinds if kind.problem is None}
 
+    @property
+    def sampling_rate(self) -> int:
+        """Samples of sound per second; 0 where it takes none."""
+        known = self.profile.kinds.get("audio")
+        return 0 if known is None else known.rate
+
     def count_images(self, sizes: ArrayLike, samples: Int64s | None = None) -> MediaCounts:
         """See `VisionFamily.count_images`; the processor is asked once per distinct size."""
         shapes = [
@@ -102,6 +114,20 @@ class ProbedVision(VisionFamily):
             for height, width in np.asarray(sizes, np.int64).reshape(-1, 2).tolist()
         ]
         return self._count("image", shapes, samples)
+
+    def count_videos(
+        self, videos: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        return self._count("video", [video_shape(video) for video in videos], samples)
+
+    def count_sounds(
+        self, sounds: Sequence[MediaInfo], samples: Int64s | None = None
+    ) -> MediaCounts:
+        rate = self.sampling_rate or 1  # where it takes none, that is told
+        lengths = [
+            resampled_length(sound.num_samples, sound.sampling_rate, rate) for sound in sounds
+        ]
+        return self._count("audio", [sound_shape(length, rate) for length in lengths], samples)
 
     def _count(
         self, kind: str, shapes: Sequence[str | BadRecord], samples: Int64s | None
@@ -164,10 +190,33 @@ class ProbedVision(VisionFamily):
 
     def _learn(self, kind: str, keys: Iterable[str]) -> None:
         """Probe what nobody has probed yet."""
-        known, around = self.profile.kinds[kind], self.profile.around
-        start = len(kind) + 1
-        for key in sorted(self._table.find([f"{kind} {key}" for key in keys])):
-            self._table.add({key: self._learner.learn(kind, known, key[start:], around)})
+        known = self.profile.kinds[kind]
+        missing = self._table.find([f"{kind} {key}" for key in keys])
+        if kind == "audio" and known.rises and known.by == EACH:
+            self._learn_sounds(missing)
+            return
+        for key in sorted(missing):
+            self._probe(kind, key)
+
+    def _probe(self, kind: str, key: str) -> tuple[Learnt, ...]:
+        known, own = self.profile.kinds[kind], key[len(kind) + 1 :]
+        learnt: tuple[Learnt, ...]
+        learnt = self._learner.learn(kind, known, own, self.profile.around)
+        self._table.add({key: learnt})
+        return learnt
+
+    def _learn_sounds(self, keys: Iterable[str]) -> None:
+        missing = {length_of(key): key for key in keys}
+        steps = Steps()
+        for key, (learnt,) in self._table.of_kind("audio").items():
+            steps.add(length_of(key), learnt)
+        for length in outside_in(missing):
+            between = steps[length]
+            if between is None:
+                [learnt] = self._probe("audio", missing[length])
+                steps.add(length, learnt)
+            else:
+                self._table.take(missing[length], between)
 
 
 def _load(folder: str) -> Any:
@@ -180,10 +229,10 @@ def _load(folder: str) -> Any:
             f"processor folder {folder} is of no family packidx knows, and transformers cannot "
             f"load it: {reason}"
         ) from error
-    if not hasattr(processor, "image_processor"):
+    if not any(hasattr(processor, part) for part in MEDIA_PARTS):
         raise SourceError(
             f"transformers makes {type(processor).__name__} of processor folder {folder}, which "
-            "takes no images"
+            "takes no media"
         )
     return processor
 

@@ -48,8 +48,13 @@ def _template(processor_class: Any, made: Any, needs: Needs) -> str:
     given = inspect.signature(processor_class.__init__).parameters.get("chat_template")
     if given is not None and isinstance(given.default, str):
         return given.default
-    placeholder = str(made.image_token) if needs.placeholder is None else needs.placeholder
-    return needs.begins + plain_template(placeholder)
+    written = {}
+    for kind in ("image", "video", "audio"):
+        token = getattr(made, f"{kind}_token", None)
+        written[kind] = "" if token is None else str(token)
+    if needs.placeholder is not None:
+        written["image"] = needs.placeholder
+    return needs.begins + plain_template(**written)
 
 
 def _with_tokens(

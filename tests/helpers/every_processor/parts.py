@@ -21,6 +21,7 @@ MAPPINGS: dict[str, Mapping[str, Any]] = {
     "image_processor": IMAGE_PROCESSOR_MAPPING_NAMES,
     "video_processor": VIDEO_PROCESSOR_MAPPING_NAMES,
     "feature_extractor": FEATURE_EXTRACTOR_MAPPING_NAMES,
+    "audio_processor": FEATURE_EXTRACTOR_MAPPING_NAMES,
 }
 """Attribute of a processor → model type → the class that is found there."""
 TOKEN = re.compile(r"""["'](<[\w|/:-]{1,40}>|\[[A-Z_]+\])["']""")
