@@ -21,15 +21,16 @@ sys.path.insert(0, str(REPO / "tests" / "helpers"))
 import torchvision_cpu  # noqa: E402, F401  (before transformers)
 import transformers  # noqa: E402
 from every_processor import NOT_BUILT, processor_classes, unmapped  # noqa: E402
-from every_processor.compare import NUM_RECORDS, Outcome, outcomes  # noqa: E402
+from every_processor.compare import Outcome, outcomes  # noqa: E402
+from every_processor.conversations import KINDS, NUM_MIXED, NUM_RECORDS  # noqa: E402
 
 WORDS = ("exact", "precomputed", "heuristic", "refused")
-"""What packidx may say of a record with images, best first."""
+"""What packidx may say of a record with media, best first."""
 
 
 def table(results: Sequence[Outcome]) -> list[str]:
     """A row per class."""
-    head = ["class", "model types", "text", "images"]
+    head = ["class", "model types", "text", "images", "videos", "audio"]
     head += ["built", "compared", "differ", "first difference"]
     lines = [_row(head), "|" + "---|" * len(head)]
     for result in results:
@@ -37,8 +38,7 @@ def table(results: Sequence[Outcome]) -> list[str]:
         cells = [
             f"`{result.name}`",
             _types(result.model_types),
-            result.text,
-            result.images,
+            *(result.says[kind] for kind in KINDS),
             *map(str, numbers),
         ]
         lines.append(_row([*cells, result.first.replace("|", "\\|")]))
@@ -53,10 +53,11 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def verdicts(page_text: str) -> dict[str, tuple[str, str]]:
-    """Class → what a page says of its text and of its images."""
-    rows = re.findall(r"^\| `(\w+)` \| `[^|]*\| ([^|]*) \| ([^|]*) \|", page_text, re.MULTILINE)
-    return {name: (of_text, of_images) for name, of_text, of_images in rows}
+def verdicts(page_text: str) -> dict[str, tuple[str, ...]]:
+    """Class → what a page says of its text, images, videos and sound."""
+    cells = r" \| ".join(["([^|]*)"] * len(KINDS))
+    rows = re.findall(rf"^\| `(\w+)` \| `[^|]*\| {cells} \|", page_text, re.MULTILINE)
+    return {name: tuple(said) for name, *said in rows}
 
 
 def release_of(page_text: str) -> str:
@@ -73,8 +74,10 @@ def page(results: Sequence[Outcome]) -> str:
 
 def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[str]:
     """What the table is about, and its sums."""
-    of_images = Counter(result.images.split(" ")[0].rstrip(":") for result in results)
-    counted = ", ".join(f"{of_images[word]} {word}" for word in WORDS)
+    counted = []
+    for kind in KINDS[1:]:
+        said = Counter(result.says[kind].split(" ")[0].rstrip(":") for result in results)
+        counted.append(f"{kind}: " + ", ".join(f"{said[word]} {word}" for word in WORDS))
     num_wrong = sum(result.num_exact_different for result in results)
     num_types = sum(map(len, classes.values()))
     return [
@@ -82,9 +85,9 @@ def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[
         "",
         "<!-- written by `make models` -->",
         f"transformers {transformers.__version__} has {num_types + len(unmapped())} types of "
-        f"image-text models. Of {num_types} it says which processor they take: {len(classes)} "
-        f"classes. {len(results)} of these are made here, without a network. packidx counts "
-        f"records with images of them as: {counted}.",
+        f"image-text models, and some that take sound and text. Of {num_types} it says which "
+        f"processor they take: {len(classes)} classes. {len(results)} of these are made here, "
+        f"without a network. packidx counts records with media as: {'; '.join(counted)}.",
         "",
         "`make models` writes this page anew. Each processor is the real class, with its image "
         "processor and their default settings. Those of packidx's families have a checkpoint's "
@@ -93,15 +96,19 @@ def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[
         "tokens that the class needs. So a row says what packidx makes of a class. A checkpoint "
         "may have other settings and another template; `packidx estimate` compares those.",
         "",
-        f"The same {NUM_RECORDS} random conversations go to all: without an image, with one and "
-        "with several, some after a system turn. Images have odd sizes, and a few are slivers.",
+        f"The same random conversations go to all, some after a system turn: {NUM_RECORDS} without "
+        f"an image, with one and with several, {NUM_RECORDS} with videos, {NUM_RECORDS} with sound "
+        f"and {NUM_MIXED} with media of several kinds. Images have odd sizes, and a few are "
+        "slivers; videos have odd sizes, lengths and rates, and so has sound, as WAV, FLAC, MP3 "
+        "and Opus. A video's own sound is left out.",
         "",
-        "- **text**, **images**: what `packidx estimate` says of records without and with images. "
+        "- **text**, **images**, **videos**, **audio**: what `packidx estimate` says of records "
+        "without media, and with those of one kind. "
         "[FORMAT.md](../FORMAT.md) has the words. A plan of `precomputed` or `heuristic` lengths "
         "keeps a margin. `refused` records are left out, unless they state each image's tokens or "
         "your own encoder counts them.",
-        f"- **built**: records of the {NUM_RECORDS} that the processor itself builds. Some classes "
-        "take one image a record, or no text alone.",
+        f"- **built**: records of the {3 * NUM_RECORDS + NUM_MIXED} that the processor itself "
+        "builds. Some classes take one image a record, or no text alone.",
         "- **compared**: of these, such that packidx counts as well. **differ**: of these, such "
         f"whose lengths are not the same. Records called exact that differ: {num_wrong}.",
         "",
@@ -128,7 +135,7 @@ def main() -> int:
         os.environ["PACKIDX_CACHE"] = os.path.join(folder, "cache")
         results = []
         for result in outcomes(Path(folder)):
-            print(f"{result.name}: {result.images}, {result.num_different} differ", flush=True)
+            print(f"{result.name}: {result.says}, {result.num_different} differ", flush=True)
             results.append(result)
     args.output.write_text(page(results), encoding="utf-8")
     return 1 if any(result.num_exact_different for result in results) else 0

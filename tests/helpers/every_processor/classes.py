@@ -14,13 +14,27 @@ BESIDES_MAPPING = {
 """Model types that the mapping of processors has under another name, or not at all."""
 
 
+HEARING = {
+    "audioflamingo3": "AudioFlamingo3Processor",
+    "glmasr": "GlmAsrProcessor",
+    "moss_transcribe_diarize": "MossTranscribeDiarizeProcessor",
+    "nemo_speechlm": "Nemotron3_5TranscribeProcessor",
+    "phi4_multimodal": "Phi4MultimodalProcessor",
+    "qwen2_audio": "Qwen2AudioProcessor",
+    "qwen3_asr": "Qwen3ASRProcessor",
+    "vibevoice_asr": "VibeVoiceAsrProcessor",
+    "voxtral": "VoxtralProcessor",
+}
+"""Model types that take sound and text, and are not in the mapping of image-text models."""
+
+
 def processor_classes() -> dict[str, list[str]]:
     """Name of the processor class → its model types, both sorted.
 
     Model types whose checkpoints name their processor themselves are left out (`unmapped`).
     """
     classes: dict[str, list[str]] = {}
-    for model_type in sorted(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
+    for model_type in sorted({*MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, *HEARING}):
         name = _class_of(model_type)
         if name is not None:
             classes.setdefault(name, []).append(model_type)
@@ -38,4 +52,4 @@ def unmapped() -> list[str]:
 
 def _class_of(model_type: str) -> str | None:
     name = PROCESSOR_MAPPING_NAMES.get(model_type)
-    return name if name is not None else BESIDES_MAPPING.get(model_type)
+    return name if name is not None else {**BESIDES_MAPPING, **HEARING}.get(model_type)

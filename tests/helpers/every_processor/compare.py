@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import json
-import random
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import av
 import pyarrow.parquet as pq
 import torchvision_cpu  # noqa: F401  (before transformers)
 import transformers
-from PIL import Image
 
 from every_processor.build import build
 from every_processor.classes import processor_classes
+from every_processor.conversations import KINDS, conversations, kinds_of
 from every_processor.needs import NOT_BUILT
+from every_processor.real import real_length
 from packidx import estimate_lengths
-from packidx.processor import ProcessorFiles, load_processor
-from packidx.records.dialects.parse import parse
-
-NUM_RECORDS = 60
-SIZES = [(13, 17), (28, 28), (57, 99), (64, 48), (224, 224), (300, 30), (40, 260), (333, 97)]
-SIZES += [(448, 448), (640, 360)]
-SLIVERS = [(1, 1), (120, 3), (3, 120), (1, 40)]
-"""Width and height of images that a processor may stumble over; few records have them."""
-TEXTS = [
-    "What is this?",
-    "\nWhere?\n\n",
-    " and this ",
-    "漢字 한글",
-    "naïve é 🙂",
-    "1\n2",
-    "Yes.",
-    "\n",
-]
+from packidx.processor import load_processor
 
 
 class Outcome(NamedTuple):
@@ -44,10 +28,9 @@ class Outcome(NamedTuple):
 
     name: str
     model_types: list[str]
-    text: str
-    """What packidx calls its counts of records without images, or why it gives none."""
-    images: str
-    """The same of records with images."""
+    says: dict[str, str]
+    """What packidx calls its counts of records with media of a kind alone (``text``: with none), or
+    why it gives none."""
     num_built: int
     """Records that the processor itself builds."""
     num_compared: int
@@ -60,53 +43,6 @@ class Outcome(NamedTuple):
     """The first that differs."""
 
 
-# -- the conversations -----------------------------------------------------------------------------
-
-
-def conversations(seed: int, folder: Path) -> list[dict[str, Any]]:
-    """Records without an image, with one, with several; some with a system turn."""
-    rng = random.Random(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    records = []
-    for number in range(NUM_RECORDS):
-        num_images = (0, 1, 0, 1, rng.randrange(2, 4))[number % 5]
-        messages = [] if rng.random() < 0.7 else [turn("system", [text(rng)])]
-        rounds = rng.randrange(1, 4)
-        rounds_of_images = [rng.randrange(rounds) for _ in range(num_images)]
-        for this in range(rounds):
-            parts = [text(rng)]
-            for _ in range(rounds_of_images.count(this)):
-                parts.insert(rng.randrange(len(parts) + 1), image(rng, folder))
-            messages += [turn("user", parts), turn("assistant", [text(rng)])]
-        records.append({"messages": messages})
-    return records
-
-
-def turn(role: str, parts: list[dict[str, str]]) -> dict[str, Any]:
-    return {"role": role, "content": parts}
-
-
-def text(rng: random.Random) -> dict[str, str]:
-    return {"type": "text", "text": "".join(rng.choices(TEXTS, k=rng.randrange(1, 4)))}
-
-
-def image(rng: random.Random, folder: Path) -> dict[str, str]:
-    """An image in a file below `folder`."""
-    sizes = SLIVERS if rng.random() < 0.06 else SIZES
-    width, height = rng.choice([*sizes, (rng.randrange(8, 400), rng.randrange(8, 400))])
-    path = folder / f"{width}x{height}.png"
-    if not path.is_file():
-        Image.new("RGB", (width, height), (90, 120, 30)).save(path)
-    return {"type": "image", "image": str(path)}
-
-
-def has_images(record: Mapping[str, Any]) -> bool:
-    return any(part["type"] == "image" for said in record["messages"] for part in said["content"])
-
-
-# -- two lengths of each ---------------------------------------------------------------------------
-
-
 def estimated(data: Path, processor: Path, lengths: Path) -> tuple[list[dict[str, Any]], str]:
     """A row of packidx's lengths table for each record, and the first difference that it saw."""
     summary = estimate_lengths(str(data), lengths, processor=processor, workers=1)
@@ -114,44 +50,6 @@ def estimated(data: Path, processor: Path, lengths: Path) -> tuple[list[dict[str
         row for part in lengths.glob("part-*.parquet") for row in pq.read_table(part).to_pylist()
     ]
     return sorted(rows, key=lambda row: row["row"]), (summary.compared or {}).get("detail", "")
-
-
-def real_length(processor: Any, files: ProcessorFiles, record: dict[str, Any]) -> int | None:
-    """Tokens that the real processor makes of a record, or None where it builds none.
-
-    It is given text alone as its template reads it: as a string, or as a list.
-    """
-    talk = parse(record)
-    assert files.template is not None
-    messages = files.template.messages(talk)
-    opened = [Image.open(medium.ref).convert("RGB") for medium in talk.media]
-    remaining = iter(opened)
-    for message in messages:
-        for part in message["content"] if isinstance(message["content"], list) else ():
-            if part["type"] == "image":
-                part["image"] = next(remaining)
-    for built in _attempts(processor, messages, opened):
-        if built is not None:
-            return int(built["input_ids"].shape[-1])
-    return None
-
-
-def _attempts(processor: Any, messages: Any, images: Sequence[Any]) -> Iterator[Any]:
-    """What the processor builds by its template, or else called with the images in two forms."""
-    options = {"return_tensors": "pt"}
-    yield _tried(
-        processor.apply_chat_template, messages, tokenize=True, return_dict=True, **options
-    )
-    written = processor.apply_chat_template(messages, tokenize=False)
-    for given in (list(images), [list(images)]) if images else (None,):
-        yield _tried(processor, text=written, images=given, **options)
-
-
-def _tried(call: Any, *given: Any, **options: Any) -> Any:
-    try:
-        return call(*given, **options)
-    except Exception:  # a foreign class: whatever it raises, nothing was built
-        return None
 
 
 def outcome_of(
@@ -171,12 +69,14 @@ def outcome_of(
     if different and not first:
         row, length = different[0]
         first = f"a sample has {row['length']} tokens, the processor's {length}"
-    of_images = [has_images(record) for record in records]
+    kinds = [kinds_of(record) for record in records]
     return Outcome(
         name=name,
         model_types=model_types,
-        text=verdict([row for row, has in zip(rows, of_images, strict=True) if not has]),
-        images=verdict([row for row, has in zip(rows, of_images, strict=True) if has]),
+        says={
+            kind: verdict([row for row, own in zip(rows, kinds, strict=True) if own == kind])
+            for kind in KINDS
+        },
         num_built=sum(length is not None for length in real),
         num_compared=len(pairs),
         num_different=len(different),
@@ -197,6 +97,7 @@ def outcomes(tmp: Path, seed: int = 1) -> Iterator[Outcome]:
     records = conversations(seed, tmp / "images")
     (tmp / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     transformers.logging.set_verbosity_error()
+    av.logging.set_level(av.logging.PANIC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, model_types in processor_classes().items():
