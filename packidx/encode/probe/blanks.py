@@ -28,10 +28,11 @@ _NUMBERS = (1, 2, 3, 4, 2, 3, 1, 2, 1, 3, 4, 1, 2, 1, 2, 3)
 _CLIPS = ["9x48x64@10.0", "21x100x60@29.97", "5x64x64@2.0", "33x40x90@7.5", "8x112x56@1.0 frames"]
 _CLIPS += ["50x36x48@25.0", "2x80x80@24.0"]
 _NUM_CLIPS = (1, 2, 1, 3, 1, 2, 1, 1)
-_SECONDS = (1.0, 0.3, 2.718, 0.05, 5.0, 1.9999, 3.3, 11.7)
+# Few are whole numbers of a processor's steps: in a batch these may be rounded otherwise.
+_SECONDS = (1.00007, 0.3002, 2.718, 0.0501, 5.0, 1.9999, 3.30002, 11.7003)
 TRIED_SECONDS = (0.02, 0.1, 0.1001, 0.26, 0.8, 1.01, 1.5, 2.0, 4.2, 7.7, 15.3, 31.0)
 """Lengths of sound that tell whether a longer one ever becomes fewer tokens."""
-_NUM_SOUNDS = (1, 2, 3, 1, 2, 1, 2, 1, 3, 1)
+_NUM_SOUNDS = (1, 2, 3, 2, 1, 2, 3, 1, 4, 2)
 _CLIP = re.compile(r"(\d+)x(\d+)x(\d+)@(\S*)( frames)?(?: at (\S+))?")
 
 
@@ -170,6 +171,7 @@ def _video(shape: str, seed: int | None, is_abstract: bool = False) -> Media:
         None if stated[6] is None else tuple(map(int, stated[6].split("+"))),
         stated[5] is not None,
     )
-    if seed is None:
-        return Media("video", BlankVideo(info, is_abstract=is_abstract))
-    return Media("video", _NoisyVideo(info, seed + zlib.crc32(shape.encode())))
+    video: Video = BlankVideo(info, is_abstract=is_abstract)
+    if seed is not None:
+        video = _NoisyVideo(info, seed + zlib.crc32(shape.encode()))
+    return Media("video", video, frame_indices=info.frame_indices)

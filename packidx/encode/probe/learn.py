@@ -139,7 +139,7 @@ class Learner:
                 (_learnt(text, feature).text, _runs(text, feature)) for text in own
             ]:
                 raise Unreadable(f"two samples whose {kind}s have the same shapes differ")
-        return known
+        return replace(known, rises=kind == "audio" and self._rises(known, around))
 
     def _rises(self, known: Kind, around: Around) -> bool:
         lengths = [int(seconds * known.rate) for seconds in TRIED_SECONDS]

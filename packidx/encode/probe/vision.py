@@ -192,9 +192,10 @@ class ProbedVision(VisionFamily):
         """Probe what nobody has probed yet."""
         known = self.profile.kinds[kind]
         missing = self._table.find([f"{kind} {key}" for key in keys])
-        if kind == "audio" and known.rises and known.by == EACH:
-            self._learn_sounds(missing)
-            return
+        if kind == "audio" and known.rises and known.by != INDEX:
+            alone = [key for key in missing if "," not in key]
+            self._learn_sounds(alone)
+            missing = [key for key in missing if "," in key]
         for key in sorted(missing):
             self._probe(kind, key)
 
@@ -208,8 +209,9 @@ class ProbedVision(VisionFamily):
     def _learn_sounds(self, keys: Iterable[str]) -> None:
         missing = {length_of(key): key for key in keys}
         steps = Steps()
-        for key, (learnt,) in self._table.of_kind("audio").items():
-            steps.add(length_of(key), learnt)
+        for key, media in self._table.of_kind("audio").items():
+            if len(media) == 1:
+                steps.add(length_of(key), media[0])
         for length in outside_in(missing):
             between = steps[length]
             if between is None:

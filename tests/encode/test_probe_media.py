@@ -1,0 +1,274 @@
+"""Videos and sound of processors of no family of ours, read off themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from clips import decode, write_clip
+from every_processor import build
+from every_processor.real import real_length
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from sounds import write_sound
+
+from packidx import estimate_lengths
+from packidx.encode import whole
+from packidx.encode.given import sampled_frames
+from packidx.encode.media import info_of
+from packidx.encode.probe import ProbedVision
+from packidx.encode.probe.blanks import blank, shape_of, video_shape
+from packidx.encode.probe.steps import Steps, outside_in
+from packidx.encode.probe.table import Learnt
+from packidx.encode.whole import build_sample, ids_of
+from packidx.processor.assemble import ProcessorFiles
+from packidx.processor.counter import ConversationCounter
+from packidx.processor.folder import load_processor
+from packidx.records.conversation import Conversation, MediaInfo
+from packidx.records.dialects.parse import parse
+from packidx.records.media.opener import open_media
+from packidx.records.media.paths import MediaRoot
+
+CLASSES = {
+    "Gemma4Processor": ["gemma4"],  # samples frames, and writes their times
+    "Qwen3OmniMoeProcessor": ["qwen3_omni_moe_thinker"],
+    "VideoLlama3Processor": ["video_llama_3"],
+    "Qwen2AudioProcessor": ["qwen2_audio"],
+}
+
+
+@pytest.fixture(scope="module")
+def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("probed-media")
+
+
+@pytest.fixture(scope="module")
+def media(tmp: Path) -> dict[str, str]:
+    """Files of every kind, by name."""
+    Image.new("RGB", (90, 60), (200, 30, 60)).save(tmp / "a.png")
+    write_clip(tmp / "short.mp4", frames=37, size=(66, 48), fps="30000/1001")
+    write_clip(tmp / "long.mp4", frames=71, size=(48, 90), fps="15/2")
+    write_sound(tmp / "a.wav", samples=16001)
+    write_sound(tmp / "b.flac", samples=70007, rate=44100, channels=2, codec="flac")
+    return {path.name: str(path) for path in tmp.iterdir() if path.is_file()}
+
+
+def built(name: str, tmp: Path) -> tuple[Any, ProcessorFiles, Path]:
+    processor, folder = build(name, CLASSES[name], tmp)
+    return processor, load_processor(folder), folder
+
+
+def part(kind: str, ref: Any, **facts: Any) -> dict[str, Any]:
+    return {"type": kind, kind: ref, **facts}
+
+
+def record(*parts: Any) -> dict[str, Any]:
+    asked = [part if isinstance(part, dict) else {"type": "text", "text": part} for part in parts]
+    said = [{"type": "text", "text": "So."}]
+    turns = {"user": asked, "assistant": said}
+    return {"messages": [{"role": role, "content": what} for role, what in turns.items()]}
+
+
+def records_of(media: dict[str, str]) -> list[dict[str, Any]]:
+    image, short, long = (media[name] for name in ("a.png", "short.mp4", "long.mp4"))
+    wav, flac = media["a.wav"], media["b.flac"]
+    return [
+        record("only text"),
+        record(part("video", short), "\nwhat?"),
+        record("a", part("video", long), part("video", short)),
+        record(part("audio", wav), "?"),
+        record("first ", part("audio", flac), " then ", part("audio", wav)),
+        record(part("image", image), part("video", short), part("audio", wav), "all?"),
+        record(part("audio", flac), "\n", part("image", image)),
+    ]
+
+
+@pytest.fixture
+def counted(
+    media: dict[str, str], tmp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """(name of a class) → rows of the lengths of `records_of`, and the processor's lengths."""
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
+
+    def count(name: str) -> tuple[list[dict[str, Any]], list[int | None]]:
+        processor, files, folder = built(name, tmp)
+        given = records_of(media)
+        shard = tmp_path / "data.jsonl"
+        shard.write_text("".join(json.dumps(each) + "\n" for each in given))
+        estimate_lengths(str(shard), tmp_path / "lengths", processor=folder, workers=1)
+        [part_file] = (tmp_path / "lengths").glob("part-*.parquet")
+        rows = sorted(pq.read_table(part_file).to_pylist(), key=lambda row: row["row"])
+        return rows, [real_length(processor, files, each) for each in given]
+
+    return count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Gemma4Processor", "Qwen3OmniMoeProcessor"])
+def test_lengths_are_the_processors(name: str, counted: Any) -> None:
+    rows, real = counted(name)
+    assert None not in real
+    assert [row["reason"] for row in rows] == [None] * len(rows)
+    assert [row["length"] for row in rows] == real
+    assert {row["method"] for row in rows} == {"exact"}
+    tokens = [[row[f"{kind}_tokens"] > 0 for kind in ("image", "video", "audio")] for row in rows]
+    assert tokens[0] == [False] * 3 and tokens[5] == [True] * 3 and tokens[3] == [0, 0, 1]
+    assert [medium["kind"] for medium in rows[5]["media"]] == ["image", "video", "audio"]
+
+
+@pytest.mark.slow
+def test_a_processor_of_sound_alone_counts_sound_and_refuses_the_rest(counted: Any) -> None:
+    rows, real = counted("Qwen2AudioProcessor")
+    heard = [0, 3, 4]
+    for number, row in enumerate(rows):
+        if number in heard:
+            assert (row["method"], row["length"]) == ("exact", real[number])
+        else:
+            assert row["reason"] == "unsupported_media"
+    assert [rows[number]["audio_tokens"] > 0 for number in heard] == [False, True, True]
+
+
+@pytest.mark.slow
+def test_what_depends_on_what_a_video_shows_is_refused(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VideoLLaMA 3 leaves out patches that do not change."""
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
+    _, files, _ = built("VideoLlama3Processor", tmp)
+    assert isinstance(files.vision, ProbedVision)
+    problem = files.vision.profile.kinds["video"].problem
+    assert problem is not None and "have the same shapes differ" in problem
+    counts = files.vision.count_videos([MediaInfo(48, 64, 9, 10.0)])
+    assert counts.errors[0].reason == "unsupported_media"
+    assert files.vision.profile.kinds["image"].problem is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Gemma4Processor", "Qwen3OmniMoeProcessor"])
+def test_frames_that_are_sampled_beforehand_make_the_same_sample(
+    name: str, media: dict[str, str], tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only these are decoded for training; the processor itself would get all of them."""
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
+    processor, files, _ = built(name, tmp)
+    assert files.template is not None
+    talk = parse(open_media(record(part("video", media["long.mp4"]), "?"), MediaRoot("/")))
+    samples = [
+        build_sample(processor, files.template, talk, every_frame=every) for every in (True, False)
+    ]
+    assert ids_of(samples[0]) == ids_of(samples[1])
+    assert samples[0].keys() == samples[1].keys()
+    for key, value in samples[0].items():
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(samples[1][key]), key)
+    taken = sampled_frames(
+        processor,
+        info_of(talk.media[0]),
+        lambda own, media: whole._built(own, files.template, media),
+    )
+    assert len(taken) == (32 if name == "Gemma4Processor" else 71)
+
+
+@pytest.mark.slow
+def test_frames_that_the_record_names_are_used(
+    media: dict[str, str], tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
+    processor, files, _ = built("Gemma4Processor", tmp)
+    assert files.template is not None
+    for number, frame in enumerate(decode(Path(media["short.mp4"]))[:4]):
+        Image.fromarray(frame).save(tmp / f"{number}.png")
+    frames = [str(tmp / f"{number}.png") for number in range(4)]
+    for given_record in (
+        record(part("video", media["long.mp4"], frame_indices=[0, 20, 70]), "?"),
+        record(part("video", frames, fps=2.0), "?"),
+        record(part("video", frames, fps=2.0, frame_indices=[0, 8, 16, 24]), "?"),
+        record(part("video", frames, fps=2.0), " and ", part("video", media["long.mp4"])),
+    ):
+        talk = parse(open_media(given_record, MediaRoot("/")))
+        own = own_ids(files, talk)
+        assert own == ids_of(build_sample(processor, files.template, talk, every_frame=True))
+        assert own == ids_of(build_sample(processor, files.template, talk))
+
+
+def own_ids(files: ProcessorFiles, talk: Conversation) -> list[int]:
+    counter = ConversationCounter(files)
+    columns = counter.count_media([talk], [[info_of(medium) for medium in talk.media]])
+    assert columns.errors == {}
+    _, batch, runs = counter.tokenize(talk, columns)
+    ids: list[int] = np.repeat(batch.ids, runs.repeats_of(batch)).tolist()
+    return ids
+
+
+@pytest.mark.slow
+def test_the_second_run_loads_no_torch(
+    media: dict[str, str], tmp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
+    _, files, folder = built("Qwen3OmniMoeProcessor", tmp)
+    talk = parse(open_media(records_of(media)[5], MediaRoot("/")))
+    wanted = len(own_ids(files, talk))
+    shapes = {"infos": [vars_of(info_of(medium)) for medium in talk.media]}
+    code = f"""
+import sys
+from packidx.processor.folder import load_processor
+from packidx.records.conversation import MediaInfo
+vision = load_processor({str(folder)!r}).vision
+image, video, sound = (MediaInfo(**facts) for facts in {shapes["infos"]!r})
+print(sum(int(counts.tokens.sum()) for counts in (
+    vision.count_images([(image.height, image.width)]),
+    vision.count_videos([video]), vision.count_sounds([sound]))))
+print(sorted({{"torch", "transformers", "av"}} & set(sys.modules)))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    tokens, loaded = said.stdout.splitlines()
+    assert 0 < int(tokens) < wanted and loaded == "[]"
+
+
+def vars_of(info: MediaInfo) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in MediaInfo.__slots__}
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        MediaInfo(48, 64, 9, 29.97),
+        MediaInfo(48, 64, 9, None),
+        MediaInfo(48, 64, 3, 2.0, extracted=True),
+        MediaInfo(48, 64, 3, 2.0, (4, 5, 9), extracted=True),
+        MediaInfo(48, 64, 90, 24.0, (0, 7, 89)),
+    ],
+)
+def test_a_shape_says_all_of_a_video(info: MediaInfo) -> None:
+    medium = blank("video", video_shape(info))
+    assert medium.ref.info == info
+    assert shape_of(medium) == video_shape(info)
+    assert info_of(medium) == info
+
+
+@given(st.lists(st.integers(1, 9_999), max_size=60), st.integers(1, 700), st.integers(0, 20))
+def test_lengths_between_two_of_one_result_have_it(
+    lengths: list[int], step: int, least: int
+) -> None:
+    def result(length: int) -> Learnt:
+        tokens = max(least, length // step)
+        return Learnt("<a>", (tokens,)) if tokens else Learnt(problem="too short")
+
+    steps = Steps()
+    order = outside_in(lengths)
+    assert sorted(order) == sorted(set(lengths))
+    num_probes = 0
+    for length in order:
+        known = steps[length]
+        if known is None:
+            steps.add(length, known := result(length))
+            num_probes += 1
+        assert known == result(length)
+    if least == 20 and step == 700 and len(set(lengths)) > 2:
+        assert num_probes == 2
