@@ -17,7 +17,7 @@ from packidx.encode.media import decoded_image
 from packidx.encode.positions import model_positions
 from packidx.encode.probe import ProbedVision
 from packidx.encode.whole import NotBuilt, build_sample, ids_of
-from packidx.errors import BadRecord, MismatchError
+from packidx.errors import MismatchError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.records.conversation import Conversation, Media
 
@@ -39,12 +39,12 @@ def encode_whole(
 
     Args:
         files: the processor as it was counted; its vision is `ProbedVision`.
-        conversation: its media are PIL images, or bytes or paths of images.
+        conversation: its media are opened, or bytes or paths.
         arrays: ours: ``input_ids`` int64 ``[T]``, ``labels``, and plain ``position_ids``, which
             the model's own replace where they have three rows.
 
     Raises:
-        BadRecord: a medium cannot be decoded, or is of a kind that cannot be given.
+        BadRecord: a medium cannot be decoded.
         MismatchError: the processor builds no sample, or one of other token ids.
         OptionError: how the model makes positions is unknown.
         MissingExtraError, SourceError: the processor cannot be loaded.
@@ -99,10 +99,8 @@ def _opened(conversation: Conversation) -> Conversation:
 
 
 def _given(medium: Media) -> Media:
-    """The medium as a processor takes it."""
-    if medium.kind != "image":
-        raise BadRecord("unsupported_media", f"{medium.kind} cannot be given to a whole processor")
-    return replace(medium, ref=decoded_image(medium))
+    """The medium decoded, if it is an image; others are where they are given (`given.given`)."""
+    return replace(medium, ref=decoded_image(medium)) if medium.kind == "image" else medium
 
 
 def _check_ids(real: Sequence[int], counted: Sequence[int], name: str) -> None:

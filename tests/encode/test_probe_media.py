@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from sounds import write_sound
 
-from packidx import estimate_lengths
-from packidx.encode import whole
+from packidx import estimate_lengths, plan_packs
+from packidx.encode import ProcessorEncoder, whole
 from packidx.encode.given import sampled_frames
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
@@ -35,6 +35,7 @@ from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.opener import open_media
 from packidx.records.media.paths import MediaRoot
+from packidx.torch import PackedDataset
 
 CLASSES = {
     "Gemma4Processor": ["gemma4"],  # samples frames, and writes their times
@@ -121,6 +122,28 @@ def test_lengths_are_the_processors(name: str, counted: Any) -> None:
     tokens = [[row[f"{kind}_tokens"] > 0 for kind in ("image", "video", "audio")] for row in rows]
     assert tokens[0] == [False] * 3 and tokens[5] == [True] * 3 and tokens[3] == [0, 0, 1]
     assert [medium["kind"] for medium in rows[5]["media"]] == ["image", "video", "audio"]
+
+
+@pytest.mark.slow
+def test_packs_with_videos_and_sound_are_read_back(
+    media: dict[str, str], tmp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp / "cache"))
+    processor, files, folder = built("Gemma4Processor", tmp)
+    given = records_of(media)
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in given))
+    estimate_lengths(str(tmp_path / "data.jsonl"), tmp_path / "l", processor=folder, workers=1)
+    plan_packs(tmp_path / "l", tmp_path / "i", capacity=1 << 14)
+    packs = PackedDataset(tmp_path / "i", ProcessorEncoder(folder))
+    assert len(packs) == 1 and files.template is not None
+    pack = packs[0]
+    ids = pack["input_ids"].split(pack["lengths"].tolist())
+    for number, own in zip(pack["sample_ids"].tolist(), ids, strict=True):
+        talk = parse(open_media(given[number], MediaRoot("/")))
+        real = build_sample(processor, files.template, talk, every_frame=True)
+        assert own.tolist() == ids_of(real)
+    assert len(pack["input_features"]) == len(pack["input_features_mask"]) == 5
+    assert len(pack["pixel_values_videos"]) == 4 * 32 and len(pack["pixel_values"]) == 2
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ _BOUNDED_BY = {
     "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
     # Qwen2.5-Omni, Qwen3-Omni: frames of audio. Inkling: the same, as numbers.
     "feature_attention_mask": ("input_features", "feature_attention_mask"),
+    # Gemma 3n and 4, Parakeet: the same, frames first.
+    "input_features_mask": ("input_features", "input_features_mask"),
     "audio_input_ids_mask": ("audio_input_ids", "audio_input_ids_mask"),
 }
 
