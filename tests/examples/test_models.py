@@ -47,8 +47,9 @@ def test_no_exact_length_differs_and_the_page_is_what_is_written(
 @pytest.mark.skipif(not SAME_RELEASE, reason="the page is about another release of transformers")
 def test_the_page_has_every_class_once() -> None:
     made, classes = models.verdicts(PAGE), models.processor_classes()
-    assert made.keys() | models.NOT_BUILT.keys() == classes.keys()
+    image_text = {name for name, types in classes.items() if not models.HEARING.keys() >= {*types}}
+    assert image_text <= made.keys() | models.NOT_BUILT.keys() <= classes.keys()
     assert not made.keys() & models.NOT_BUILT.keys()
     rows = (line for line in PAGE.splitlines() if line.startswith("| `"))
     assert sum(1 for _ in rows) == len(made)
-    assert all(f"`{model_type}`" in PAGE for types in classes.values() for model_type in types)
+    assert all(f"`{model_type}`" in PAGE for name in made for model_type in classes[name])

@@ -29,7 +29,7 @@ Grid = tuple[int, int, int]
 TYPES = {"image": 1, "video": 2, "audio": 3}
 """Values of transformers' ``mm_token_type_ids``."""
 
-_AUDIO = ("audio_", "input_features", "feature_attention_mask", "input_values")
+_AUDIO: tuple[str, ...] = ("audio_", "input_features", "feature_attention_mask", "input_values")
 _AUDIO += ("chunk_sample_lengths",)
 """How names of an audio's tensors begin, in transformers' models."""
 

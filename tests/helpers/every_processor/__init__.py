@@ -9,7 +9,7 @@ image processor classes, Qwen's vocabulary with each class's special tokens, and
 """
 
 from every_processor.build import build
-from every_processor.classes import processor_classes, unmapped
+from every_processor.classes import HEARING, processor_classes, unmapped
 from every_processor.needs import NOT_BUILT
 
-__all__ = ["NOT_BUILT", "build", "processor_classes", "unmapped"]
+__all__ = ["HEARING", "NOT_BUILT", "build", "processor_classes", "unmapped"]
