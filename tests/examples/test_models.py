@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import transformers
+from every_processor import HEARING
 
 REPO = Path(__file__).parents[2]
 
@@ -37,7 +38,8 @@ def test_no_exact_length_differs_and_the_page_is_what_is_written(
     assert {result.name: result.first for result in results if result.num_exact_different} == {}
     assert len(results) >= 60
     for kind, least in (("image", 50), ("video", 8), ("audio", 4)):
-        exact = [result for result in results if result.says[kind] == "exact"]
+        # Some refuse a record of their own: a video of one frame, a sound of few samples.
+        exact = [result for result in results if result.says[kind].startswith("exact")]
         assert len(exact) >= least, kind
         assert all(result.num_compared >= models.NUM_RECORDS for result in exact)
     if SAME_RELEASE:
@@ -47,7 +49,7 @@ def test_no_exact_length_differs_and_the_page_is_what_is_written(
 @pytest.mark.skipif(not SAME_RELEASE, reason="the page is about another release of transformers")
 def test_the_page_has_every_class_once() -> None:
     made, classes = models.verdicts(PAGE), models.processor_classes()
-    image_text = {name for name, types in classes.items() if not models.HEARING.keys() >= {*types}}
+    image_text = {name for name, types in classes.items() if not HEARING.keys() >= {*types}}
     assert image_text <= made.keys() | models.NOT_BUILT.keys() <= classes.keys()
     assert not made.keys() & models.NOT_BUILT.keys()
     rows = (line for line in PAGE.splitlines() if line.startswith("| `"))
