@@ -41,7 +41,7 @@ SMALL = {
     "projection_dim": 4 * HEAD,
     "max_position_embeddings": 16_384,
 }
-PATCHES = ("minicpmv4_7", "qwen3_omni_moe_thinker")
+PATCHES = ("cohere_compass", "minicpmv4_7", "qwen3_omni_moe_thinker")
 KINDS_OF_LAYERS = ("layer_types", "mlp_layer_types", "layers_block_type", "block_types")
 ENDINGS = ("_token_id", "_token_index", "_id")
 NO_MEDIA = ("pad", "bos", "eos", "sep", "decoder")
@@ -71,6 +71,30 @@ def _indexer(config: Any) -> None:
     text.indexer_budget, text.indexer_compress_ratio = 64, 4
 
 
+def _convolution(config: Any) -> None:
+    config.text_config.layer_types = ["conv", "full_attention"]  # as its checkpoints have them
+
+
+def _large_images(config: Any) -> None:
+    config.vision_config.image_size = 384  # as its processor makes them
+
+
+def _own_projection(config: Any) -> None:
+    config.projection_hidden_size = config.vision_config.hidden_size
+    text = config.text_config  # of latent attention: as many heads of keys as of queries
+    text.num_key_value_heads, text.head_dim = text.num_attention_heads, HEAD // 2
+
+
+def _merged_patches(config: Any) -> None:
+    config.spatial_merge_size = 1  # the processor's, whose tokens are not merged
+    config.vision_config.patch_size = 16
+
+
+def _one_type(config: Any) -> None:
+    for each in _configs(config):
+        each.dtype = torch.float32
+
+
 MROPE = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
     *("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "glm4v", "glm4v_moe", "glm46v", "glm_ocr"),
@@ -80,6 +104,11 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     **dict.fromkeys(MROPE, _sections),
     "hunyuan_vl": _four_sections,
     "qwen4_exp": _indexer,
+    "lfm2_vl": _convolution,
+    "deepseek_vl": _large_images,
+    "kimi_k25": _own_projection,
+    "mistral3": _merged_patches,
+    "llama4": _one_type,
 }
 
 

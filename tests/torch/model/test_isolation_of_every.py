@@ -1,0 +1,77 @@
+"""Samples that real processors build, packed: every image-text model that a CPU runs tiny."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from built_samples import processor_of
+from isolation_outcomes import HOLDS, REFUSED, compared, isolation_of, samples_of
+from tiny_vlms import tiny_vlm
+
+from packidx.torch import collate, prepare_model
+from packidx.torch.sample.encoded import Pack
+
+TOLERANCE = 1e-4  # a leak makes more than 1e-2
+FAST = "exaone4_5"
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),  # torch's own
+    pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask"),  # transformers' own
+]
+
+
+@pytest.fixture(scope="module")
+def processors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("processors")
+
+
+def test_there_are_enough() -> None:
+    assert len(HOLDS) >= 12 and not {*HOLDS} & {*REFUSED}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flash", "flex"])
+def test_samples_stay_apart_in_one_of_them(attention: str, processors: Path) -> None:
+    isolation = isolation_of(FAST, processors, attention)
+    assert isolation.holds and isolation.worst < TOLERANCE, isolation.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flash"])
+@pytest.mark.parametrize("model_type", [each for each in HOLDS if each != FAST])
+def test_samples_stay_apart(model_type: str, attention: str, processors: Path) -> None:
+    isolation = isolation_of(model_type, processors, attention)
+    assert isolation.holds and isolation.worst < TOLERANCE, isolation.reason
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_others_are_refused_with_a_reason(model_type: str, processors: Path) -> None:
+    isolation = isolation_of(model_type, processors)
+    assert not isolation.holds and REFUSED[model_type] in isolation.reason
+
+
+def no_restart(pack: Pack) -> dict[str, torch.Tensor]:
+    batch = collate(pack)
+    rows = batch["position_ids"]
+    count = torch.arange(rows.shape[-1])
+    batch["position_ids"] = (
+        torch.cat([count.expand(1, 1, -1), rows[1:]]) if rows.ndim == 3 else (count[None])
+    )
+    return batch
+
+
+def others_images(pack: Pack) -> dict[str, torch.Tensor]:
+    batch = collate(pack)
+    return {**batch, "pixel_values": batch["pixel_values"].flip(0)}
+
+
+@pytest.mark.parametrize("broken", [no_restart, others_images])
+@pytest.mark.parametrize("model_type", [FAST, "cosmos3_edge"])
+def test_leaks_are_found(model_type: str, broken: object, processors: Path) -> None:
+    processor, folder = processor_of(model_type, processors)
+    model = prepare_model(tiny_vlm(model_type, processor))
+    samples = samples_of(processor, folder, model.config)
+    isolation = compared(model_type, model, samples, "sdpa", collate=broken)
+    assert not isolation.holds and "its logits in the pack differ" in isolation.reason
