@@ -36,6 +36,7 @@ REFUSED = {
     "minicpm_ocr": "linear attention",
     "minicpmv4_6": "linear attention",
     "minicpmv4_7": "linear attention",
+    "nemotron_h_omni": "layers of type linear_attention, moe",
     "molmo2": "in both directions",
     "paligemma": "in both directions",
     "qwen3_5": "linear attention",

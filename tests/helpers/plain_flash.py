@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -40,24 +41,30 @@ class PlainFlash:
         causal: bool = False,
         window_size: tuple[int, int] = (-1, -1),
     ) -> Tensor:
-        bounds = tuple(cu_seqlens_q.tolist())
-        assert bounds == tuple(cu_seqlens_k.tolist()) and cu_seqlens_q.dtype == torch.int32
-        assert bounds[0] == 0 and bounds[-1] == len(q)
-        assert int(max_seqlen_q) == int(max_seqlen_k) == int(cu_seqlens_q.diff().max())
+        bounds, of_keys = tuple(cu_seqlens_q.tolist()), tuple(cu_seqlens_k.tolist())
+        assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+        assert bounds[0] == of_keys[0] == 0 and bounds[-1] == len(q) and of_keys[-1] == len(k)
+        assert int(max_seqlen_q) == int(cu_seqlens_q.diff().max())
+        assert int(max_seqlen_k) == int(cu_seqlens_k.diff().max())
+        assert bounds == of_keys or not causal
         (self.causal if causal else self.both_ways).add(bounds)
         scale = softmax_scale if softmax_scale is not None else q.shape[-1] ** -0.5
         parts = [
-            _attend(q[start:stop], k[start:stop], v[start:stop], scale, causal, window_size[0])
-            for start, stop in zip(bounds, bounds[1:], strict=False)
+            _attend(q[start:stop], k[first:last], v[first:last], scale, causal, window_size[0])
+            for (start, stop), (first, last) in zip(
+                pairwise(bounds), pairwise(of_keys), strict=True
+            )
         ]
         return torch.cat(parts)
 
     def plain(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        """Rows of equal length, [B, T, heads, dim]."""
-        rows, length = q.shape[:2]
-        bounds = torch.arange(0, rows * length + 1, length, dtype=torch.int32)
+        """Rows of equal length, [B, T, heads, dim]; keys may have another length."""
+        lengths = q.shape[1], k.shape[1]
+        bounds = (
+            torch.arange(0, len(q) * length + 1, length, dtype=torch.int32) for length in lengths
+        )
         flat = (each.flatten(0, 1) for each in (q, k, v))
-        return self.varlen(*flat, bounds, bounds, length, length, **options).view_as(q)
+        return self.varlen(*flat, *bounds, *lengths, **options).view_as(q)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int) -> Tensor:
