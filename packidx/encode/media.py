@@ -156,9 +156,6 @@ def check_patches(media: MediaColumns, pixels: Mapping[str, Any], files: Process
         if given is None:
             continue
         grids, of_kind = np.asarray(given), media.grid[media.kind == number]
-        in_chunks = len(grids) > len(of_kind)  # Kimi's videos
-        if in_chunks and grids.prod(1).sum() == of_kind.prod(1).sum():
-            continue
         if not np.array_equal(grids, of_kind):
             made = f"grids {grids.tolist()} (time, height, width)"
             raise _other_patches(kind, files.name, made, of_kind.tolist())

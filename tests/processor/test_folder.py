@@ -228,7 +228,7 @@ def test_only_qwen_reads_pixel_limits_by_their_older_names(folder: Path) -> None
     settings = {"size": {"shortest_edge": 100, "longest_edge": 1000}, "max_pixels": 500}
     assert complete_settings(settings)["size"] == {"shortest_edge": 100, "longest_edge": 500}
     others = [name for name, family in FAMILIES.items() if not family.older_names]
-    assert {"Glm4vProcessor", "InternVLProcessor", "Kimi_K25Processor"} <= set(others)
+    assert {"Glm4vProcessor", "InternVLProcessor"} <= set(others)
     kept = complete_settings(settings, older_names=False)
     assert kept["size"] == settings["size"]
 

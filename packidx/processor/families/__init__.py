@@ -10,7 +10,6 @@ from packidx.processor.families.gemma3 import GEMMA3
 from packidx.processor.families.glm import GLM4V, GLM46V
 from packidx.processor.families.idefics3 import IDEFICS3, SMOLVLM
 from packidx.processor.families.internvl import INTERNVL
-from packidx.processor.families.kimi import KIMI_K25
 from packidx.processor.families.llava import LLAVA, LLAVA_NEXT, LLAVA_ONEVISION
 from packidx.processor.families.pixtral import PIXTRAL
 from packidx.processor.families.qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
@@ -21,7 +20,7 @@ FAMILIES = {
     family.processor_class: family
     for family in (
         *(QWEN2_VL, QWEN2_5_VL, QWEN3_VL),
-        *(INTERNVL, GLM4V, GLM46V, KIMI_K25),
+        *(INTERNVL, GLM4V, GLM46V),
         *(LLAVA, LLAVA_NEXT, LLAVA_ONEVISION, GEMMA3, PIXTRAL, IDEFICS3, SMOLVLM),
     )
 }

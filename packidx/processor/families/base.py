@@ -43,16 +43,13 @@ class MediaCounts:
 
     grids: Int64s
     """``[n, 3]`` (t, h, w) in patches before merging. Each of the t frames or tiles of h * w
-    patches is one attention span of the vision tower, unless `span` says otherwise. 0 where
-    impossible."""
+    patches is one attention span of the vision tower. 0 where impossible."""
     tokens: Int64s
     """``[n]`` feature tokens; 0 where impossible."""
     expansions: Sequence[Expansion | None] | None = None
     """One per medium; None, in all or in one place, where the feature token alone is repeated."""
     errors: Mapping[int, BadRecord] = field(default_factory=dict)
     """Why a medium cannot be used, by its number."""
-    span: int = 1
-    """Of the t, how many are one attention span together (Kimi's chunks of frames)."""
 
     @property
     def patches(self) -> Int64s:
@@ -62,9 +59,8 @@ class MediaCounts:
     @property
     def cost(self) -> Int64s:
         """``[n]`` sum of patches² per attention span."""
-        times, frame = self.grids[:, 0], self.grids[:, 1] * self.grids[:, 2]
-        full, rest = np.divmod(times, self.span)
-        cost: Int64s = (full * self.span**2 + rest**2) * frame**2
+        frame = self.grids[:, 1] * self.grids[:, 2]
+        cost: Int64s = self.grids[:, 0] * frame**2
         return cost
 
 
