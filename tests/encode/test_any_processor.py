@@ -15,7 +15,7 @@ from built_samples import RECORDS, built, image, processor_of, said
 from packidx.encode import ProcessorEncoder
 from packidx.encode.any_processor import _check_ids, _tensor
 from packidx.errors import BadRecord, MismatchError, OptionError
-from packidx.records.media.video import Video
+from packidx.records.media.audio import Audio
 
 IGNORED = -100
 
@@ -68,7 +68,8 @@ def test_an_object_and_another_process_make_the_same(
 
 
 def test_the_tokens_of_its_media(made: tuple[Any, Path], encode: ProcessorEncoder) -> None:
-    assert encode.media_token_ids == {"image": made[0].image_token_id}
+    ids = {kind: getattr(made[0], f"{kind}_token_id") for kind in ("image", "video")}
+    assert encode.media_token_ids == ids
 
 
 def test_other_lengths_than_were_counted(made: tuple[Any, Path]) -> None:
@@ -127,9 +128,9 @@ def test_ids_of_its_own(encode: ProcessorEncoder) -> None:
     }
 
 
-def test_videos_are_refused(encode: ProcessorEncoder) -> None:
-    content = [{"type": "video", "video": Video([image(20, 20)] * 2)}]
-    with pytest.raises(BadRecord, match="cannot encode video"):
+def test_media_that_it_does_not_take_are_refused(encode: ProcessorEncoder) -> None:
+    content = [{"type": "audio", "audio": Audio(b"RIFF")}]
+    with pytest.raises(BadRecord, match="cannot encode audio"):
         encode({"messages": [{"role": "user", "content": content}]})
 
 
