@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
 """What the sample has from us, or does not need: nothing is masked in one that is not padded."""
+_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
+"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
+differ from medium to medium, and from sample to sample."""
 _ADVICE = "leave the record out, or pass your own encode(record) callable"
 
 
@@ -75,12 +78,17 @@ def _tensors(
     _check_ids(ids_of(built), counted, name)
     tensors = {
         key: _tensor(key, value, name)
-        for key, value in built.items()
+        for key, value in _by_tiles(built, type(processor).__name__).items()
         if key not in _OURS and value is not None
     }
     for key in [key for key in tensors if key.endswith("token_type_ids")]:
         tensors[key] = tensors[key].reshape(-1)
     return _masked(built.get("attention_mask")) | tensors
+
+
+def _by_tiles(built: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    names = [key for key in _OF_TILES.get(name, ()) if key in built]
+    return {**built, **{key: import_torch().cat(list(built[key]))[:, None] for key in names}}
 
 
 def _opened(conversation: Conversation) -> Conversation:

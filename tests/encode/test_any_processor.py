@@ -13,7 +13,7 @@ import torch
 from built_samples import RECORDS, built, image, processor_of, said
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.any_processor import _check_ids, _tensor
+from packidx.encode.any_processor import _by_tiles, _check_ids, _tensor
 from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.records.media.audio import Audio
 
@@ -143,6 +143,19 @@ def test_lists_of_tensors() -> None:
         _tensor("x", [torch.rand(3, 2), torch.rand(2, 2)], "P")
     with pytest.raises(MismatchError, match="as no one tensor"):
         _tensor("x", ["a"], "P")
+
+
+def test_tiles_of_media_with_different_numbers_of_them() -> None:
+    """PerceptionLM gives one tensor, or one for each medium, and looks at all tiles alike."""
+    tiles = [torch.rand(2, 3, 4, 4), torch.rand(5, 3, 4, 4)]
+    name = "PerceptionLMProcessor"
+    several = _by_tiles({"pixel_values": tiles, "input_ids": [1]}, name)
+    one = _by_tiles({"pixel_values": tiles[1][None]}, name)
+    assert several["pixel_values"].shape == (7, 1, 3, 4, 4) and several["input_ids"] == [1]
+    assert torch.equal(several["pixel_values"].flatten(0, 1), torch.cat(tiles))
+    assert torch.equal(one["pixel_values"].flatten(0, 1), tiles[1])
+    other = {"pixel_values": tiles}
+    assert _by_tiles(other, "AriaProcessor") == other
 
 
 def test_a_folder_that_transformers_cannot_load(made: tuple[Any, Path], tmp_path: Path) -> None:
