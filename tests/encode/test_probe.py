@@ -289,7 +289,7 @@ def test_media_that_nobody_counts(folder: Path, tmp_path: Path) -> None:
     config["processor_class"] = "NoSuchProcessor"
     (broken / "processor_config.json").write_text(json.dumps(config))
     files = load_processor(broken)
-    assert files.vision is None and "takes no images" in (files.unknown or "")
+    assert files.vision is None and "takes no media" in (files.unknown or "")
     one = Conversation((Turn("user", ("?", Media("image"))),))
     counts = ConversationCounter(files).count(
         [one, Conversation((Turn("user", ("?",)),))], [[None], []]
