@@ -108,7 +108,8 @@ def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[
         "keeps a margin. `refused` records are left out, unless they state each image's tokens or "
         "your own encoder counts them.",
         f"- **built**: records of the {3 * NUM_RECORDS + NUM_MIXED} that the processor itself "
-        "builds. Some classes take one image a record, or no text alone.",
+        "builds. Some classes take one image or one sound a record, no text alone, no video of "
+        "fewer frames than they sample, or no sound of a few samples; such records are refused.",
         "- **compared**: of these, such that packidx counts as well. **differ**: of these, such "
         f"whose lengths are not the same. Records called exact that differ: {num_wrong}.",
         "",
