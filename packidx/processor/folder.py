@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.digests import digest, file_digest
+from packidx.digests import digest, file_digests
 from packidx.errors import SourceError
 from packidx.processor.assemble import (
     ProcessorFiles,
@@ -139,17 +139,11 @@ def content_of(folder: str) -> list[str]:
     Raises:
         SourceError: one of them cannot be read.
     """
-    content = []
-    for below in ("", _TEMPLATES):
-        place = os.path.join(folder, below)
-        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
-            path = os.path.join(place, name)
-            if name.endswith(_READ) and os.path.isfile(path):
-                try:
-                    content += [os.path.join(below, name), file_digest(path)]
-                except OSError as error:
-                    raise SourceError(f"{path} cannot be read: {error}") from error
-    return content
+    try:
+        templates = file_digests(os.path.join(folder, _TEMPLATES), _READ)
+        return [*file_digests(folder, _READ), _TEMPLATES, *templates]
+    except OSError as error:
+        raise SourceError(f"processor folder {folder} cannot be read: {error}") from error
 
 
 @dataclass
