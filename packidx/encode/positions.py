@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from packidx.encode.config_values import InferredConfig, Unknown
-from packidx.encode.imports import allow_cuda_torchvision, import_torch, transformers_class
+from packidx.encode.imports import allow_cuda_torchvision, transformers_class
+from packidx.encode.rope_inputs import arguments, check_sides
 from packidx.errors import MismatchError, OptionError
 
 if TYPE_CHECKING:
     import torch
 
-_SECONDS = ("video_second_per_grid", "second_per_grid_ts")
 _ROWS = 3  # time, height, width
 
 
@@ -80,7 +80,7 @@ def rope_index(
     model = object.__new__(_without_weights(model_class))
     model.config = config
     taken = inspect.signature(model.get_rope_index).parameters
-    given = _arguments(taken, config, processor, sample)
+    given = arguments(taken, config, processor, sample)
     try:
         rows = model.get_rope_index(**given)[0]
     except Unknown:
@@ -92,6 +92,7 @@ def rope_index(
             " tokens do not fit each other, or not the model"
         ) from error
     rows = rows[:, 0]
+    check_sides(model_class.__name__, rows, sample)
     positions: torch.Tensor = rows.long()
     if not bool((positions == rows).all()):
         raise MismatchError(
@@ -249,49 +250,11 @@ def _has_sections(config: Any) -> bool:
     return "mrope_section" in json.dumps(config.to_dict(), default=str)
 
 
-# -- the sample ------------------------------------------------------------------------------------
-
-
-def _arguments(
-    taken: Mapping[str, Any], config: Any, processor: Any, sample: Mapping[str, torch.Tensor]
-) -> dict[str, Any]:
-    """What `get_rope_index` takes of the sample, as the model's own forward hands it over."""
-    torch = import_torch()
-    input_ids = torch.as_tensor(sample["input_ids"]).reshape(1, -1)
-    given: dict[str, Any] = {**sample, "input_ids": input_ids}
-    given["attention_mask"] = torch.ones_like(input_ids)
-    if "mm_token_type_ids" in taken:
-        types = sample.get("mm_token_type_ids")
-        types = _types(input_ids, config, processor) if types is None else types
-        given["mm_token_type_ids"] = torch.as_tensor(types).reshape(1, -1)
-    seconds = next((sample[key] for key in _SECONDS if key in sample), None)
-    if seconds is not None:
-        given["second_per_grids"] = given["second_per_grid_ts"] = torch.as_tensor(seconds)
-    if "audio_seqlens" in taken:
-        heard = sample.get("feature_attention_mask")
-        given["audio_seqlens"] = None if heard is None else torch.as_tensor(heard).sum(-1)
-        given["use_audio_in_video"] = _sounds_inside(input_ids[0].tolist(), config)
-    return {name: given[name] for name in taken if given.get(name) is not None}
-
-
 @lru_cache
 def _without_weights(model_class: Any) -> Any:
     """Its vision tower would have this."""
     size = property(lambda model: model.config.vision_config.spatial_merge_size)
     return type(model_class.__name__, (model_class,), {"spatial_merge_size": size})
-
-
-def _types(input_ids: torch.Tensor, config: Any, processor: Any) -> Any:
-    """1 on an image's tokens, 2 on a video's, else 0."""
-    if hasattr(processor, "create_mm_token_type_ids"):
-        return processor.create_mm_token_type_ids(input_ids.tolist())
-    return input_ids.eq(config.image_token_id).int() + 2 * input_ids.eq(config.video_token_id).int()
-
-
-def _sounds_inside(ids: Sequence[int], config: Any) -> bool:
-    """Whether a video's tokens begin with those of its sound."""
-    pair = (config.vision_start_token_id, config.audio_start_token_id)
-    return pair in zip(ids, ids[1:], strict=False)
 
 
 def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from built_samples import PER_TOKEN, RECORDS, built, processor_of
+from built_samples import PER_TOKEN, RECORDS, built, built_video, image, processor_of, said
+from clips import write_clip
 from tiny_vlms import MROPE, tiny_config, tiny_vlm
 
 from packidx.encode.positions import model_positions
@@ -16,6 +17,10 @@ from packidx.errors import MismatchError, OptionError
 FAST = ("cosmos3_edge", "glm46v", "qwen3_omni_moe_thinker")
 SLOW = (*sorted({*MROPE} - {*FAST}), "minicpmv4_7", "qwen4_exp")
 OF_THREE_ROWS = (*FAST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW))
+WITH_VIDEOS = (
+    *("cosmos3_edge", "glm46v", "glm4v", "qwen2_5_vl", "qwen3_vl", "qwen3_omni_moe_thinker"),
+    *("qwen2_5_omni_thinker", "ernie4_5_vl_moe", "minicpmv4_7"),
+)
 PLAIN = ("llava", "internvl", "aria", "dots3_note")
 
 
@@ -152,3 +157,32 @@ def test_seconds_of_videos_need_the_configuration(
         sample["video_second_per_grid"] = torch.tensor([0.5])
         with pytest.raises(MismatchError, match="positions between whole numbers"):
             model_positions(processor, str(tmp_path), sample)
+
+
+def test_media_that_the_model_does_not_find_are_told(processors: Path) -> None:
+    """Qwen-Omni finds them by their markers; a template without these would train it in 1-D."""
+    processor, folder = processor_of("qwen3_omni_moe_thinker", processors)
+    sample = built(processor, folder, said("See ", image(200, 200)))
+    marked = model_positions(processor, None, sample)
+    assert marked is not None and not torch.equal(marked[1], marked[2])
+    start = processor.tokenizer.convert_tokens_to_ids("<vision_bos>")
+    sample["input_ids"][sample["input_ids"] == start] = 5
+    with pytest.raises(MismatchError, match="positions of one dimension: it does not find them"):
+        model_positions(processor, None, sample)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*__array:DeprecationWarning")  # GLM's, Ernie's and MiniCPM's
+@pytest.mark.parametrize("model_type", WITH_VIDEOS)
+def test_positions_of_videos_equal_the_model(
+    model_type: str, processors: Path, tmp_path: Path
+) -> None:
+    processor, folder = processor_of(model_type, processors)
+    clip = write_clip(tmp_path / "a.mp4", frames=9, size=(96, 64))
+    sample = built_video(processor, folder, clip)
+    model = tiny_vlm(model_type, processor)
+    model.config.save_pretrained(tmp_path)
+    own = own_positions(model, sample)
+    assert not torch.equal(own[1], own[2])
+    made = model_positions(processor, str(tmp_path), sample)
+    assert made is not None and torch.equal(made, own.long())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from every_processor import build, processor_classes
+from every_processor.real import Opened
 from PIL import Image
 
 from packidx.encode.whole import build_sample
@@ -60,8 +61,27 @@ def built(processor: Any, folder: Path, record: dict[str, Any]) -> dict[str, Any
     """One sample, per-token tensors [T]: as the real processor makes it, without its mask."""
     template = load_processor(folder).template
     assert template is not None
-    sample = dict(build_sample(processor, template, parse(record)))
-    if "image_grid_thw" in sample and "mm_token_type_ids" not in sample:
+    return _flat(processor, dict(build_sample(processor, template, parse(record))))
+
+
+def built_video(processor: Any, folder: Path, path: Path) -> dict[str, Any]:
+    """The same of a question about one video."""
+    template = load_processor(folder).template
+    assert template is not None
+    opened = Opened(processor)
+    opened.add("video", str(path))
+    content = [{"type": "video", "video": str(path)}, {"type": "text", "text": "What is it?"}]
+    talk = parse({"messages": [{"role": "user", "content": content}]})
+    text = template.render(talk).text
+    options = {**opened.options, "return_tensors": "pt"}
+    if type(processor).__name__ == "Cosmos3EdgeProcessor":
+        options["return_metadata"] = True  # it asks its own video processor for it by this alone
+    return _flat(processor, dict(processor(text=[text], **opened.media, **options)))
+
+
+def _flat(processor: Any, sample: dict[str, Any]) -> dict[str, Any]:
+    with_grids = any("grid_thw" in key for key in sample)
+    if with_grids and "mm_token_type_ids" not in sample:
         sample["mm_token_type_ids"] = processor.create_mm_token_type_ids(
             np.asarray(sample["input_ids"]).tolist()
         )

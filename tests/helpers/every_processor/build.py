@@ -54,7 +54,7 @@ def _template(processor_class: Any, made: Any, needs: Needs) -> str:
         written[kind] = "" if token is None else str(token)
     if needs.placeholder is not None:
         written["image"] = needs.placeholder
-    return needs.begins + plain_template(**written)
+    return needs.begins + plain_template(**{**written, **needs.written})
 
 
 def _with_tokens(

@@ -20,6 +20,8 @@ class Needs:
 
     placeholder: str | None = None
     """What stands for an image in the text; None for the processor's ``image_token``."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """Kind of medium → the same, where it is more than the processor's token."""
     tokens: tuple[str, ...] = ()
     """Special tokens besides those in its source."""
     named: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +72,11 @@ _AUDIO = {"audio_token": "<audio>", "boa_token": "<boa>", "eoa_token": "<eoa>"}
 _COMPASS = {"image_token": "<|IMAGE_PAD|>", "video_token": "<|VIDEO_PAD|>"}
 _COMPASS |= {"vision_start_token": "<|VISION_START|>", "vision_end_token": "<|VISION_END|>"}
 _LLAVA = {"patch_size": 14, "vision_feature_select_strategy": "default"}
-_OMNI = "<vision_bos><image><vision_eos>"  # without the markers its positions have one dimension
+_OMNI = {  # without the markers its positions have one dimension
+    "image": "<vision_bos><image><vision_eos>",
+    "video": "<vision_bos><video><vision_eos>",
+    "audio": "<audio_bos><audio><audio_eos>",
+}
 
 NEEDS: dict[str, Needs] = {
     "Blip2Processor": Needs(placeholder="", settings={"num_query_tokens": 32}),
@@ -116,8 +122,8 @@ NEEDS: dict[str, Needs] = {
     ),
     "PerceptionLMProcessor": Needs(settings={"patch_size": 14}),
     "QianfanOCRProcessor": Needs(placeholder="<image>"),
-    "Qwen2_5OmniProcessor": Needs(placeholder=_OMNI, like=("qwen2_5_omni",)),
-    "Qwen3OmniMoeProcessor": Needs(placeholder=_OMNI, like=("qwen3_omni_moe",)),
+    "Qwen2_5OmniProcessor": Needs(written=_OMNI, like=("qwen2_5_omni",)),
+    "Qwen3OmniMoeProcessor": Needs(written=_OMNI, like=("qwen3_omni_moe",)),
 }
 
 NOT_BUILT: dict[str, str] = {
