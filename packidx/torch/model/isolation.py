@@ -146,7 +146,9 @@ def _plain(sample: Pack, model: Any, attention: str) -> dict[str, Any]:
     if attention in ("indexed", "thd"):
         return collate_packs([sample], attention)  # such models take nothing else
     batch = collate_packs([sample], "flash" if attention == "flash" else "sdpa")
-    if attention != "flash" and _takes(model, "attention_mask"):
+    # Qwen-Omni makes mRoPE positions only where it gets a mask; flash drops one of ones.
+    asks = hasattr(model, "get_rope_index")
+    if (attention != "flash" or asks) and _takes(model, "attention_mask"):
         # As processors return it. Without it Qwen3-VL of transformers 4.57 and 5.0 looks for
         # samples in the positions that it makes of images, and cuts this one there.
         batch["attention_mask"] = torch.ones_like(batch["input_ids"])
