@@ -91,7 +91,9 @@ def _attempts(processor: Any, messages: Any, opened: Opened) -> Iterator[Any]:
             **asked,
             **options,
         )
-    written = processor.apply_chat_template(messages, tokenize=False)
+    written = _tried(processor.apply_chat_template, messages, tokenize=False)
+    if written is None:
+        return
     nested = {name: [media] for name, media in opened.media.items()}
     for given in (opened.media, nested) if nested else ({},):
         yield _tried(processor, text=written, **given, **copy.deepcopy(opened.options), **options)
