@@ -20,7 +20,7 @@ sys.path.insert(0, str(REPO / "tests" / "helpers"))
 
 import torchvision_cpu  # noqa: E402, F401  (before transformers)
 import transformers  # noqa: E402
-from every_processor import NOT_BUILT, processor_classes, unmapped  # noqa: E402
+from every_processor import HEARING, NOT_BUILT, processor_classes, unmapped  # noqa: E402
 from every_processor.compare import Outcome, outcomes  # noqa: E402
 from every_processor.conversations import KINDS, NUM_MIXED, NUM_RECORDS  # noqa: E402
 
@@ -84,8 +84,9 @@ def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[
         "# Which models packidx counts",
         "",
         "<!-- written by `make models` -->",
-        f"transformers {transformers.__version__} has {num_types + len(unmapped())} types of "
-        f"image-text models, and some that take sound and text. Of {num_types} it says which "
+        f"transformers {transformers.__version__} has "
+        f"{num_types - len(HEARING) + len(unmapped())} types of image-text models, and "
+        f"{len(HEARING)} more are here that take sound and text. Of {num_types} it says which "
         f"processor they take: {len(classes)} classes. {len(results)} of these are made here, "
         f"without a network. packidx counts records with media as: {'; '.join(counted)}.",
         "",
