@@ -112,9 +112,8 @@ class ConversationCounter:
             if not given:
                 continue
             if name in self.compared.unequal and not self.files.is_known:
-                detail = f"its {name}s are not counted as {self.files.name} builds them: "
-                error = BadRecord("media_not_counted", detail + str(self.compared.detail))
-                columns.errors |= dict.fromkeys(chosen, error)
+                why = f"{self.files.name}, samples with {name}s: {self.compared.detail}"
+                columns.errors |= dict.fromkeys(chosen, BadRecord("not_as_counted", why))
                 continue
             method = self._method(name)
             if name == "image":
@@ -141,8 +140,9 @@ class ConversationCounter:
                 continue
             columns.method[number] = HEURISTIC
             if kinds in self.compared.unequal:
-                text = f"samples with {kinds} are not counted as their processor builds them"
-                columns.errors[number] = BadRecord("media_not_counted", text)
+                assert self.files is not None
+                why = f"{self.files.name}, samples with {kinds}: {self.compared.detail}"
+                columns.errors[number] = BadRecord("not_as_counted", why)
 
     def _refuse_mixed(self, columns: MediaColumns) -> None:
         assert self.files is not None
@@ -241,7 +241,12 @@ class ConversationCounter:
         assert self.files is not None
         texts.method[rows] = self._method(TEXT)
         if not self.files.is_known:  # samples with media were compared as a whole
-            texts.method[rows[np.diff(media.offsets)[rows] > 0]] = EXACT
+            alone = np.diff(media.offsets)[rows] == 0
+            texts.method[rows[~alone]] = EXACT
+            if self.compared.by is not None and TEXT not in self.compared.equal:
+                why = self.compared.detail or "it builds no sample of them"
+                error = BadRecord("not_as_counted", f"{self.files.name}, texts alone: {why}")
+                texts.errors |= dict.fromkeys(rows[alone].tolist(), error)
         mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]

@@ -24,7 +24,7 @@ from packidx.encode.probe.table import EACH, INDEX, TUPLE, Table
 from packidx.encode.probe.vision import ProbedVision
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import HEURISTIC, Compared
+from packidx.processor.counts import EXACT, HEURISTIC, Compared
 from packidx.processor.families import FAMILIES
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
@@ -245,8 +245,17 @@ def test_a_text_rewritten_around_images_is_found_in_samples(folder: Path, tmp_pa
     assert "tokens, the processor's" in str(found.detail)
     talk = Conversation((Turn("user", ("?", Media("image"))),))
     counts = ConversationCounter(files, compared=found).count([talk], [[MediaInfo(50, 60)]])
-    assert counts.errors[0].reason == "media_not_counted"
+    assert counts.errors[0].reason == "not_as_counted"
     assert str(found.detail) in counts.errors[0].detail
+
+
+def test_texts_alone_that_the_processor_does_not_build_are_rejected(folder: Path) -> None:
+    talks = [Conversation((Turn("user", ("?", *media)),)) for media in ((), (Media("image"),))]
+    compared = Compared("transformers", 1, equal=("image",))
+    counter = ConversationCounter(load_processor(folder), compared=compared)
+    counts = counter.count(talks, [[], [MediaInfo(50, 60)]])
+    assert [counts.errors[0].reason, *counts.errors] == ["not_as_counted", 0]
+    assert counts.method[1] == EXACT
 
 
 # -- who counted, and who does not -----------------------------------------------------------------
