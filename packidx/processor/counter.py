@@ -112,8 +112,7 @@ class ConversationCounter:
             if not given:
                 continue
             if name in self.compared.unequal and not self.files.is_known:
-                why = f"{self.files.name}, samples with {name}s: {self.compared.detail}"
-                columns.errors |= dict.fromkeys(chosen, BadRecord("not_as_counted", why))
+                columns.errors |= dict.fromkeys(chosen, self._not_as_counted(f"with {name}s"))
                 continue
             method = self._method(name)
             if name == "image":
@@ -125,32 +124,30 @@ class ConversationCounter:
                 fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
             else:
                 fill(columns, chosen, vision.count_sounds(given, owners[chosen]), method)
-        if not self.files.is_known:
+        if vision.one_kind_per_sample or not self.files.is_known:
             self._judge_mixed(columns)
-        elif vision.one_kind_per_sample:
-            self._refuse_mixed(columns)
         return columns
 
     def _judge_mixed(self, columns: MediaColumns) -> None:
-        """Media of several kinds in one sample were compared together, or are not exact."""
+        """Media of several kinds in one sample: some families take none, and what is probed is
+        exact where such samples were compared, too."""
+        assert self.files is not None
         mixed = columns.mixed()
         for number, owner in enumerate(columns.owners.tolist() if mixed else ()):
             kinds = mixed.get(owner)
             if kinds is None or kinds in self.compared.equal:
                 continue
             columns.method[number] = HEURISTIC
-            if kinds in self.compared.unequal:
-                assert self.files is not None
-                why = f"{self.files.name}, samples with {kinds}: {self.compared.detail}"
-                columns.errors[number] = BadRecord("not_as_counted", why)
-
-    def _refuse_mixed(self, columns: MediaColumns) -> None:
-        assert self.files is not None
-        mixed = columns.mixed()
-        for number, owner in enumerate(columns.owners.tolist()):
-            if owner in mixed:
+            if self.files.is_known:
                 text = f"{self.files.name} cannot encode images and videos of one sample together"
                 columns.errors[number] = BadRecord("unsupported_media", text)
+            elif kinds in self.compared.unequal:
+                columns.errors[number] = self._not_as_counted(f"with {kinds}")
+
+    def _not_as_counted(self, what: str) -> BadRecord:
+        name = "" if self.files is None else self.files.name
+        why = self.compared.detail or "it builds none"
+        return BadRecord("not_as_counted", f"samples {what} of processor {name}: {why}")
 
     def _method(self, kind: str) -> int:
         """How a kind of media, or rendered text, is counted."""
@@ -244,8 +241,7 @@ class ConversationCounter:
             alone = np.diff(media.offsets)[rows] == 0
             texts.method[rows[~alone]] = EXACT
             if self.compared.by is not None and TEXT not in self.compared.equal:
-                why = self.compared.detail or "it builds no sample of them"
-                error = BadRecord("not_as_counted", f"{self.files.name}, texts alone: {why}")
+                error = self._not_as_counted("of text alone")
                 texts.errors |= dict.fromkeys(rows[alone].tolist(), error)
         mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
