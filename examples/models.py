@@ -7,6 +7,7 @@ conversations with each, and each real processor builds them.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import re
 import sys
@@ -22,7 +23,12 @@ import torchvision_cpu  # noqa: E402, F401  (before transformers)
 import transformers  # noqa: E402
 from every_processor import HEARING, NOT_BUILT, processor_classes, unmapped  # noqa: E402
 from every_processor.compare import Outcome, outcomes  # noqa: E402
-from every_processor.conversations import KINDS, NUM_MIXED, NUM_RECORDS  # noqa: E402
+from every_processor.conversations import (  # noqa: E402
+    KINDS,
+    NUM_MIXED,
+    NUM_RECORDS,
+    conversations,
+)
 
 WORDS = ("exact", "precomputed", "heuristic", "refused")
 """What packidx may say of a record with media, best first."""
@@ -129,16 +135,24 @@ def left_out(classes: Mapping[str, list[str]]) -> list[str]:
     return [*lines, "", f"{named}: {_types(unmapped())}.", ""]
 
 
+def outcome(name: str, folder: str) -> Outcome:
+    """Of one class, with all conversations; in a process of its own below `folder`."""
+    own = Path(folder, str(os.getpid()))
+    os.environ["PACKIDX_CACHE"] = str(own / "cache")
+    records = conversations(1, own / "images")
+    [result] = outcomes(own, records, [name])
+    print(f"{name}: {result.says}, {result.num_different} differ", flush=True)
+    return result
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path, help="the page that is written")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["PACKIDX_CACHE"] = os.path.join(folder, "cache")
-        results = []
-        for result in outcomes(Path(folder)):
-            print(f"{result.name}: {result.says}, {result.num_different} differ", flush=True)
-            results.append(result)
+    names = [name for name in processor_classes() if name not in NOT_BUILT]
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, context.Pool(os.cpu_count()) as pool:
+        results = pool.starmap(outcome, [(name, folder) for name in names], chunksize=1)
     args.output.write_text(page(results), encoding="utf-8")
     return 1 if any(result.num_exact_different for result in results) else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import transformers
 
 from every_processor.build import build
 from every_processor.classes import processor_classes
-from every_processor.conversations import KINDS, conversations, kinds_of
+from every_processor.conversations import KINDS, kinds_of
 from every_processor.needs import NOT_BUILT
 from every_processor.real import real_length
 from packidx import estimate_lengths
@@ -92,14 +92,18 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     return most + "".join(f" ({number} {other})" for other, number in others)
 
 
-def outcomes(tmp: Path, seed: int = 1) -> Iterator[Outcome]:
-    """All classes that can be built, one by one."""
-    records = conversations(seed, tmp / "images")
+def outcomes(
+    tmp: Path,
+    records: Sequence[dict[str, Any]],
+    names: Iterable[str] | None = None,
+) -> Iterator[Outcome]:
+    """Classes that can be built, all or those of these names, one by one."""
     (tmp / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     transformers.logging.set_verbosity_error()
     av.logging.set_level(av.logging.PANIC)
+    classes = processor_classes()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, model_types in processor_classes().items():
+        for name in classes if names is None else names:
             if name not in NOT_BUILT:
-                yield outcome_of(name, model_types, records, tmp)
+                yield outcome_of(name, classes[name], records, tmp)

@@ -47,7 +47,9 @@ TEXTS = [
 ]
 
 
-def conversations(seed: int, folder: Path) -> list[dict[str, Any]]:
+def conversations(
+    seed: int, folder: Path, num_records: int = NUM_RECORDS, num_mixed: int = NUM_MIXED
+) -> list[dict[str, Any]]:
     """Records without media, with media of one kind and of several; some with a system turn."""
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,17 +59,17 @@ def conversations(seed: int, folder: Path) -> list[dict[str, Any]]:
         "video": lambda: {"type": "video", "video": str(rng.choice(clips))},
         "audio": lambda: {"type": "audio", "audio": str(rng.choice(sounds))},
     }
-    numbers = [(0, 1, 0, 1, rng.randrange(2, 4))[number % 5] for number in range(NUM_RECORDS)]
+    numbers = [(0, 1, 0, 1, rng.randrange(2, 4))[number % 5] for number in range(num_records)]
     records = [record(rng, [makers["image"]] * number) for number in numbers]
     for kind in ("video", "audio"):
-        numbers = [1 + (number % 4 == 0) for number in range(NUM_RECORDS)]
+        numbers = [1 + (number % 4 == 0) for number in range(num_records)]
         records += [record(rng, [makers[kind]] * number) for number in numbers]
     pairs = [("image", "video"), ("image", "audio"), ("video", "audio"), tuple(makers)]
     return records + [
         record(
             rng, [makers[kind] for kind in rng.sample(pairs[number % 4], len(pairs[number % 4]))]
         )
-        for number in range(NUM_MIXED)
+        for number in range(num_mixed)
     ]
 
 

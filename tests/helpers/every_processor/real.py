@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +54,38 @@ class Opened:
         if kind == "image":
             opened: Any = Image.open(path).convert("RGB")
         elif kind == "audio":
-            opened = Audio(path).waveform(self._rate)
+            opened = waveform(path, self._rate).copy()
         else:
-            opened, metadata = self._video(path)
+            frames, metadata = video(path)
+            opened, metadata = frames.clone(), copy.deepcopy(metadata)
             self.options.setdefault("video_metadata", []).append(metadata)
         self.media.setdefault({"image": "images", "video": "videos"}.get(kind, kind), []).append(
             opened
         )
         return opened
 
-    def _video(self, path: str) -> tuple[Any, Any]:
-        frames = decode(Path(path))
-        with av.open(path) as container:
-            fps = float(container.streams.video[0].average_rate)
-        metadata = VideoMetadata(
-            total_num_frames=len(frames),
-            fps=fps,
-            duration=len(frames) / fps,
-            height=frames.shape[1],
-            width=frames.shape[2],
-            frames_indices=list(range(len(frames))),
-        )
-        return torch.from_numpy(frames).permute(0, 3, 1, 2), metadata
+
+@lru_cache
+def waveform(path: str, rate: int) -> Any:
+    """A file's samples at a rate; every class gets the same files."""
+    return Audio(path).waveform(rate)
+
+
+@lru_cache
+def video(path: str) -> tuple[Any, Any]:
+    """A file's frames, and what is known of them."""
+    frames = decode(Path(path))
+    with av.open(path) as container:
+        fps = float(container.streams.video[0].average_rate)
+    metadata = VideoMetadata(
+        total_num_frames=len(frames),
+        fps=fps,
+        duration=len(frames) / fps,
+        height=frames.shape[1],
+        width=frames.shape[2],
+        frames_indices=list(range(len(frames))),
+    )
+    return torch.from_numpy(frames).permute(0, 3, 1, 2), metadata
 
 
 def _attempts(processor: Any, messages: Any, opened: Opened) -> Iterator[Any]:
