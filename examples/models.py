@@ -29,6 +29,7 @@ from every_processor.conversations import (  # noqa: E402
     NUM_RECORDS,
     conversations,
 )
+from isolation_outcomes import HOLDS, REFUSED  # noqa: E402
 
 WORDS = ("exact", "precomputed", "heuristic", "refused")
 """What packidx may say of a record with media, best first."""
@@ -75,7 +76,7 @@ def release_of(page_text: str) -> str:
 def page(results: Sequence[Outcome]) -> str:
     """The whole of docs/models.md."""
     classes = processor_classes()
-    return "\n".join([*intro(classes, results), *table(results), *left_out(classes)])
+    return "\n".join([*intro(classes, results), *table(results), *isolation(), *left_out(classes)])
 
 
 def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[str]:
@@ -121,6 +122,21 @@ def intro(classes: Mapping[str, list[str]], results: Sequence[Outcome]) -> list[
         f"whose lengths are not the same. Records called exact that differ: {num_wrong}.",
         "",
     ]
+
+
+def isolation() -> list[str]:
+    """Model types whose packs were measured, and those that are refused."""
+    held = ", ".join(f"`{each}`" for each in sorted(HOLDS))
+    lines = ["", "## Packs", ""]
+    lines += [
+        "Samples that the real processors build, of text alone, of one image and of two, were "
+        "packed, and a tiny model of the type ran on the pack and on each sample alone "
+        "(`check_isolation`). Logits were equal within 1e-4 for: " + held + ".",
+        "",
+        "`prepare_model` refuses these, which do not keep samples apart:",
+        "",
+    ]
+    return [*lines, *(f"- `{each}`: {REFUSED[each]}" for each in sorted(REFUSED))]
 
 
 def left_out(classes: Mapping[str, list[str]]) -> list[str]:

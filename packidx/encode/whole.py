@@ -67,6 +67,8 @@ def _built(processor: Any, template: ChatTemplate, media: Given) -> Mapping[str,
         for tensors in _TENSORS:
             try:
                 return call(tensors)
+            except MemoryError:  # says nothing of the sample
+                raise
             except Exception as error:  # a foreign class: whatever it raises is its verdict
                 first = first or error
     raise NotBuilt(_words(first) if first else "nothing was tried") from first

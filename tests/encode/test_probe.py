@@ -120,12 +120,20 @@ def test_each_size_is_probed_once_by_all_processes(folder: Path) -> None:
     assert first.tokens[4] == 0 and first.errors[4].reason == "broken_media"
     assert first.expansions is not None and first.expansions[4] is None
     assert vision.count_images([]).tokens.shape == (0,)
+    together = vision.count_images(sizes, np.zeros(5, np.int64))  # all in one sample
+    assert together.tokens.tolist() == first.tokens.tolist() and [*together.errors] == [4]
 
     other = probed(load_processor(folder))
     other.__dict__["_learner"] = None  # asks for nothing
     assert other.count_images(np.array(sizes)).tokens.tolist() == first.tokens.tolist()
     with pytest.raises(AttributeError):
         other.count_images([(51, 60)])
+
+
+def test_an_image_that_no_memory_holds_is_refused_without_being_made(folder: Path) -> None:
+    counts = probed(load_processor(folder)).count_images([(300_000, 300_000), (50, 60)])
+    assert list(counts.errors) == [0] and counts.tokens[1] > 0
+    assert "too large to try them out" in counts.errors[0].detail
 
 
 def test_a_line_of_the_table_that_is_not_as_written_is_learnt_again(

@@ -72,4 +72,5 @@ def test_the_page_has_every_class_once() -> None:
     assert not made.keys() & models.NOT_BUILT.keys()
     rows = (line for line in PAGE.splitlines() if line.startswith("| `"))
     assert sum(1 for _ in rows) == len(made)
+    assert "\n".join(models.isolation()) in PAGE
     assert all(f"`{model_type}`" in PAGE for name in made for model_type in classes[name])

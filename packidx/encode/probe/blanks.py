@@ -7,6 +7,7 @@ A shape is all of a medium that a processor's tokens may depend on, as text: an 
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import zlib
@@ -72,12 +73,12 @@ def shape_of(medium: Media) -> str:
     return image_shape(medium.ref.height, medium.ref.width)
 
 
-def num_pixels(medium: Media) -> int:
-    """Of a video's frames together; 0 of other media."""
-    if not isinstance(medium.ref, Video):
-        return 0
-    info = medium.ref.info
-    return info.num_frames * info.height * info.width
+def num_values(kind: str, shape: str) -> int:
+    """Pixels of an image, of a video's frames together, or samples of a sound."""
+    if kind == "audio":
+        return length_of(shape)
+    sides = shape.partition("@")[0]
+    return math.prod(map(int, sides.split("x")))
 
 
 def blank(kind: str, shape: str, *, is_abstract: bool = False) -> Media:

@@ -15,7 +15,7 @@ from packidx.encode.probe.blanks import (
     TRIED_SECONDS,
     blank,
     noise,
-    num_pixels,
+    num_values,
     random_tuples,
     sound_shape,
 )
@@ -31,13 +31,13 @@ from packidx.encode.probe.recorder import (
 )
 from packidx.encode.probe.table import EACH, INDEX, TUPLE, Kind, Learnt, Profile
 from packidx.encode.whole import ARGUMENTS, NotBuilt
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 
 _NUM_SAMPLES = 6
-_MOST_PIXELS = 1 << 27
-"""Of a sample's blank videos that are tried with their values, at some 16 bytes each."""
 """With media, of which it is learnt what an expansion depends on; more of them are compared."""
+_MOST_VALUES = 1 << 27
+"""Of a sample's blank media, at some 16 bytes each; PIL refuses images of not many more pixels."""
 
 
 class Learner:
@@ -54,7 +54,10 @@ class Learner:
         self._lighter = _without_values(processor)
         self._values_matter = False  # to what it makes of videos
         self._probed: dict[tuple[str, str], Learnt] = {}  # while a kind is learnt
-        added = processor.tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        backend = getattr(processor.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise SourceError(f"the tokenizer of {type(processor).__name__} has no tokenizer.json")
+        added = backend.get_added_tokens_decoder()
         self._plain = {
             str(token.content): int(ident)
             for ident, token in added.items()
@@ -223,9 +226,9 @@ class Learner:
                 return write(self._lighter, self.template, probe(abstract), every_frame=True)
             except NotBuilt:
                 pass  # for whatever reason: it is told when it gets values
-        media = [blank(kind, shape) for shape in shapes]
-        if sum(map(num_pixels, media)) > _MOST_PIXELS:
+        if sum(num_values(kind, shape) for shape in shapes) > _MOST_VALUES:
             raise NotBuilt(f"its {kind}s are too large to try them out")
+        media = [blank(kind, shape) for shape in shapes]
         written = write(self._lighter, self.template, probe(media), every_frame=True)
         self._values_matter = self._values_matter or kind == "video"
         return written

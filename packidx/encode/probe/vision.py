@@ -21,7 +21,7 @@ from packidx.encode.imports import transformers_class
 from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.probe.steps import Steps, outside_in
 from packidx.encode.probe.table import EACH, INDEX, Learnt, Profile, Table
-from packidx.errors import BadRecord, SourceError
+from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.processor.families.base import no_pixels
@@ -52,7 +52,13 @@ class ProbedVision(VisionFamily):
         self._table = Table(identity)
         profile = self._table.profile()
         if profile is None:
-            profile = self._learner.profile()
+            try:
+                profile = self._learner.profile()
+            except (PackidxError, MemoryError):
+                raise
+            except Exception as error:  # a foreign class: whatever it raises, it cannot be probed
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                raise SourceError(f"its processor cannot be probed: {reason}") from error
             self._table.keep_profile(profile)
         self.profile: Profile = profile
 
@@ -148,8 +154,12 @@ class ProbedVision(VisionFamily):
             members.setdefault(owner, []).append(number)
         keys: dict[tuple[int, ...], str] = {}
         for numbers in members.values():
-            if not any(number in errors for number in numbers):
-                keys.update(self._keys(kind, numbers, shapes))
+            good = [number for number in numbers if number not in errors]
+            if good == numbers or self.profile.kinds[kind].by == EACH:
+                keys.update(self._keys(kind, good, shapes))
+            else:  # what the others become depends on the one that is not to be had
+                bad = next(number for number in numbers if number in errors)
+                errors |= dict.fromkeys(good, errors[bad])
         self._learn(kind, set(keys.values()))
         for together, key in keys.items():
             for number, learnt in zip(together, self._table[f"{kind} {key}"], strict=True):
