@@ -112,7 +112,8 @@ TURNS = [
     Case("_text_tokens huge", says(chat(_text_tokens=2**31)), "bad_text_tokens", "2147483648"),
     Case("_text_tokens of 64 bits and more", says(chat(_text_tokens=10**30)), "bad_text_tokens", "1e+30"),
     Case("_text_tokens right", says(chat(_text_tokens=9)), COUNTED),
-    Case("a sound", says(chat(audio="a.wav")), "unsupported_media", "audio"),
+    Case("a sound without a placeholder", says(chat(audio="a.wav")), "media_mismatch", "0 placeholder(s) for audio"),
+    Case("a sound", says(chat("<audio>", audio="good.wav")), "unsupported_media", "audio"),
 ]
 REFERENCES = [
     Case("placeholder without image", says(chat("<image> x")), "media_mismatch", "1 placeholder(s) for images but 0"),

@@ -116,8 +116,9 @@ _OF_TOKENS_AND_MEDIA = {
 
 
 def is_integer(value: Tensor) -> bool:
-    """Whether `value` holds whole numbers; bool is no number."""
-    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+    """Whether `value` may hold indices: whole numbers, but no bytes, which are pixels."""
+    is_other = value.dtype in (torch.bool, torch.uint8)
+    return not (is_other or value.is_floating_point() or value.is_complex())
 
 
 def rule_of(key: str, value: Tensor, names: Iterable[str], rules: Rules | None) -> Rule:
