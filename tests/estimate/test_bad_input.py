@@ -41,6 +41,7 @@ from bad_input import (
     turned,
 )
 from clips import sound, write_clip
+from sounds import write_sound
 
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord
@@ -208,6 +209,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir()
         path.write_bytes(WHOLE)
     write_clip(base / "media" / "clip.mp4", frames=12)
+    write_sound(base / "media" / "good.wav", samples=800)
     return base
 
 
