@@ -133,6 +133,10 @@ def isolation() -> list[str]:
         "packed, and a tiny model of the type ran on the pack and on each sample alone "
         "(`check_isolation`). Logits were equal within 1e-4 for: " + held + ".",
         "",
+        "Gemma 4 was measured with images read in one direction. `prepare_model` refuses its "
+        "checkpoints whose `use_bidirectional_attention` is `vision`. It takes Llama 4 where "
+        "`attn_temperature_tuning` is off.",
+        "",
         "`prepare_model` refuses these, which do not keep samples apart:",
         "",
     ]

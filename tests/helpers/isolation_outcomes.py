@@ -20,22 +20,28 @@ from packidx.torch import PackedDataset, check_isolation, prepare_model
 from packidx.torch.model.isolation import IsolationError
 
 HOLDS = (
-    *("cohere2_vision", "cohere_compass", "cosmos3_edge", "cosmos3_omni", "deepseek_vl"),
-    *("ernie4_5_vl_moe", "exaone4_5", "glm46v", "glm4v", "glm4v_moe", "glm_ocr"),
-    *("granite_docling", "hyperclovax_vision_v2", "idefics2", "janus", "kimi_k25", "lighton_ocr"),
-    *("llava", "llava_next", "mistral3", "paddleocr_vl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"),
-    *("qwen3_vl_moe", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "smolvlm", "video_llava"),
+    *("aria", "aya_vision", "cohere2_vision", "cohere_compass", "cosmos3_edge", "cosmos3_omni"),
+    *("deepseek_vl", "deepseek_vl_hybrid", "ernie4_5_vl_moe", "exaone4_5", "gemma4", "glm46v"),
+    *("glm4v", "glm4v_moe", "glm_ocr", "granite4_vision", "granite_docling"),
+    *("hyperclovax_vision_v2", "idefics2", "idefics3", "janus", "kimi_k25", "lighton_ocr"),
+    *("llava", "llava_next", "llava_next_video", "llava_onevision", "mistral3", "muse_glimmer"),
+    *("ovis2", "paddleocr_vl", "qianfan_ocr", "qwen2_5_omni_thinker", "qwen2_5_vl", "qwen2_vl"),
+    *("qwen3_omni_moe_thinker", "qwen3_vl", "qwen3_vl_moe", "smolvlm", "step3p7"),
+    *("video_llama_3", "video_llava", "vipllava"),
 )
 """Samples of text, of one image and of two, in one pack, are as each is alone."""
 
 REFUSED = {
     "dots3_note": "layers of type indexed_attention",
+    "gemma4_unified": "in both directions",
     "glm5_next": "layers of type indexed_attention, linear_attention",
     "lfm2_vl": "layers of type conv",
     "lfm3_vl": "layers of type conv",
+    "llama4": "attn_temperature_tuning",
     "minicpm_ocr": "linear attention",
     "minicpmv4_6": "linear attention",
     "minicpmv4_7": "linear attention",
+    "minimax_m3_vl": "layers of type minimax_m3_sparse",
     "nemotron_h_omni": "layers of type linear_attention, moe",
     "molmo2": "in both directions",
     "paligemma": "in both directions",
@@ -102,7 +108,7 @@ def isolation_outcomes(tmp: Path) -> Iterator[Isolation]:
 
 def samples_of(processor: Any, folder: Path, config: Any) -> list[dict[str, Any]]:
     """What an encoder would return: the processor's tensors and the model's positions."""
-    samples = [built(processor, folder, each) for each in RECORDS.values()]
+    samples = [_float32(built(processor, folder, each)) for each in RECORDS.values()]
     with TemporaryDirectory() as written:
         config.save_pretrained(written)
         positions = [model_positions(processor, written, sample) for sample in samples]
@@ -110,6 +116,15 @@ def samples_of(processor: Any, folder: Path, config: Any) -> list[dict[str, Any]
         sample if rows is None else {**sample, "position_ids": rows}
         for sample, rows in zip(samples, positions, strict=True)
     ]
+
+
+def _float32(sample: dict[str, Any]) -> dict[str, Any]:
+    """In the model's type: Llama 4's processor makes bfloat16."""
+    low = torch.bfloat16
+    return {
+        name: value.float() if getattr(value, "dtype", None) is low else value
+        for name, value in sample.items()
+    }
 
 
 def pack_of(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:

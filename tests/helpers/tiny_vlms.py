@@ -41,7 +41,7 @@ SMALL = {
     "projection_dim": 4 * HEAD,
     "max_position_embeddings": 16_384,
 }
-PATCHES = ("cohere_compass", "minicpmv4_7", "qwen3_omni_moe_thinker")
+PATCHES = ("cohere_compass", "minicpmv4_7", "qwen3_omni_moe_thinker", "video_llama_3")
 KINDS_OF_LAYERS = ("layer_types", "mlp_layer_types", "layers_block_type", "block_types")
 ENDINGS = ("_token_id", "_token_index", "_id")
 NO_MEDIA = ("pad", "bos", "eos", "sep", "decoder")
@@ -90,9 +90,79 @@ def _merged_patches(config: Any) -> None:
     config.vision_config.patch_size = 16
 
 
-def _one_type(config: Any) -> None:
+def _short_chunks(config: Any) -> None:
     for each in _configs(config):
         each.dtype = torch.float32
+    text, vision = config.text_config, config.vision_config
+    text.moe_layers, text.intermediate_size_mlp = [0, 1], 48
+    text.no_rope_layers = [1, 0]  # chunks where positions turn, all tokens where they do not
+    text.attention_chunk_size, text.floor_scale = 100, 50
+    vision.image_size, vision.intermediate_size = 336, 16 * HEAD
+    vision.vision_output_dim = vision.projector_input_dim = vision.projector_output_dim = 4 * HEAD
+
+
+def _shared_layers(config: Any) -> None:
+    vocabulary = config.text_config.vocab_size
+    config.text_config = type(config.text_config)(
+        vocab_size=vocabulary,
+        vocab_size_per_layer_input=vocabulary,
+        hidden_size=4 * HEAD,
+        hidden_size_per_layer_input=8,
+        intermediate_size=48,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=HEAD,
+        global_head_dim=2 * HEAD,
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    )
+
+
+def _tiles(size: int, patch: int) -> Callable[[Any], None]:
+    def change(config: Any) -> None:
+        config.vision_config.image_size, config.vision_config.patch_size = size, patch
+
+    return change
+
+
+def _queries(config: Any) -> None:
+    _tiles(980, 28)(config)
+    config.projector_patch_to_query_dict = {35**2: 256}
+
+
+def _sparse(config: Any) -> None:
+    config.text_config.layer_types = ["full_attention", "minimax_m3_sparse"]  # as checkpoints
+    config.text_config.mlp_layer_types = ["dense", "sparse"]
+    config.merged_hidden_size, config.projector_hidden_size = 16 * HEAD, 4 * HEAD
+    config.text_config.rotary_dim = HEAD
+
+
+def _windows(config: Any) -> None:
+    config.text_config.sliding_window = 16
+
+
+def _both_images(config: Any) -> None:
+    config.vision_config.image_size = 384
+    config.high_res_vision_config.patch_size = 32
+    config.high_res_vision_config.global_attn_indexes = [1]
+
+
+def _last_layers(config: Any) -> None:
+    config.vision_feature_layers = [-2, -1]
+
+
+def _deep_layers(config: Any) -> None:
+    _tiles(336, 14)(config)
+    config.deepstack_layer_map, config.spatial_target_layers = [(-2, 0)], [0, 1, 0, 1]
+    config.downsample_rate = "4/8"
+    config.qformer_config.hidden_size = config.qformer_config.encoder_hidden_size = 4 * HEAD
+
+
+def _merged_windows(config: Any) -> None:
+    config.out_hidden_size = 16 * HEAD  # of four patches
+    config.projector_hidden_size = 4 * HEAD
 
 
 MROPE = (
@@ -108,8 +178,32 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "deepseek_vl": _large_images,
     "kimi_k25": _own_projection,
     "mistral3": _merged_patches,
-    "llama4": _one_type,
+    "llama4": _short_chunks,
+    "gemma4": _shared_layers,
+    "aya_vision": _tiles(364, 14),
+    "idefics3": _tiles(364, 14),
+    "aria": _queries,
+    "ovis2": _tiles(384, 24),
+    "minimax_m3_vl": _sparse,
+    "step3p7": _windows,
+    "vipllava": _last_layers,
+    "granite4_vision": _deep_layers,
+    "deepseek_vl_hybrid": _both_images,
+    "muse_glimmer": _merged_windows,
 }
+GIVEN: dict[str, dict[str, Any]] = {
+    "gemma4": {"vision_config": {"position_embedding_size": 512}},
+}
+"""Model type → arguments of its configuration, where the default one sees no images."""
+TOKENS: dict[str, dict[str, Any]] = {
+    "llama4": {"image_token_id": "<|patch|>"},
+    "ovis2": {
+        "image_token_id": "<IMG_ATOM>",
+        "visual_indicator_token_ids": ["<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>"]
+        + ["<IMG_END>"],
+    },
+}
+"""Model type → tokens of its configuration that the processor has no attribute for."""
 
 
 def tiny_vlm(model_type: str, processor: Any, attention: str = "sdpa") -> Any:
@@ -127,7 +221,7 @@ def tiny_vlm(model_type: str, processor: Any, attention: str = "sdpa") -> Any:
 
 def tiny_config(model_type: str, processor: Any) -> Any:
     """The type's default configuration, small, with the processor's tokens and patches."""
-    config = CONFIG_MAPPING[model_type]()
+    config = CONFIG_MAPPING[model_type](**GIVEN.get(model_type, {}))
     vocabulary = len(processor.tokenizer)
     if "omni" in model_type:  # their checkpoints state it, and their configurations have no default
         config.vision_start_token_id = -1
@@ -136,6 +230,8 @@ def tiny_config(model_type: str, processor: Any) -> Any:
         _take_tokens(each, processor, vocabulary)
     if model_type in PATCHES:  # those of the processor made for it
         config.vision_config.patch_size = processor.image_processor.patch_size
+    for name, tokens in TOKENS.get(model_type, {}).items():
+        setattr(config, name, processor.tokenizer.convert_tokens_to_ids(tokens))
     if model_type in CHANGES:
         CHANGES[model_type](config)
     return config

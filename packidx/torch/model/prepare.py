@@ -140,6 +140,12 @@ def _check_layers(name: str, model: nn.Module, config: Any) -> None:
             f"{name} has cross-attention, through which packed samples see one another's images or"
             " inputs: train it on padded batches"
         )
+    if any(map(_scales_by_column, model.modules())):
+        raise MismatchError(
+            f"{name} scales attention by where a token is in the pack, not in its sample"
+            " (attn_temperature_tuning): load it with that False in its text_config, or train it on"
+            " padded batches"
+        )
     kinds = _layer_types(text)
     if "linear_attention" in kinds and str(text.model_type).startswith(_GATED_DELTA):
         missing = [package for module, package in _KERNELS.items() if find_spec(module) is None]
@@ -166,6 +172,12 @@ def _check_layers(name: str, model: nn.Module, config: Any) -> None:
             f"{name} has layers of type {', '.join(other)}, which are not known to keep packed"
             " samples apart: train it on padded batches"
         )
+
+
+def _scales_by_column(module: nn.Module) -> bool:
+    """Llama 4: its layers without rotary positions count columns of the row that they are given."""
+    tuned = bool(getattr(module, "attn_temperature_tuning", False))
+    return tuned and not getattr(module, "use_rope", True)
 
 
 # A call that makes a mask, its arguments up to one level of parentheses deep.

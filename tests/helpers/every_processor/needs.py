@@ -72,13 +72,23 @@ _AUDIO = {"audio_token": "<audio>", "boa_token": "<boa>", "eoa_token": "<eoa>"}
 _COMPASS = {"image_token": "<|IMAGE_PAD|>", "video_token": "<|VIDEO_PAD|>"}
 _COMPASS |= {"vision_start_token": "<|VISION_START|>", "vision_end_token": "<|VISION_END|>"}
 _LLAVA = {"patch_size": 14, "vision_feature_select_strategy": "default"}
+_LLAVA |= {"num_additional_image_tokens": 1}
 _OMNI = {  # without the markers its positions have one dimension
     "image": "<vision_bos><image><vision_eos>",
     "video": "<vision_bos><video><vision_eos>",
     "audio": "<audio_bos><audio><audio_eos>",
 }
 
+
+def _square(side: int) -> dict[str, int]:
+    """The size of a checkpoint's tiles; that of its class does not fit its model's patches."""
+    return {"height": side, "width": side}
+
+
+_TILES_OF_336 = {"image_processor": {"size": {"shortest_edge": 336}, "crop_size": _square(336)}}
+
 NEEDS: dict[str, Needs] = {
+    "AyaVisionProcessor": Needs(parts={"image_processor": {"size": _square(364)}}),
     "Blip2Processor": Needs(placeholder="", settings={"num_query_tokens": 32}),
     "BlipProcessor": Needs(placeholder=""),
     "CohereCompassProcessor": Needs(named=_COMPASS),
@@ -93,7 +103,9 @@ NEEDS: dict[str, Needs] = {
     "Gemma4Processor": Needs(named=_AUDIO),
     "Gemma4UnifiedProcessor": Needs(named=_AUDIO),
     "GitProcessor": Needs(placeholder=""),
-    "Granite4VisionProcessor": Needs(settings={**_LLAVA, "downsample_rate": "4/8"}),
+    "Granite4VisionProcessor": Needs(
+        settings={**_LLAVA, "downsample_rate": "4/8"}, parts=_TILES_OF_336
+    ),
     "HunYuanVLProcessor": Needs(placeholder="<image_start><image><image_end>"),
     "IdeficsProcessor": Needs(placeholder="<image>", tokens=("<s>",), own={"bos_token": "<s>"}),
     "InstructBlipProcessor": Needs(placeholder="", settings={"num_query_tokens": 32}),
@@ -102,7 +114,7 @@ NEEDS: dict[str, Needs] = {
         tokens=("<s>", "</s>", "<unk>"),
         own={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
     ),
-    "LlavaNextVideoProcessor": Needs(settings=_LLAVA),
+    "LlavaNextVideoProcessor": Needs(settings=_LLAVA, parts=_TILES_OF_336),
     "MllamaProcessor": Needs(
         tokens=("<|begin_of_text|>",),
         own={"bos_token": "<|begin_of_text|>"},
@@ -112,6 +124,7 @@ NEEDS: dict[str, Needs] = {
         parts={"feature_extractor": "ParakeetFeatureExtractor"},
         tokens=("<so_start>", "<so_end>", "<so_embedding>"),
     ),
+    "Ovis2Processor": Needs(tokens=("<IMG_START>", "<IMG_GRID>")),
     "PPChart2TableProcessor": Needs(placeholder="<img>" + "<imgpad>" * 256 + "</img>"),
     "PI0Processor": Needs(placeholder="", tokens=("<bos>",), own={"bos_token": "<bos>"}),
     "PaliGemmaProcessor": Needs(
@@ -121,7 +134,9 @@ NEEDS: dict[str, Needs] = {
         parts={"image_processor": {"image_seq_length": 256}},
     ),
     "PerceptionLMProcessor": Needs(settings={"patch_size": 14}),
-    "QianfanOCRProcessor": Needs(placeholder="<image>"),
+    "QianfanOCRProcessor": Needs(
+        placeholder="<image>", parts={"image_processor": {"size": _square(448), "max_patches": 4}}
+    ),
     "Qwen2_5OmniProcessor": Needs(written=_OMNI, like=("qwen2_5_omni",)),
     "Qwen3OmniMoeProcessor": Needs(written=_OMNI, like=("qwen3_omni_moe",)),
 }

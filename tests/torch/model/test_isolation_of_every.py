@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from built_samples import processor_of
 from isolation_outcomes import HOLDS, REFUSED, compared, isolation_of, samples_of
-from tiny_vlms import tiny_vlm
+from tiny_vlms import CHANGES, tiny_vlm
 
 from packidx.torch import collate, prepare_model
 from packidx.torch.sample.encoded import Pack
@@ -50,6 +51,37 @@ def test_samples_stay_apart(model_type: str, attention: str, processors: Path) -
 def test_others_are_refused_with_a_reason(model_type: str, processors: Path) -> None:
     isolation = isolation_of(model_type, processors)
     assert not isolation.holds and REFUSED[model_type] in isolation.reason
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash"])
+def test_gemma4_that_sees_images_in_both_directions_is_refused(
+    attention: str, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(monkeypatch, "gemma4", use_bidirectional_attention="vision")
+    isolation = isolation_of("gemma4", processors, attention)
+    assert not isolation.holds and "in both directions" in isolation.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex"])
+def test_llama4_without_its_scale_stays_apart(
+    attention: str, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(monkeypatch, "llama4", attn_temperature_tuning=False)
+    isolation = isolation_of("llama4", processors, attention)
+    assert isolation.holds and isolation.worst < TOLERANCE, isolation.reason
+
+
+def change(patch: pytest.MonkeyPatch, model_type: str, **values: object) -> None:
+    """Other values in the text part of the type's tiny configuration."""
+    usual = CHANGES[model_type]
+
+    def changed(config: Any) -> None:
+        usual(config)
+        for name, value in values.items():
+            setattr(config.text_config, name, value)
+
+    patch.setitem(CHANGES, model_type, changed)
 
 
 def no_restart(pack: Pack) -> dict[str, torch.Tensor]:
