@@ -232,10 +232,9 @@ class ConversationCounter:
         self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: Texts
     ) -> None:
         batch, runs = self._encode(expanded)
-        assert self.text is not None
+        assert self.text is not None and self.files is not None
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = _media_token_in_text()
-        assert self.files is not None
         texts.method[rows] = self._method(TEXT)
         if not self.files.is_known:  # samples with media were compared as a whole
             alone = np.diff(media.offsets)[rows] == 0
