@@ -100,12 +100,15 @@ def video_positions(
     """
     vision = files.vision
     assert vision is not None and vision.rope_model is not None and files.tokenizer is not None
+    # A whole number, as configurations have it: 5.11 puts no others where positions are.
+    is_whole = float(tokens_per_second).is_integer()
+    per_second = int(tokens_per_second) if is_whole else tokens_per_second
     config = SimpleNamespace(
         image_token_id=ids["image"],
         video_token_id=ids["video"],
         vision_start_token_id=files.tokenizer.token_to_id("<|vision_start|>"),
         vision_config=SimpleNamespace(
-            spatial_merge_size=vision.mrope_merge_size, tokens_per_second=tokens_per_second
+            spatial_merge_size=vision.mrope_merge_size, tokens_per_second=per_second
         ),
     )
     return rope_index(transformers_class(vision.rope_model), config, None, sample)
