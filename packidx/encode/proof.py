@@ -114,7 +114,7 @@ def _load(files: ProcessorFiles) -> tuple[Any, str]:
     loader = transformers_class(name)
     import transformers
 
-    made = getattr(files.vision, "processor", None)  # of `GenericVision`
+    made = getattr(files.vision, "processor", None)  # of `ProbedVision`
     if made is None:
         made = loader.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
     return made, f"transformers {transformers.__version__}"
