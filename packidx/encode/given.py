@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from packidx.encode.imports import import_torch
-from packidx.encode.media import info_of, video_of
-from packidx.errors import BadRecord
+from packidx.encode.media import frames_of, info_of, metadata_of, video_of
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
 from packidx.records.media.audio import Audio
 from packidx.records.media.video import Video
@@ -91,7 +90,7 @@ def given(
             info = infos[number]
             frames = np.arange(info.num_frames) if samples else _taken(processor, medium, build)
             refs.append(_pixels(video_of(medium), info, frames))
-            metadata.append(_metadata(info, frames))
+            metadata.append(metadata_of(info, frames))
         else:
             refs.append(_heard(medium, processor) if medium.kind == "audio" else medium.ref)
     if metadata:
@@ -114,32 +113,11 @@ def _heard(medium: Media, processor: Any) -> Any:
 # -- videos ----------------------------------------------------------------------------------------
 
 
-def _metadata(info: MediaInfo, frames: Sequence[int] | np.ndarray) -> Any:
-    from transformers.video_utils import VideoMetadata
-
-    return VideoMetadata(
-        total_num_frames=info.num_frames,
-        fps=info.fps,
-        duration=None if info.fps is None else info.num_frames / info.fps,
-        height=info.height,
-        width=info.width,
-        frames_indices=list(map(int, frames)),
-    )
-
-
 def _pixels(video: Video, info: MediaInfo, frames: np.ndarray) -> Any:
-    """uint8 ``[n, 3, height, width]``: channels first, so that no size is mistaken for them."""
+    """uint8 ``[n, 3, height, width]``."""
     if isinstance(video, BlankVideo):
         return video.tensor(len(frames))
-    pixels = video.frames(np.arange(info.num_frames) if info.extracted else frames)
-    if pixels.shape[1:3] != (info.height, info.width):
-        height, width = pixels.shape[1:3]
-        raise BadRecord(
-            "broken_media",
-            f"{video.label} has frames of {width}x{height} pixels, "
-            f"the record says {info.width}x{info.height}",
-        )
-    return import_torch().from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+    return frames_of(video, info, frames)
 
 
 def _taken(processor: Any, medium: Media, build: Build) -> np.ndarray:
@@ -180,7 +158,7 @@ def sampled_frames(processor: Any, info: MediaInfo, build: Build) -> np.ndarray:
     blank = BlankVideo(info, is_abstract=True).tensor(info.num_frames)
     asked = Conversation((Turn("user", (Media("video", blank), "What is it?")),))
     with contextlib.suppress(_Enough, Exception):
-        build(spied, Given(asked, {"video_metadata": [_metadata(info, every)]}))
+        build(spied, Given(asked, {"video_metadata": [metadata_of(info, every)]}))
     return chosen[0] if chosen else every
 
 

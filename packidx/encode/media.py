@@ -91,32 +91,11 @@ def encode_videos(
     if not videos:
         return {}
     torch = import_torch()
-    allow_cuda_torchvision()
-    from transformers.video_utils import VideoMetadata
-
     pixels, metadata = [], []
     for video, info in videos:
         numbers = vision.sample_frames(info)
-        frames = video.frames(np.arange(info.num_frames) if info.extracted else numbers)
-        if frames.shape[1:3] != (info.height, info.width):
-            height, width = frames.shape[1:3]
-            raise BadRecord(
-                "broken_media",
-                f"{video.label} has frames of {width}x{height} pixels, "
-                f"the record says {info.width}x{info.height}",
-            )
-        # Channels first, as processors make it: no size is mistaken for the number of channels.
-        pixels.append(torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous())
-        metadata.append(
-            VideoMetadata(
-                total_num_frames=info.num_frames,
-                fps=info.fps,
-                duration=None if info.fps is None else info.num_frames / info.fps,
-                height=info.height,
-                width=info.width,
-                frames_indices=numbers.tolist(),
-            )
-        )
+        pixels.append(frames_of(video, info, numbers))
+        metadata.append(metadata_of(info, numbers))
     features = video_processor(
         videos=pixels, video_metadata=metadata, do_sample_frames=False, return_tensors="pt"
     )
@@ -128,6 +107,39 @@ def encode_videos(
     if vision.pixels_in_order:  # frames as images, one after the other
         return {"pixel_values": features["pixel_values_videos"].flatten(0, 1)}
     return {name: features[name] for name in vision.model_inputs if name in features}
+
+
+def frames_of(video: Video, info: MediaInfo, numbers: np.ndarray) -> Any:
+    """Some frames as uint8 ``[n, 3, height, width]``, channels first, as processors make them: no
+    size is mistaken for the number of channels.
+
+    Raises:
+        BadRecord: the video cannot be decoded, or is not what the record says.
+    """
+    frames = video.frames(np.arange(info.num_frames) if info.extracted else numbers)
+    if frames.shape[1:3] != (info.height, info.width):
+        height, width = frames.shape[1:3]
+        raise BadRecord(
+            "broken_media",
+            f"{video.label} has frames of {width}x{height} pixels, "
+            f"the record says {info.width}x{info.height}",
+        )
+    return import_torch().from_numpy(frames).permute(0, 3, 1, 2).contiguous()
+
+
+def metadata_of(info: MediaInfo, numbers: np.ndarray) -> Any:
+    """transformers' `VideoMetadata` of a video of which these frames are taken."""
+    allow_cuda_torchvision()
+    from transformers.video_utils import VideoMetadata
+
+    return VideoMetadata(
+        total_num_frames=info.num_frames,
+        fps=info.fps,
+        duration=None if info.fps is None else info.num_frames / info.fps,
+        height=info.height,
+        width=info.width,
+        frames_indices=numbers.tolist(),
+    )
 
 
 def _sampled_fps(metadata: Any) -> float:
