@@ -19,8 +19,8 @@ from packidx.errors import BadRecord
 from packidx.io.ranges import Extent
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.image_files import Source, label_of, open_file
-from packidx.records.media.paths import MediaRoot, resolve, shortened
-from packidx.records.media.video_headers import local, opened
+from packidx.records.media.paths import MediaRoot, resolve
+from packidx.records.media.video_headers import local, opened, remembered_info
 
 Samples = NDArray[np.float32]
 
@@ -113,20 +113,7 @@ def media_sound(media: Media, root: MediaRoot) -> MediaInfo:
         return audio_info(media.ref)
     if not isinstance(media.ref, str):
         raise BadRecord("bad_media", "a sound without a path, bytes or stated number of samples")
-    answer = remembered_sound(media.ref, root)
-    if isinstance(answer, MediaInfo):
-        return answer
-    raise BadRecord(answer.reason, answer.detail)
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def remembered_sound(ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
-    """`audio_info` of a reference, or why there is none, remembered."""
-    try:
-        # The reference, not the path, goes into the detail: it is the same on every machine.
-        return audio_info(resolve(ref, root), label=repr(shortened(ref)))
-    except BadRecord as error:
-        return error.with_traceback(None)
+    return remembered_info(audio_info, media.ref, root)
 
 
 def audio_info(source: Source, *, label: str | None = None) -> MediaInfo:

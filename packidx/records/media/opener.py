@@ -17,7 +17,7 @@ from packidx.io.ranges import Extent
 from packidx.io.storage import reading
 from packidx.records.conversation import Media
 from packidx.records.layout import TURN_KEYS
-from packidx.records.media.audio import Audio, remembered_sound
+from packidx.records.media.audio import Audio
 from packidx.records.media.image_files import read_image, stored_value
 from packidx.records.media.images import MAX_PIXELS, image_size, labelled_size, open_image
 from packidx.records.media.inside import InRoot, real_folder
@@ -35,7 +35,8 @@ from packidx.records.media.references import (
     reference_of,
     refs_of,
 )
-from packidx.records.media.video import Video, remembered_info
+from packidx.records.media.video import Video
+from packidx.records.media.video_headers import forget_infos
 
 Moved = Callable[[str], str]
 
@@ -90,8 +91,7 @@ def forget_media() -> None:
     """Forget what is remembered of media by their paths: files may have changed since."""
     for remembered in (_remembered_size, _exists, real_folder, absolute_folder):
         remembered.cache_clear()
-    remembered_info.cache_clear()
-    remembered_sound.cache_clear()
+    forget_infos()
     forget_databases()
 
 

@@ -22,13 +22,14 @@ from packidx.records.conversation import Media, MediaInfo
 from packidx.records.media.image_files import Source, label_of
 from packidx.records.media.images import open_image
 from packidx.records.media.inside import InRoot
-from packidx.records.media.paths import MediaRoot, resolve, shortened
+from packidx.records.media.paths import MediaRoot, resolve
 from packidx.records.media.references import is_opened, refs_of
 from packidx.records.media.video_headers import (
     frames_info,
     local,
     opened,
     quarter_turns,
+    remembered_info,
     video_info,
 )
 
@@ -167,20 +168,7 @@ def _looked_at(ref: Any, root: MediaRoot) -> MediaInfo:
         return frames_info([resolve(r, root) if isinstance(r, str) else r for r in ref])
     if not isinstance(ref, str):
         raise BadRecord("bad_media", "a video without a path, bytes, frames or stated size")
-    answer = remembered_info(ref, root)
-    if isinstance(answer, MediaInfo):
-        return answer
-    raise BadRecord(answer.reason, answer.detail)
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def remembered_info(ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
-    """`video_info` of a reference, or why there is none, remembered."""
-    try:
-        # The reference, not the path, goes into the detail: it is the same on every machine.
-        return video_info(resolve(ref, root), label=repr(shortened(ref)))
-    except BadRecord as error:
-        return error.with_traceback(None)
+    return remembered_info(video_info, ref, root)
 
 
 def _decode(

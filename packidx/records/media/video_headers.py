@@ -7,7 +7,8 @@ all, of some gigabytes, when it opens the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
@@ -20,7 +21,7 @@ from packidx.records.media.image_files import Source, label_of, open_file
 from packidx.records.media.images import MAX_PIXELS, image_size, open_image
 from packidx.records.media.inside import InRoot
 from packidx.records.media.lmdb_store import split_reference
-from packidx.records.media.paths import shortened
+from packidx.records.media.paths import MediaRoot, resolve, shortened
 
 # Containers of pixels alone: playlists and scripts, which name further files, are none.
 _FORMATS = (
@@ -36,6 +37,32 @@ _INNER = {b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"}
 _MOST_BOXES = 1 << 10  # of one level: opening a fragmented file does not read all its fragments
 _DEEPEST = 6
 _PER_BYTE = 16  # sound of old QuickTime files has several samples in a byte
+
+
+def remembered_info(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo:
+    """What `read` says of a reference, remembered until `forget_infos`.
+
+    Raises:
+        BadRecord: as `read`; that is remembered, too.
+    """
+    answer = _answer(read, ref, root)
+    if isinstance(answer, MediaInfo):
+        return answer
+    raise BadRecord(answer.reason, answer.detail)
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def _answer(read: Callable[..., MediaInfo], ref: str, root: MediaRoot) -> MediaInfo | BadRecord:
+    try:
+        # The reference, not the path, goes into the detail: it is the same on every machine.
+        return read(resolve(ref, root), label=repr(shortened(ref)))
+    except BadRecord as error:
+        return error.with_traceback(None)
+
+
+def forget_infos() -> None:
+    """Files may have changed since."""
+    _answer.cache_clear()
 
 
 def video_info(source: Source, *, label: str | None = None) -> MediaInfo:
