@@ -1,8 +1,8 @@
 """Opened media as a whole transformers processor takes them.
 
-Images stay what they are. Sound becomes one channel at the processor's rate. A video becomes frames
-and what is known of it (`VideoMetadata`), from which processors sample frames and write times. A
-video's own sound is left out, whatever the processor could do with it.
+Images stay what they are, or become RGB. Sound becomes one channel at the processor's rate. A video
+becomes frames and what is known of it (`VideoMetadata`), from which processors sample frames and
+write times. A video's own sound is left out, whatever the processor could do with it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ def given(
         BadRecord: a medium cannot be decoded, or is not what the record says.
         MissingExtraError: a package is missing.
     """
-    kinds = {medium.kind for medium in conversation.media}
-    if not kinds - {"image"}:
+    if not conversation.media:
         return Given(conversation, {})
     infos = {
         number: info_of(medium)
@@ -92,7 +91,7 @@ def given(
             refs.append(_pixels(video_of(medium), info, frames))
             metadata.append(metadata_of(info, frames))
         else:
-            refs.append(_heard(medium, processor) if medium.kind == "audio" else medium.ref)
+            refs.append((_heard if medium.kind == "audio" else _seen)(medium, processor))
     if metadata:
         options = {"video_metadata": metadata}
         options |= {} if samples else {"do_sample_frames": False}
@@ -103,6 +102,16 @@ def sampling_rate_of(processor: Any) -> int:
     """Samples per second that it takes of sound."""
     part = getattr(processor, "audio_processor", getattr(processor, "feature_extractor", None))
     return int(getattr(part, "sampling_rate", None) or _NO_RATE)
+
+
+def _seen(medium: Media, processor: Any) -> Any:
+    """An image; in RGB, as transformers' `load_image` opens files, where the image processor does
+    not see to that."""
+    image: Any = medium.ref
+    part = getattr(processor, "image_processor", None)
+    if getattr(part, "do_convert_rgb", None) or getattr(image, "mode", "RGB") == "RGB":
+        return image
+    return image.convert("RGB")
 
 
 def _heard(medium: Media, processor: Any) -> Any:

@@ -19,6 +19,7 @@ import pytest
 from transformers import AyaVisionProcessor, GotOcr2ImageProcessor
 
 from packidx import estimate_lengths
+from packidx.encode import ProcessorEncoder
 from packidx.encode.loading import files_of
 from packidx.encode.probe.table import EACH, INDEX, TUPLE, Table
 from packidx.encode.probe.vision import ProbedVision
@@ -264,6 +265,20 @@ def test_texts_alone_that_the_processor_does_not_build_are_rejected(folder: Path
     counts = counter.count(talks, [[], [MediaInfo(50, 60)]])
     assert [counts.errors[0].reason, *counts.errors] == ["not_as_counted", 0]
     assert counts.method[1] == EXACT
+
+
+def test_an_image_with_alpha_is_rgb_to_a_processor_that_converts_none(folder: Path) -> None:
+    """LFM2-VL and DeepSeek-VL are such: counted by its size, the image must be built, too."""
+    real: Any = AyaVisionProcessor.from_pretrained(folder)
+    real.image_processor.do_convert_rgb = False
+    encoder = ProcessorEncoder(real)
+    image = tiles.Image.new("RGBA", (70, 40), (10, 200, 30, 90))
+    samples = [
+        encoder({"messages": [{"role": "user", "content": "<image>?"}], "images": [each]})
+        for each in (image, image.convert("RGB"))
+    ]
+    assert samples[0]["input_ids"].tolist() == samples[1]["input_ids"].tolist()
+    assert (samples[0]["pixel_values"] == samples[1]["pixel_values"]).all()
 
 
 # -- who counted, and who does not -----------------------------------------------------------------
