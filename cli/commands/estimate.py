@@ -103,7 +103,7 @@ def _print(summary: LengthsSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts |= not_read(summary.not_read)
-    if said := compared_fact(summary.compared):
+    if said := compared_fact(summary.compared, summary.methods):
         facts["compared"] = said
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:

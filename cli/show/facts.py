@@ -59,20 +59,22 @@ def result_facts(snapshot: IndexManifest) -> dict[str, str]:
     how = ", ".join(f"{n:,} {name}" for name, n in lengths.methods.items())
     by = f", by {lengths.encoder.name}" if lengths.encoder else ""
     facts["lengths"] = f"{how}{by}" if how else "taken as given"
-    if said := compared_fact(lengths.encoder.compared if lengths.encoder else None):
+    compared = None if lengths.encoder is None else lengths.encoder.compared
+    if said := compared_fact(compared, lengths.methods):
         facts["compared"] = said
     return facts
 
 
-def compared_fact(compared: Mapping[str, Any] | None) -> str | None:
+def compared_fact(compared: Mapping[str, Any] | None, methods: Mapping[str, int]) -> str | None:
     """Whether lengths were compared with the real processor's; None where there is none."""
     if compared is None:
         return None
     if compared["with"] is None:
-        return f"not compared here ({compared['reason']}): exact by the family's arithmetic"
+        worth = "exact by the family's arithmetic" if methods.get("exact") else "nothing is exact"
+        return f"not compared here ({compared['reason']}): {worth}"
     by = f"the processor of {compared['with']}"
     if compared.get("unequal"):
-        return f"with {by}: {compared['detail']}, so such lengths are not called exact"
+        return f"with {by}: {compared['detail']}, so no such length is called exact"
     kinds = " and ".join(compared["equal"])
     return f"{kinds} equal {by}'s on {number_of(compared['records'], 'sample')}, once per processor"
 

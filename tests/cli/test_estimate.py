@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
+from packidx_cli.show.facts import compared_fact
 
 GOOD = '{"messages": [{"role": "user", "content": "hello there"}]}\n'
 
@@ -105,3 +106,11 @@ def test_a_killed_run_leaves_the_old_table_and_the_next_one_cleans_up(
     assert not staging[0].parents[1].exists()
     assert living.exists()
     assert json.loads((output / "manifest.json").read_text())["num_samples"] == 1
+
+
+def test_what_was_not_compared_is_exact_by_a_family_or_not_at_all() -> None:
+    nothing = {"with": None, "reason": "the processor builds no sample"}
+    said = "not compared here (the processor builds no sample): "
+    assert compared_fact(nothing, {"exact": 3}) == said + "exact by the family's arithmetic"
+    assert compared_fact(nothing, {"heuristic": 3}) == said + "nothing is exact"
+    assert compared_fact(nothing, {}) == said + "nothing is exact"
