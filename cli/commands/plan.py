@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import click
 
 from packidx.errors import FormatError
+from packidx.plan.options.command import command_line
 from packidx.plan.options.option import dashed
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS
 from packidx.plan.options.values import TYPES
@@ -63,8 +64,14 @@ def _default(name: str) -> str:
 @click.option(
     "--config",
     metavar="FILE",
-    help="YAML with options: `packed_sequence:` as in NeMo's recipes, `packidx:` with the names "
-    "here. What is given here wins.",
+    help="YAML or JSON with options: a trainer's own file, whose packing keys are translated, and "
+    "`packidx:` with the names here. What is given here wins.",
+)
+@click.option(
+    "--config-format",
+    metavar="TRAINER",
+    help="Whose file --config is, where its keys do not say: nemo, lmms, loongforge, axolotl, "
+    "llamafactory, swift or trl.",
 )
 @with_options
 @click.option(
@@ -89,6 +96,7 @@ def plan(
     output: str | None,
     capacity: str | None,
     config: str | None,
+    config_format: str | None,
     append: bool,
     resume: str | None,
     state: str | None,
@@ -111,7 +119,13 @@ def plan(
     if "mix" in given:
         given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
     if config is not None:
-        given, capacity = _configured(config, given, capacity)
+        given, capacity = _configured(config, config_format, given, capacity)
+        if not dry_run:
+            shown = {"capacity": capacity, **given}
+            line = command_line(lengths or "LENGTHS", output or "INDEX", shown)
+            say(f"note: {config} is the same as {line}", err=True)
+    elif config_format is not None:
+        raise click.UsageError("--config-format says whose file --config is: give --config FILE.")
     if dry_run:
         if append or resume is not None:
             raise click.UsageError(
@@ -154,13 +168,13 @@ def plan(
 
 
 def _configured(
-    path: str, given: dict[str, Any], capacity: str | None
+    path: str, form: str | None, given: dict[str, Any], capacity: str | None
 ) -> tuple[dict[str, Any], str | None]:
     """Options and capacity, from the file at `path` where none are given."""
     from packidx.plan.options.config import read_config
     from packidx.plan.options.resolved import changed
 
-    options, notes = read_config(path)
+    options, notes = read_config(path, form)
     for note in notes:
         say(f"note: {note}", err=True)
     options = changed(options, given)

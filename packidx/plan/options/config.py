@@ -1,4 +1,4 @@
-"""Options of a plan from a YAML file: a recipe's `packed_sequence:` section, and ours.
+"""Options of a plan from a YAML or JSON file: another trainer's packing keys, and ours.
 
     packed_sequence:            # as NeMo Automodel's recipes for vision-language models have it
       pack_size: 8192
@@ -8,8 +8,9 @@
       align: 16
       mix: {photos: 2}
 
-A whole recipe may be given: its other sections (`model:`, `dataset:`, …) are the trainer's. Any
-other key is an error, so that a misspelt option never plans something else.
+A trainer's whole file may be given: what does not concern packs is its own business. Whose file it
+is, its keys say (`trainers`). A key that may concern packs and is not known is an error, so that a
+misspelt option never plans something else.
 """
 
 from __future__ import annotations
@@ -20,45 +21,60 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY
 from packidx.io.unique_keys import load_yaml
-from packidx.plan.options.nemo import RECIPE_SECTIONS, TRANSLATIONS, translate
 from packidx.plan.options.plan_options import OPTIONS, PlanOptions
+from packidx.plan.options.trainers.nemo import NEMO, RECIPE_SECTIONS, SECTION
+from packidx.plan.options.trainers.recognise import recognise
+from packidx.plan.options.trainers.trainer import Trainer
 from packidx.plan.options.values import typed
 
-SECTIONS = ("packed_sequence", "packidx")
+OWN = "packidx"
 _MAX_BYTES = 1 << 20
 
 
-def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
-    """The options that the YAML file `path` asks for.
+def read_config(path: str, named: str | None = None) -> tuple[dict[str, Any], list[str]]:
+    """The options that the file `path` asks for.
+
+    Args:
+        named: the trainer whose file it is, where its keys do not say.
 
     Returns:
-        fields of `PlanOptions`, checked, any of which may be missing, capacity too; and a sentence
-        for each key that is valid in a recipe and changes no plan, with the reason.
+        fields of `PlanOptions`, checked, any of which may be missing, capacity too; and sentences:
+        whose keys were read, and what is to be known of some of them.
 
     Raises:
-        OptionError: it cannot be read, has a key or value that is not understood, or says one
-            thing twice; the message names file and key.
+        OptionError: it cannot be read, has a key or value that is not understood, says one thing
+            twice, or asks for what no plan can honour; the message names file and key.
     """
-    recipe = _load(path)
-    _check_sections(path, recipe)
+    file = _load(path)
+    trainer = recognise(path, file, named)
+    if trainer is None or trainer is NEMO:
+        _check_sections(path, file)
     notes: list[str] = []
-    packed = translate(path, _section(path, recipe, "packed_sequence"), notes)
-    own = _own(path, _section(path, recipe, "packidx"))
-    for name in packed.keys() & own.keys():
-        raise OptionError(
-            f"{path}: packidx.{name} and packed_sequence say the same thing: give one of them"
-        )
-    options = {**packed, **own}
-    if "capacity" in packed and "shift" not in own:
-        notes.append(
-            f"{path}: packed_sequence.pack_size counts in NeMo after the labels are shifted, one "
-            "token less per sample: `shift: true` under packidx: plans that"
-        )
+    theirs: dict[str, Any] = {}
+    if trainer is not None:
+        if trainer is NEMO:
+            _section(path, file, SECTION)
+        else:
+            notes.append(_whose(path, file, trainer))
+        theirs = trainer.read(path, file, notes)
+    own = _own(path, _section(path, file, OWN))
+    for name in theirs.keys() & own.keys():
+        whose = SECTION if trainer is NEMO else f"the keys of {trainer.title}" if trainer else ""
+        raise OptionError(f"{path}: {OWN}.{name} and {whose} say the same thing: give one of them")
+    options = {**theirs, **own}
     try:
         PlanOptions(**{"capacity": MAX_CAPACITY, **options})
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from None
     return options, notes
+
+
+def _whose(path: str, file: Mapping[Any, Any], trainer: Trainer) -> str:
+    read = trainer.known_in(file)
+    return (
+        f"{path} is read as {trainer.title}'s: {', '.join(read)}; its other keys are not about "
+        "packs"
+    )
 
 
 def _load(path: str) -> dict[str, Any]:
@@ -72,6 +88,8 @@ def _load(path: str) -> dict[str, Any]:
         raise OptionError(f"cannot read {path}: {error.strerror}; check the path") from None
     except ValueError as error:
         raise OptionError(f"{path} is not valid YAML: {error}") from None
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        value = value[0].get("config")  # LMMS Engine's older form, a list of tasks
     if not isinstance(value, dict):
         raise OptionError(f"{path} has no sections: write packed_sequence: or packidx: and options")
     return value
@@ -79,17 +97,17 @@ def _load(path: str) -> dict[str, Any]:
 
 def _check_sections(path: str, recipe: Mapping[Any, Any]) -> None:
     for name in recipe:
-        if name in SECTIONS or name in RECIPE_SECTIONS:
+        if name in (SECTION, OWN) or name in RECIPE_SECTIONS:
             continue
-        if name in TRANSLATIONS:
+        if f"{SECTION}.{name}" in NEMO.keys:
             raise OptionError(f"{path}: {name} stands alone: it belongs under packed_sequence:")
         if str(name).replace("-", "_") in OPTIONS:
             raise OptionError(f"{path}: {name} stands alone: it belongs under packidx:")
         raise OptionError(
-            f"{path}: unknown section {name!r}: known are {', '.join(SECTIONS)}, and a "
-            "recipe's own: " + ", ".join(sorted(RECIPE_SECTIONS))
+            f"{path}: unknown section {name!r}: known are {SECTION}, {OWN}, and a recipe's own: "
+            + ", ".join(sorted(RECIPE_SECTIONS))
         )
-    if not recipe.keys() & set(SECTIONS):
+    if not recipe.keys() & {SECTION, OWN}:
         raise OptionError(
             f"{path} has neither a section packed_sequence: nor packidx:, so it says nothing of a "
             "plan: add one of them"

@@ -1,0 +1,1 @@
+"""What the packing keys of other trainers' files mean to a plan, trainer by trainer."""
