@@ -173,7 +173,10 @@ def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
         if storage.is_file(inner):
             matches = _single(location, inner, data_set.layout, data_set.data_type)
             if any(shard.uri != location for shard in matches):
-                raise SourceError(f"{path}: {location} is a mix itself: name its data sets here")
+                raise SourceError(
+                    f"{path}: {location} is a mix itself: name its data sets here, "
+                    "or give it as a source"
+                )
         else:
             matches = _find(location, data_set.layout)
         if not matches:

@@ -23,7 +23,8 @@ _LIST_KEYS = (
     *("path", "json_path", "name", "data_folder", "data_type", "sampling_strategy"),
     *_COMMON_KEYS,
 )
-_DATA_TYPES = ("json", "jsonl", "csv", "tsv", "parquet", "arrow")
+_DATA_TYPES = ("json", "jsonl", "csv", "tsv", "parquet", "arrow", "hf_dataset")
+_SAVED = "hf_dataset"  # a folder or file that says itself what it is, or a name on the Hub
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 _SHARE = re.compile(r"random:(\d+(?:\.\d+)?)%")
 
@@ -91,6 +92,8 @@ def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> 
     locations = tuple(
         _seen(where, folder, location) for location in _locations(where, entry[given[0]])
     )
+    if data_type == _SAVED:
+        data_type, locations = None, tuple(_of_hf(where, each) for each in locations)
     name = entry.get("name")
     if name is not None and (not isinstance(name, str) or not name):
         raise SourceError(f"{where}: name is {name!r}, not text")
@@ -151,6 +154,25 @@ def _locations(where: str, given: Any) -> list[str]:
     if not isinstance(locations, list) or not all(isinstance(p, str) and p for p in locations):
         raise SourceError(f"{where}: its place is {given!r:.100}, not a path or a list of paths")
     return locations
+
+
+def _of_hf(where: str, location: str) -> str:
+    """Where the train split is, which LMMS Engine takes of its ``hf_dataset``.
+
+    Raises:
+        SourceError: it is not here, or splits are not told apart.
+    """
+    if storage.is_file(location) or storage.is_file(urls.join(location, "state.json")):
+        return location
+    if storage.is_file(urls.join(location, "dataset_dict.json")):
+        return urls.join(location, "train")
+    is_here = storage.is_folder(location)
+    raise SourceError(
+        f"{where}: data_type is 'hf_dataset' and {location} is "
+        + ("no folder that `datasets` has saved: " if is_here else "not here: download it and ")
+        + "give the files of its train split as path, a glob such as DIR/data/train-*.parquet, "
+        "and leave data_type out"
+    )
 
 
 def _split(location: str, split: Any) -> str:

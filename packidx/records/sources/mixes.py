@@ -2,14 +2,15 @@
 
 Three forms, in JSON or YAML alike: NeMo Automodel's and LLaMA-Factory's meta file, an object of
 ``name: {file_name, columns, tags, media_dir, sample_ratio …}``; LMMS Engine's ``datasets:``, a list
-of ``{path, data_folder, data_type}``; and either of them written for packidx.
+of ``{path, data_folder, data_type}``; and either of them written for packidx. The training files
+that name data are mixes, too (`trainer_files`).
 """
 
 from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from packidx.io import storage, urls
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.containers.blocks import local_shard
 from packidx.records.sources.mix_entries import HUBS, DataSet, from_list, from_meta
+from packidx.records.sources.trainer_files import listed
 
 SUFFIXES = (".yaml", ".yml")
 """Endings of files that are always mixes."""
@@ -30,7 +32,7 @@ def is_mix(value: Any) -> bool:
     """Whether a JSON value is a mix and not a record."""
     if not isinstance(value, dict) or not value:
         return False
-    if _listed(value) is not None:
+    if listed(value) is not None:
         return True
     if not all(isinstance(name, str) for name in value):  # YAML's 5: and yes:
         return False
@@ -105,10 +107,10 @@ def data_sets(path: str, value: Any, wanted: Sequence[str] = ()) -> list[DataSet
     Raises:
         SourceError: an entry cannot be understood; the text names file and entry.
     """
-    listed = _listed(value)
+    entries = listed(value)
     folder = os.path.dirname(path)
-    if listed is not None:
-        chosen = [from_list(path, folder, number, entry) for number, entry in enumerate(listed)]
+    if entries is not None:
+        chosen = [from_list(path, folder, number, entry) for number, entry in enumerate(entries)]
         _refuse_twice(path, [data_set.name for data_set in chosen])
         missing = [name for name in wanted if name not in {data_set.name for data_set in chosen}]
         chosen = [data_set for data_set in chosen if not wanted or data_set.name in wanted]
@@ -138,13 +140,3 @@ def _refuse_twice(path: str, names: Sequence[str | None]) -> None:
                 f"{path} names the data set {name!r} twice, as entries {first} and {number}: give "
                 "one of them another name, or make them one entry with a list of files"
             )
-
-
-def _listed(value: Mapping[str, Any]) -> list[Any] | None:
-    """LMMS Engine's list, at the top or inside a training configuration."""
-    inner = value.get("dataset_config")
-    for section in (value, inner if isinstance(inner, dict) else {}):
-        listed = section.get("datasets")
-        if isinstance(listed, list) and listed and all(isinstance(entry, dict) for entry in listed):
-            return listed
-    return None

@@ -186,3 +186,57 @@ def test_a_cut_file_of_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) 
         with pytest.raises(SourceError, match="no Arrow file that can be read"):
             scan(shard.path, shard.container)
     shutil.rmtree(tmp_path / "chats")
+
+
+def lmms(path: Path, entry: dict[str, Any]) -> str:
+    path.write_text(json.dumps({"datasets": [entry]}))
+    return str(path)
+
+
+def test_hf_dataset_of_a_list_is_the_train_split(data: datasets.Dataset, tmp_path: Path) -> None:
+    data.save_to_disk(str(tmp_path / "saved"))
+    splits = datasets.DatasetDict({"train": data, "test": data.select([0])})
+    splits.save_to_disk(str(tmp_path / "splits"))
+    data.to_parquet(str(tmp_path / "loose" / "train-00000-of-00001.parquet"))
+    data.to_parquet(str(tmp_path / "loose" / "test-00000-of-00001.parquet"))
+    mix = tmp_path / "mix.json"
+
+    def found(name: str) -> list[Shard]:
+        return find_shards([lmms(mix, {"path": name, "data_type": "hf_dataset"})])
+
+    assert [rows(shard) for shard in found("saved")] == [len(data)]
+    assert [shard.path for shard in found("splits")] == [
+        shard.path for shard in find_shards([str(tmp_path / "splits" / "train")])
+    ]
+    assert [shard.source for shard in found("loose/train-00000-of-00001.parquet")] == ["train"]
+    with pytest.raises(SourceError, match="loose is no folder that `datasets` has saved: give"):
+        found("loose")
+    with pytest.raises(SourceError, match="some/name is not here: download it and give"):
+        found("some/name")
+
+
+def rows(shard: Shard) -> int:
+    return sum(1 for part in scan(shard.path, shard.container, shard.layout).ranges
+               for _ in read_records(shard.path, part, shard.container, shard.layout))  # fmt: skip
+
+
+def test_the_data_of_a_trainers_file(data: datasets.Dataset, tmp_path: Path) -> None:
+    data.save_to_disk(str(tmp_path / "saved"))
+    config = tmp_path / "train.yaml"
+    text = "dataset_config: {dataset_format: FORM, dataset_path: saved, packing: true}\n"
+    for form in ("arrow", "hf_dataset"):
+        config.write_text(text.replace("FORM", form))
+        assert [rows(shard) for shard in find_shards([str(config)])] == [len(data)]
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "list.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    (tmp_path / "list.yaml").write_text("datasets: [{path: list.jsonl}]")
+    config.write_text("dataset_config: {dataset_format: yaml, dataset_path: list.yaml}")
+    with pytest.raises(SourceError, match="list.yaml is a mix itself: .* or give it as a source"):
+        find_shards([str(config)])
+    (tmp_path / "wds").mkdir()
+    (tmp_path / "list.jsonl").rename(tmp_path / "wds" / "list.jsonl")
+    config.write_text("data: {wds_dir: wds, template_text_key: talk}\nsample: {max_token_len: 8}\n")
+    (shard,) = find_shards([str(config)])
+    assert shard.layout.columns == {"messages": "talk"} and shard.path.endswith("list.jsonl")
+    config.write_text("data: {wds_dir: wds, template_text_key: texts}\n")
+    assert not find_shards([str(config)])[0].layout.columns
