@@ -1,0 +1,91 @@
+"""Every row of docs/data.md, run as it is written there: counted, planned, read back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torchvision_cpu  # noqa: F401  (before transformers)
+from data_layouts import LAYOUTS, DataLayout
+from packidx_cli.main import main
+
+from packidx.encode import ProcessorEncoder
+from packidx.torch import PackedDataset
+from packidx.torch.sample.encoded import IGNORE
+
+DOCS = Path(__file__).parents[2] / "docs" / "data.md"
+IMAGE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
+
+
+def documented() -> dict[str, str]:
+    """The command of each layout in docs/data.md."""
+    rows: dict[str, str] = {}
+    for line in DOCS.read_text().splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+        if len(cells) == 5 and cells[1] not in ("layout", "---"):
+            assert cells[1] not in rows, f"{cells[1]} is in docs/data.md twice"
+            rows[cells[1]] = cells[3].strip("`").replace("\\|", "|")
+    return rows
+
+
+def test_every_layout_is_documented_and_every_row_is_run() -> None:
+    names = [layout.name for layout in LAYOUTS]
+    assert sorted(names) == sorted(documented())
+
+
+@pytest.fixture(scope="module")
+def encoder(processors: Path) -> ProcessorEncoder:
+    return ProcessorEncoder(str(processors / "qwen2.5-vl"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name.replace(" ", "-"))
+def test_what_docs_say_is_what_is_read(
+    layout: DataLayout,
+    processors: Path,
+    encoder: ProcessorEncoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    layout.write(tmp_path)
+    program, *command = shlex.split(documented()[layout.name])
+    assert program == "packidx"
+    folder = str(processors / "qwen2.5-vl")
+    options = ["--processor", folder, "-o", "lengths", "--workers", "1", "--quiet"]
+    assert main([*command, *options]) == 0
+    rows = pq.read_table(sorted(Path("lengths").glob("part-*.parquet"))).to_pylist()
+    assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * len(layout.samples)
+    assert {row["method"] for row in rows} == {"exact"}
+    assert main(["plan", "lengths", "-o", "index", "--capacity", "4096", "--quiet"]) == 0
+    dataset = PackedDataset("index", encoder)
+    assert len(dataset) == 1
+    read = said(dataset[0], encoder)
+    assert [read[number] for number in sorted(read)] == list(layout.samples)
+    sizes = dataset[0]["cu_seqlens"].diff().tolist()
+    lengths = dict(zip(dataset[0]["sample_ids"].tolist(), sizes, strict=True))
+    assert {row["sample_id"]: row["length"] for row in rows} == lengths
+
+
+def said(pack: dict[str, Any], encoder: ProcessorEncoder) -> dict[int, str]:
+    """What each sample of a pack says, by its id: ``[[`` and ``]]`` around what is trained on,
+    images with the words around them as ``<image>``."""
+    tokenizer = encoder.files.tokenizer
+    assert tokenizer is not None
+    borders = pack["cu_seqlens"].tolist()
+    samples = {}
+    for number, sample_id in enumerate(pack["sample_ids"]):
+        span = slice(borders[number], borders[number + 1])
+        ids, labels = pack["input_ids"][span].tolist(), pack["labels"][span].tolist()
+        assert all(label in (IGNORE, ident) for ident, label in zip(ids, labels, strict=True))
+        text, begin = "", 0
+        for at in range(1, len(ids) + 1):
+            if at == len(ids) or (labels[at] == IGNORE) != (labels[begin] == IGNORE):
+                part = tokenizer.decode(ids[begin:at], skip_special_tokens=False)
+                text += part if labels[begin] == IGNORE else f"[[{part}]]"
+                begin = at
+        samples[int(sample_id)] = IMAGE.sub("<image>", text)
+    return samples

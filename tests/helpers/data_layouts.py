@@ -1,0 +1,267 @@
+"""Data as people have it: for each row of docs/data.md a writer of such files, and what is read.
+
+A layout is one entry of `LAYOUTS`. Its command stands in docs/data.md alone, in the row of its
+name; the test runs it in the folder that the writer has written to.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+from record_files import tar_of
+
+SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+"""What the template of Qwen2.5-VL writes before a conversation without a system turn."""
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """One row of docs/data.md."""
+
+    name: str
+    """As in the row's first cell."""
+    write: Callable[[Path], Any]
+    """Writes the files that the row's command names into a folder."""
+    samples: Sequence[str]
+    """What each sample says, in order: ``[[`` and ``]]`` around what is trained on, ``<image>``
+    for an image with the words around it."""
+
+
+def chat(*texts: str, system: str = SYSTEM) -> str:
+    """A conversation as Qwen2.5-VL has it: what the user and the assistant say, in turns."""
+    said = system
+    for number, text in enumerate(texts):
+        if number % 2:
+            said += f"<|im_start|>assistant\n[[{text}<|im_end|>]]\n"
+        else:
+            said += f"<|im_start|>user\n{text}<|im_end|>\n"
+    return said
+
+
+def png(number: int = 0) -> bytes:
+    """A small image; others have other sizes."""
+    sink = io.BytesIO()
+    Image.new("RGB", (60 + 31 * number, 80), (number, 90, 0)).save(sink, "PNG")
+    return sink.getvalue()
+
+
+def put_images(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(number))
+
+
+def lines(folder: Path, name: str, *records: Any) -> None:
+    (folder / name).write_text(
+        "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    )
+
+
+def table(folder: Path, name: str, header: str, *rows: Sequence[str]) -> None:
+    with open(folder / name, "w", newline="") as file:
+        csv.writer(file).writerows([header.split(","), *rows])
+
+
+def parquet(folder: Path, name: str, *records: dict[str, Any]) -> None:
+    pq.write_table(pa.Table.from_pylist(list(records)), folder / name)
+
+
+HUMAN = {"from": "human", "value": "<image>\nWhat is it?"}
+GPT = {"from": "gpt", "value": "A cat."}
+ASKED = "<image>\nWhat is it?"
+
+
+def sharegpt(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    turns = [HUMAN, GPT, {"from": "human", "value": "And 漢字?"}, {"from": "gpt", "value": "No."}]
+    records = [
+        {"conversations": turns, "image": "a.png", "id": 7},
+        {"conversations": turns[2:], "image": None, "id": 8},
+        {"conversations": turns, "image": ["b.png"], "id": 9},
+    ]
+    (folder / "chats.json").write_text(json.dumps(records))
+
+
+def openai(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    content = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What is it?"}]
+    two = [*content, {"type": "image_url", "image_url": {"url": "b.png"}}]
+    answer = {"role": "assistant", "content": "A cat."}
+    system = {"role": "system", "content": "Be brief."}
+    lines(
+        folder,
+        "chats.jsonl",
+        {"messages": [{"role": "user", "content": content}, answer]},
+        {"messages": [system, {"role": "user", "content": two}, answer]},
+        {"messages": [{"role": "user", "content": "Hello"}, answer]},
+    )
+
+
+def trl(folder: Path) -> None:
+    asked = {"role": "user", "content": ASKED}
+    records = [
+        {
+            "messages": [asked, {"role": "assistant", "content": answer}],
+            "images": [{"bytes": png(number), "path": f"{number}.png"}],
+        }
+        for number, answer in enumerate(("A cat.", "A dog."))
+    ]
+    parquet(folder, "train-00000-of-00001.parquet", *records)
+
+
+def cells(folder: Path) -> None:
+    put_images(folder, "a.png")
+    table(folder, "table.csv", "image,conversations", ["a.png", json.dumps([HUMAN, GPT])])
+
+
+def own_names(folder: Path) -> None:
+    put_images(folder, "a.png")
+    turns = [{"who": "U", "text": ASKED}, {"who": "A", "text": "A cat."}]
+    lines(folder, "own.jsonl", {"chat": turns, "pics": ["a.png"]})
+
+
+def webdataset(folder: Path) -> None:
+    members = []
+    for number in range(2):
+        record = {"conversations": [{"from": "human", "value": "What is it?"}, GPT]}
+        members.append((f"000{number}.png", png(number)))
+        members.append((f"000{number}.json", json.dumps(record).encode()))
+    (folder / "shard-000000.tar").write_bytes(tar_of(members))
+
+
+def loongforge(folder: Path) -> None:
+    put_images(folder, "a.png")
+    texts = {"prompts": [ASKED], "captions": ["A cat."]}
+    lines(folder, "texts.jsonl", {"texts": texts, "media_files": ["a.png"], "media_type": "image"})
+
+
+def saved(folder: Path) -> None:
+    import datasets
+
+    records = [
+        {
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello."},
+            ]
+        }
+    ]
+    datasets.Dataset.from_list(records).save_to_disk(folder / "saved")
+
+
+def vqa(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    rows = [["a.png", "What is it?", "A cat."], ["b.png", 'Is it "so", é?', "Yes.\nIt is."]]
+    table(folder, "vqa.csv", "image,question,answer", *rows)
+
+
+def prompts(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    lines(
+        folder,
+        "pairs.jsonl",
+        {"prompt": "What is it?", "response": "A cat.", "images": ["a.png", "b.png"]},
+        {"prompt": "And <image> this?", "completion": "A dog.", "images": ["b.png"]},
+        {"prompt": "Hello", "response": "Hi.", "images": []},
+    )
+
+
+def alpaca(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    two = ["a.png", "b.png"]
+    records = [
+        {"instruction": "Describe it.", "input": "Briefly.", "output": "A cat."},
+        {"instruction": "Describe it.", "input": "", "output": "A cat.", "images": ["a.png"]},
+        {"instruction": "<image>From here to <image>?", "output": "Far.", "images": two},
+        {"instruction": "More.", "input": None, "output": "No.", "history": [["Hi", "Hello."]]},
+    ]
+    (folder / "alpaca.json").write_text(json.dumps(records))
+
+
+def captions(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    table(folder, "captions.csv", "image,caption", ["a.png", "A cat."], ["b.png", "Ein Häuschen"])
+
+
+def tokens(folder: Path) -> None:
+    lines(
+        folder,
+        "tokens.jsonl",
+        {"input_ids": [9707, 11, 1879], "labels": [-100, 11, 1879]},
+        {"input_ids": [9707, 11, 1879], "labels": [-100, -100, 1879]},
+        {"input_ids": [9707, 11, 1879]},
+    )
+
+
+ONE = chat(ASKED, "A cat.")
+FIRST = chat("<image>What is it?", "A cat.")
+
+LAYOUTS = [
+    DataLayout(
+        "ShareGPT",
+        sharegpt,
+        [
+            chat(ASKED, "A cat.", "And 漢字?", "No."),
+            chat("And 漢字?", "No."),
+            chat(ASKED, "A cat.", "And 漢字?", "No."),
+        ],
+    ),
+    DataLayout(
+        "OpenAI",
+        openai,
+        [
+            FIRST,
+            chat(
+                "<image>What is it?<image>",
+                "A cat.",
+                system="<|im_start|>system\nBe brief.<|im_end|>\n",
+            ),
+            chat("Hello", "A cat."),
+        ],
+    ),
+    DataLayout("messages in Parquet", trl, [ONE, chat(ASKED, "A dog.")]),
+    DataLayout("turns as JSON text", cells, [ONE]),
+    DataLayout("names of their own", own_names, [ONE]),
+    DataLayout("WebDataset", webdataset, [FIRST, FIRST]),
+    DataLayout("LoongForge", loongforge, [ONE]),
+    DataLayout("saved by `datasets`", saved, [chat("Hi", "Hello.")]),
+    DataLayout(
+        "question, answer",
+        vqa,
+        [FIRST, chat('<image>Is it "so", é?', "Yes.\nIt is.")],
+    ),
+    DataLayout(
+        "prompt, response",
+        prompts,
+        [
+            chat("<image><image>What is it?", "A cat."),
+            chat("And <image> this?", "A dog."),
+            chat("Hello", "Hi."),
+        ],
+    ),
+    DataLayout(
+        "Alpaca",
+        alpaca,
+        [
+            chat("Describe it.\nBriefly.", "A cat."),
+            chat("<image>Describe it.", "A cat."),
+            chat("<image>From here to <image>?", "Far."),
+            chat("Hi", "Hello.", "More.", "No."),
+        ],
+    ),
+    DataLayout(
+        "captions in a table",
+        captions,
+        [chat("<image>", "A cat."), chat("<image>", "Ein Häuschen")],
+    ),
+    DataLayout("tokens", tokens, ["Hello[[, world]]", "Hello,[[ world]]", "Hello[[, world]]"]),
+]
