@@ -10,6 +10,7 @@ import click
 from ..options import output_option, settings_option, worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from ..show.facts import compared_fact
+from ..show.taken_over import taken_over_facts
 from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ if TYPE_CHECKING:
     metavar="auto|gigatoken|tokenizers",
     help="What tokenizes; auto takes the faster one for the data, if both agree on its text.",
 )
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Count all, where otherwise rows of shards that have not changed are taken over from the "
+    "table that is there. Files that records refer to may have changed, too.",
+)
 @worker_options("count")
 @source_options
 def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
@@ -81,8 +88,9 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
     with progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
     untrained = _untrained(summary)
+    warnings = [*summary.warnings, *_damaged(summary)]
     if as_json:
-        told = [*summary.warnings, *untrained, *rejection_warnings(summary.sources)]
+        told = [*warnings, *untrained, *rejection_warnings(summary.sources)]
         print_json(dataclasses.asdict(summary) | {"warnings": told})
     else:
         _print(summary)
@@ -90,7 +98,7 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
         removed = "was removed" if summary.discarded_parts == 1 else "were removed"
         parts = number_of(summary.discarded_parts, "finished part")
         say(f"note: {parts} of a run with other settings {removed}", err=True)
-    for text in (*summary.warnings, *_guessed(summary, options), *untrained):
+    for text in (*warnings, *_guessed(summary, options), *untrained):
         say(f"warning: {text}", err=True)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
 
@@ -108,6 +116,7 @@ def _print(summary: LengthsSummary) -> None:
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:
         facts["calibrated"] = f"on {number_of(summary.calibrated, 'sample')}, encoded for real"
+    facts |= taken_over_facts(summary.taken_over)
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
     print_facts("Lengths", facts)
@@ -117,6 +126,12 @@ def _print(summary: LengthsSummary) -> None:
         (source["name"], reason) for source in summary.sources for reason in source["rejected"]
     ]
     print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
+
+
+def _damaged(summary: LengthsSummary) -> list[str]:
+    """A sentence for every part of the earlier table that was of no use."""
+    parts = [] if summary.taken_over is None else summary.taken_over.damaged
+    return [f"{text}; its rows are counted again" for text in parts]
 
 
 def _untrained(summary: LengthsSummary) -> list[str]:

@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.estimate.again.decide import Taking, what_is_kept
+from packidx.estimate.again.earlier import Earlier
+from packidx.estimate.again.recipe import is_same
+from packidx.estimate.again.told import TakenOver, all_taken_over
 from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.comparison import choose_text_backend, compare
 from packidx.estimate.counter import CounterSettings, check_renders
@@ -17,7 +21,6 @@ from packidx.estimate.job import (
     EstimateJob,
     check_shards,
     identity_of,
-    is_same,
     make_manifest,
     shard_contexts,
 )
@@ -34,7 +37,7 @@ from packidx.processor.text import backends
 from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shards import is_large, scan_shards
+from packidx.records.shards import is_large, none_known, scan_shards
 from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.run.engines import open_workers
 from packidx.run.limits import num_workers
@@ -60,6 +63,8 @@ class LengthsSummary(CountSummary):
     """Samples that were encoded for real to see how far the lengths are off."""
     compared: Mapping[str, Any] | None = None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
+    taken_over: TakenOver | None = None
+    """What of an earlier table is in it; None where there was none, or all was to be counted."""
 
 
 def estimate_lengths(
@@ -83,6 +88,7 @@ def estimate_lengths(
     workers: int | None = None,
     engine: str = "local",
     max_rejected: str | float | None = None,
+    fresh: bool = False,
     progress: Progress | None = None,
 ) -> LengthsSummary:
     """Count the tokens of every record of `sources` into the lengths table `output`.
@@ -95,9 +101,9 @@ def estimate_lengths(
 
     Args:
         sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these.
-        output: the table's folder, or a URL of one. A lengths table there is replaced, whole,
-            unless it was made from the same sources with the same options and has no media to look
-            for again.
+        output: the table's folder, or a URL of one. A lengths table there is replaced, whole; rows
+            of shards that are the same are taken over where the table was made with the same
+            options by the same software. Media that records refer to are taken to be the same then.
         processor: folder or hub name of a Hugging Face processor; without one, lengths are
             taken from the records' own counts or guessed, and the rows say so.
         processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``; a name
@@ -133,6 +139,7 @@ def estimate_lengths(
         max_rejected: share of a source's records that may be rejected: a number from 0 to 1, or
             text such as ``'5%'``. The table is written all the same. None: nothing is raised, and
             the summary's `sources` have the numbers.
+        fresh: take nothing over from a table that is there.
         progress: called with how far the work is.
 
     Raises:
@@ -149,7 +156,7 @@ def estimate_lengths(
     wanted = backends.check_backend(text_engine)
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
-    existing = existing_manifest(output)
+    existing, wrong = existing_manifest(output)
     layout = Layout(columns or {}, tags or {}, delimiter=delimiter)
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
     left_out = not_read(shards)
@@ -175,26 +182,43 @@ def estimate_lengths(
         counter = settings.build()
         if method is None:
             check_renders(counter)
-        scans = scan_shards(shards, num_processes, progress)
         job = EstimateJob(
-            shards, scans, settings, counter, root, remote, calibrate, wanted, method=method
+            shards, [], settings, counter, root, remote, calibrate, wanted, method=method
         )
-        if existing is not None and is_complete(output, existing) and is_same(job, existing):
+        earlier = None
+        if existing is not None and not fresh:
+            earlier = Earlier.of(job, output, existing)
+        known = none_known if earlier is None else earlier.known_scan
+        job = replace(job, scans=scan_shards(shards, num_processes, progress, known))
+        if (
+            earlier is not None
+            and is_same(job, earlier.manifest)
+            and is_complete(output, earlier.manifest)
+        ):
+            taken = all_taken_over(job, earlier)
             discarded = discard_abandoned(output)
-            summary = told(_summary(output, existing, begun, existed=True, discarded=discarded))
+            made = _summary(output, earlier.manifest, begun, taken, discarded=discarded)
+            summary = told(replace(made, existed=True))
         else:
-            summary = told(_make(decided(job), output, counting, begun, progress))
+            job = decided(job)
+            taking = what_is_kept(job, earlier, None if fresh else wrong)
+            summary = told(_make(job, output, counting, taking, begun, progress))
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
 
 
 def _make(
-    job: EstimateJob, output: str, workers: Workers, begun: float, progress: Progress
+    job: EstimateJob,
+    output: str,
+    workers: Workers,
+    taking: Taking,
+    begun: float,
+    progress: Progress,
 ) -> LengthsSummary:
     uploaded = functools.partial(progress, "upload")
-    with replacing(output, KIND, identity_of(job), uploaded) as built:
-        parts, resumed = make_parts(job, built, workers, progress)
+    with replacing(output, KIND, identity_of(job, taking.earlier), uploaded) as built:
+        parts, resumed = make_parts(job, built, workers, progress, taking.rows)
         calibration = None
         if job.calibrate:
             told = functools.partial(progress, "calibrate")
@@ -203,7 +227,9 @@ def _make(
         manifest = make_manifest(job, parts, calibration)
         built.keep([part.path for part in parts])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
-    return _summary(output, manifest, begun, resumed=resumed, discarded=built.discarded)
+    return _summary(
+        output, manifest, begun, taking.told, resumed=resumed, discarded=built.discarded
+    )
 
 
 def decided(job: EstimateJob) -> EstimateJob:
@@ -223,8 +249,8 @@ def _summary(
     path: str,
     manifest: LengthsManifest,
     begun: float,
+    taken: TakenOver | None,
     *,
-    existed: bool = False,
     resumed: int = 0,
     discarded: int = 0,
 ) -> LengthsSummary:
@@ -239,13 +265,14 @@ def _summary(
         sources=[
             {name: getattr(source, name) for name in _OF_SOURCES} for source in manifest.sources
         ],
-        existed=existed,
+        existed=False,
         seconds=time.monotonic() - begun,
         num_parts=len(manifest.files),
         resumed_parts=resumed,
         discarded_parts=discarded,
         calibrated=0 if manifest.calibration is None else manifest.calibration.num_samples,
         compared=None if manifest.encoder is None else manifest.encoder.compared,
+        taken_over=taken,
     )
 
 

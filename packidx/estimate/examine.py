@@ -59,6 +59,13 @@ def raw_records(shard: ShardContext, record_range: RecordRange) -> Iterator[RawR
     return shards.read_records(shard.path, record_range, shard.container, shard.layout)
 
 
+def name_in_shard(raw: RawRecord) -> str | None:
+    """What a record is called by its shard or by itself; None where it has no name."""
+    if raw.key is not None or isinstance(raw.record, BadRecord):
+        return raw.key
+    return record_key(raw.record)
+
+
 def examine_batch(
     raws: Iterable[RawRecord], shard: ShardContext, shift: int, counter: RecordCounter
 ) -> list[ExaminedRecord]:
@@ -91,11 +98,11 @@ def _begun(
 ) -> ExaminedRecord:
     """`examine` as far as no object store need be asked for sizes."""
     item = ExaminedRecord(sample_id=sample_id, row=raw.row, offset=raw.offset, nbytes=raw.nbytes)
+    item.key = name_in_shard(raw)
     if isinstance(raw.record, BadRecord):
-        item.key, item.error = raw.key, raw.record
+        item.error = raw.record
         return item
     with _errors_kept(item):
-        item.key = record_key(raw.record) if raw.key is None else raw.key
         if counter.opens_media:
             opened = counter.open(raw.record, shard.root, sample_id)
             counter.measure(opened, item)

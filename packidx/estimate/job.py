@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import packidx
 from packidx import digests as digests_module
-from packidx.estimate.comparison import compared_with
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import BATCH, ShardContext
 from packidx.format import manifest as format_manifest
@@ -31,13 +29,9 @@ from packidx.processor.counts import Compared
 from packidx.records.containers.base import TASK_BYTES, ShardScan
 from packidx.records.media.paths import MediaRoot
 from packidx.records.shard_marks import check_unchanged
+from packidx.records.shard_ranges import stated_ranges
 from packidx.records.shards import Shard, own_root, short_names
 from packidx.software import software
-
-_PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
-    ("missing_media", "broken_media", "media_outside_root", "media_remote", "media_too_large")
-    + ("encode_failed", "transform_failed", "uncountable")
-)
 
 
 @dataclass(frozen=True)
@@ -137,16 +131,20 @@ def shard_contexts(job: EstimateJob) -> list[ShardContext]:
     return contexts
 
 
-def identity_of(job: EstimateJob) -> str:
+def identity_of(job: EstimateJob, earlier: str | None = None) -> str:
     """SHA-256 of everything that decides the table's bytes; another one each time where an encoder
     without a fingerprint counts: nobody can tell whether it is still the same.
 
     Paths are absolute here: the same relative ones name other media in another folder.
+
+    Args:
+        earlier: digest of the manifest of a table whose rows are taken over: who counts all must
+            not go on with them.
     """
     infos = shard_contexts(job)
     head = {
         **_inputs(job),
-        "layouts": _layouts(job),
+        "layouts": layouts_of(job),
         "paths": [urls.absolute(info.path) for info in infos],
         "media_roots": [[urls.absolute(info.root.folder), info.root.confined] for info in infos],
         "fingerprints": job.counter.fingerprints(),
@@ -155,38 +153,10 @@ def identity_of(job: EstimateJob) -> str:
         "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],
         "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
         "software": software(),
+        "earlier": earlier,
         "nonce": None if job.counter.is_known else secrets.token_hex(16),
     }
     return digests_module.digest(digests_module.canonical_json(head))
-
-
-def is_same(job: EstimateJob, manifest: LengthsManifest) -> bool:
-    """Whether the table of `manifest` is certainly the one that `job` would make."""
-    encoder, compared = manifest.encoder, None
-    if encoder is not None:
-        compared, encoder = encoder.compared, replace(encoder, compared=None)
-    # All that a manifest says of shards, but for what decides nothing.
-    shards = tuple(
-        replace(shard, mtime=None, sampled=None, version=None) for shard in manifest.shards
-    )
-    stated = encoder, manifest.options, manifest.transform, shards
-    if stated != (job.encoder, job.options, job.transform, job.stated_shards):
-        return False
-    if compared is not None and compared.get("with") != compared_with():
-        return False  # what was compared, and with what, decides what is called exact
-    layouts = {source.name: source.layout.to_json() for source in manifest.sources if source.layout}
-    if layouts != _layouts(job):
-        return False
-    given = job.settings.processor is not None or job.counter.encoder is not None
-    if given and job.counter.fingerprint() is None:
-        return False  # nothing to compare
-    if manifest.software.get("packidx") != packidx.__version__:
-        return False  # another version may count differently
-    backend = manifest.text_engine or {}
-    if job.wanted_backend and not str(backend.get("name")).startswith(job.wanted_backend):
-        return False
-    # Media files are not part of the fingerprint: they may have been repaired or exchanged since.
-    return not manifest.num_media and _PASSING_REASONS.isdisjoint(manifest.rejected)
 
 
 def make_manifest(
@@ -210,7 +180,7 @@ def make_manifest(
         options=job.options,
         transform=job.transform,
         shards=tuple(
-            replace(shard, **scan.marks)
+            replace(shard, **scan.marks, ranges=stated_ranges(shard.container, scan))
             for shard, scan in zip(job.stated_shards, job.scans, strict=True)
         ),
         text_engine=job.backend,
@@ -248,7 +218,7 @@ def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums
 
 
 def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
-    layouts = _layouts(job)
+    layouts = layouts_of(job)
     return tuple(
         Source(
             name=name,
@@ -261,7 +231,7 @@ def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
     )
 
 
-def _layouts(job: EstimateJob) -> dict[str, dict[str, Any]]:
+def layouts_of(job: EstimateJob) -> dict[str, dict[str, Any]]:
     """The sources' layouts as the manifest has them, where they are not the default one."""
     layouts = {shard.source: shard.layout.to_json() for shard in job.shards}
     return {source: layout for source, layout in layouts.items() if layout}

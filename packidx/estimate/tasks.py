@@ -12,11 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from packidx.errors import LimitError, MismatchError, SourceError
+from packidx.estimate.again.keep import Kept
+from packidx.estimate.again.rows import OldRows, read_part, taken_rows
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.rows import shard_rows
 from packidx.format import schema
+from packidx.io.copies import StoredFile
 from packidx.io.output_folder import OutputFolder
 from packidx.lengths.parts import Part, begin_part, is_begun, take_over, write_part
 from packidx.processor.counts import Compared
@@ -34,21 +37,37 @@ class Task:
     first_id: int
     """sample_id of its first row."""
     ranges: tuple[tuple[ShardContext, RecordRange], ...]
+    earlier: tuple[OldRows | None, ...]
+    """Of each range, the rows of an earlier table that it is known by; None where it is counted."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether something is counted, and not all taken over."""
+        return None in self.earlier
 
     @property
     def num_records(self) -> int:
         return sum(record_range.num_records for _, record_range in self.ranges)
 
 
-def make_tasks(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> list[Task]:
-    """At least one task: ranges in order, small ones together until about `TASK_BYTES`."""
+def make_tasks(
+    shards: Sequence[ShardContext], scans: Sequence[ShardScan], kept: Kept | None = None
+) -> list[Task]:
+    """At least one task: ranges in order, small ones together until about `TASK_BYTES`.
+
+    Args:
+        kept: rows that are not counted again.
+    """
+    kept = kept or {}
     tasks: list[Task] = []
     ranges: list[tuple[ShardContext, RecordRange]] = []
     nbytes, first_id = 0, 0
 
     def close() -> None:
         nonlocal ranges, nbytes, first_id
-        tasks.append(Task(len(tasks), first_id, tuple(ranges)))
+        places = [(shard.number, part.first_row) for shard, part in ranges]
+        earlier = tuple(map(kept.get, places))
+        tasks.append(Task(len(tasks), first_id, tuple(ranges), earlier))
         first_id += tasks[-1].num_records
         ranges, nbytes = [], 0
 
@@ -64,15 +83,22 @@ def make_tasks(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> li
 
 
 def make_parts(
-    job: EstimateJob, output: OutputFolder, workers: Workers, progress: Progress
+    job: EstimateJob,
+    output: OutputFolder,
+    workers: Workers,
+    progress: Progress,
+    kept: Kept | None = None,
 ) -> tuple[list[Part], int]:
     """All parts in order, and how many of them were there already.
+
+    Args:
+        kept: rows that are taken over from an earlier table.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned, or a worker died.
         OSError: a part cannot be written.
     """
-    tasks = make_tasks(shard_contexts(job), job.scans)
+    tasks = make_tasks(shard_contexts(job), job.scans, kept)
     total = sum(task.num_records for task in tasks)
     taken_over = (take_over(output, task.number, task.num_records) for task in tasks)
     parts = [part for part in taken_over if part is not None]
@@ -88,6 +114,12 @@ def make_parts(
 
     finished = {part.number for part in parts}
     left = [task for task in tasks if task.number not in finished]
+    for task in left:  # processes that only copy would take longer to start
+        if not task.is_counted:
+            parts.append(run_task(task, job.counter, output))
+            advance(parts[-1].rows)
+    read_part.cache_clear()
+    left = [task for task in left if task.is_counted]
     if not workers.takes(len(left)):  # which tells of each batch of records
         parts += [run_task(task, job.counter, output, advance) for task in left]
     else:
@@ -125,14 +157,24 @@ def run_task(
     output: OutputFolder,
     progress: Callable[[int], None] | None = None,
 ) -> Part:
-    """Count one task's records and write its part file.
+    """Count one task's records, or take over their rows, and write its part file.
 
     Raises:
         SourceError: a shard cannot be read or is no longer what was scanned.
         OSError: the part cannot be written.
     """
     temporary = begin_part(output, task.number)
-    return write_part(output, task.number, _count(task, counter, progress), temporary)
+    rows = _count(task, counter, progress)
+    return write_part(output, task.number, rows, temporary, _same_part(task, rows))
+
+
+def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
+    """The part of an earlier table that holds the very rows of a task, if there is one."""
+    files = {span.file for old in task.earlier if old is not None for span in old.spans}
+    if task.is_counted or len(files) != 1:
+        return None
+    file = files.pop()
+    return file if read_part(file).equals(rows) else None
 
 
 def _count(
@@ -140,7 +182,11 @@ def _count(
 ) -> pa.Table:
     tables = [schema.LENGTHS.empty_table()]
     first_id = task.first_id
-    for shard, record_range in task.ranges:
+    for (shard, record_range), old in zip(task.ranges, task.earlier, strict=True):
+        if old is not None:
+            tables.append(taken_rows(old, shard, record_range, first_id))
+            first_id += record_range.num_records
+            continue
         next_id = first_id
         try:
             for table in shard_rows(shard, record_range, first_id, counter):

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -63,6 +63,24 @@ class Shard(JsonObject):
     mtime: int | None = None
     sampled: Sha256 | None = None
     version: str | None = None
+    ranges: tuple[tuple[Count, ...], ...] | None = None
+    """Where tasks of counting may start: first byte (or row group), end, first row, records and,
+    where the first two do not say it, bytes of each."""
+
+    def check(self) -> None:
+        following = 0
+        for part in self.ranges or ():
+            if len(part) not in (4, 5) or part[2] != following or not part[3]:
+                raise Unfit("has ", f": {part} does not begin at row {following}", ".ranges")
+            following += part[3]
+        if self.ranges is not None:
+            equal(following, self.rows, "rows of ranges")
+
+
+def without_ranges(shard: Shard) -> Shard:
+    """A shard as a plan has it, which counts nothing."""
+    names = tuple(name for name in shard.names if name != "ranges")
+    return replace(shard, ranges=None, names=names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

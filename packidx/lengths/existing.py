@@ -23,8 +23,9 @@ KIND = Kind(
 )
 
 
-def existing_manifest(path: str) -> LengthsManifest | None:
-    """The manifest of the lengths table at `path`, None where there is none that can be relied on.
+def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
+    """The manifest of the lengths table at `path`, if there is one that can be relied on, and what
+    is wrong with one that cannot.
 
     Raises:
         OptionError: `path` is a file, or a folder with something in it that is no lengths table.
@@ -32,19 +33,26 @@ def existing_manifest(path: str) -> LengthsManifest | None:
     """
     names, _ = check_free(path, KIND)
     if KIND.manifest not in names:
-        return None
+        return None, None
     try:
-        return load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
-    except (FormatError, OSError):
-        return None
+        return load(urls.join(path, KIND.manifest), LengthsManifest, "it is written again"), None
+    except (FormatError, OSError) as error:
+        return None, str(error)
 
 
 def is_complete(path: str, manifest: LengthsManifest) -> bool:
-    """Whether every file of the manifest is there with its size."""
+    """Whether every file of the manifest is there with its size and, on this machine, content."""
+    stored = [file.within(path) for file in manifest.files]
     try:
-        return unsound_file([file.within(path) for file in manifest.files]) is None
-    except OSError:
+        if unsound_file(stored) is not None:
+            return False
+        if not urls.is_url(path):
+            for file in stored:
+                with local_copy(file):
+                    pass
+    except (OSError, FormatError):
         return False
+    return True
 
 
 Rejected = tuple[str, str]

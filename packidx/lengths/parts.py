@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from packidx import digests as digests_module
 from packidx.format import parquet, schema
 from packidx.io import files
+from packidx.io.copies import StoredFile, local_copy
 from packidx.io.output_folder import OutputFolder
 
 ROW_GROUP = 16384
@@ -93,14 +95,28 @@ def _name(number: int) -> str:
     return f"part-{number:05d}"
 
 
-def write_part(output: OutputFolder, number: int, table: pa.Table, temporary: str) -> Part:
+def write_part(
+    output: OutputFolder,
+    number: int,
+    table: pa.Table,
+    temporary: str,
+    same: StoredFile | None = None,
+) -> Part:
     """Write a part, by way of `begin_part`'s file, and its note: both, or nothing to take over.
 
+    Args:
+        same: a part file of another table that holds these very rows.
+
     Raises:
+        FormatError: `same` is damaged.
         OSError: it cannot be written.
     """
-    with parquet.open_writer(temporary, schema.LENGTHS) as writer:
-        writer.write_table(table, row_group_size=ROW_GROUP)
+    if same is None:
+        with parquet.open_writer(temporary, schema.LENGTHS) as writer:
+            writer.write_table(table, row_group_size=ROW_GROUP)
+    else:
+        with local_copy(same) as copy:
+            shutil.copyfile(copy, temporary)
     files.fsync_path(temporary)
     part = Part(
         number=number,

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import Calibration, LengthsManifest
-from packidx.format.manifest import Encoder, Shard, load
+from packidx.format.manifest import Encoder, Shard, load, without_ranges
 from packidx.format.schema import LENGTHS, METHODS
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
@@ -195,8 +195,8 @@ class Lengths:
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """The manifest's shards; empty for a bare table."""
-        return () if self.manifest is None else self.manifest.shards
+        """The manifest's shards, without what only counting needs; empty for a bare table."""
+        return () if self.manifest is None else tuple(map(without_ranges, self.manifest.shards))
 
     def _read_groups(self, copy: str, groups: list[RowGroup], columns: list[str]) -> pa.Table:
         """Consecutive row groups of one file, each in ascending order of its ids."""

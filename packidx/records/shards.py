@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -164,14 +164,27 @@ def is_large(shards: Sequence[Shard]) -> bool:
     return sum(file_version(shard.path)[0] for shard in shards) > 2 * TASK_BYTES
 
 
-def scan_shards(shards: Sequence[Shard], workers: int, progress: Progress) -> list[ShardScan]:
-    """All shards' scans; hashing lets go of the interpreter, and so does waiting for a store."""
+def none_known(shard: Shard) -> None:
+    """`known` of `scan_shards` where every shard is to be read."""
+
+
+def scan_shards(
+    shards: Sequence[Shard],
+    workers: int,
+    progress: Progress,
+    known: Callable[[Shard], ShardScan | None] = none_known,
+) -> list[ShardScan]:
+    """All shards' scans; hashing lets go of the interpreter, and so does waiting for a store.
+
+    Args:
+        known: the scan of a shard that need not be read again, None of any other.
+    """
     total = sum(file_version(shard.path)[0] for shard in shards)
     done = 0
     scans = []
     threads = storage.THREADS if any(urls.is_url(shard.path) for shard in shards) else workers
     with ThreadPoolExecutor(min(threads, len(shards), storage.THREADS)) as pool:
-        for result in pool.map(lambda s: scan(s.path, s.container, s.layout), shards):
+        for result in pool.map(lambda s: known(s) or scan(s.path, s.container, s.layout), shards):
             scans.append(result)
             done += result.nbytes
             progress("scan", done, total)

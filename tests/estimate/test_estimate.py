@@ -186,7 +186,7 @@ def test_the_same_table_is_left_alone(tmp_path: Path) -> None:
     before = os.stat(out / "part-00000.parquet").st_ino
     second = again()
     assert (first.existed, second.existed) == (False, True)
-    plain = {"existed": False, "seconds": 0.0}
+    plain = {"existed": False, "seconds": 0.0, "taken_over": None}
     assert dataclasses.replace(second, **plain) == dataclasses.replace(first, **plain)
     assert os.stat(out / "part-00000.parquet").st_ino == before
     assert not again(media_root=tmp_path).existed

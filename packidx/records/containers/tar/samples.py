@@ -18,6 +18,8 @@ KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 
 RECORD = "json"  # the extension
+DUPLICATE = "duplicate_key"
+"""Why a sample is rejected whose key came before."""
 
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")
@@ -99,7 +101,7 @@ def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
 def duplicate(sample: Sample) -> BadRecord:
     names = ", ".join(member.name for member in sample.extensions.values())
     return BadRecord(
-        "duplicate_key",
+        DUPLICATE,
         f"the shard has samples of the key {sample.key!r} before these members ({names[:200]}): "
         "members of one sample stand side by side, and keys are unique",
     )

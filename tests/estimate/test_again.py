@@ -1,0 +1,538 @@
+"""Counting again: what changed is counted, the rest taken over; the bytes are a full count's."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from processors import FEW_RANKS, qwen_folders
+
+from packidx.estimate import LengthsSummary, estimate_lengths, tasks
+from packidx.estimate.again.told import TakenOver
+from packidx.records import shards
+from packidx.records.containers import lines
+
+TASK_BYTES = 6_000
+PER_SHARD = 60
+
+
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(tasks, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(lines, "SCAN_BLOCK", TASK_BYTES // 2)
+
+
+def chat(text: str, image: str | None = None, **more: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": text}, {"role": "assistant", "content": f"{text}!"}]
+    if image is not None:
+        turns[0]["content"] = f"<image>{text}"
+        more["images"] = [image]
+    return {"messages": turns, **more}
+
+
+def records(name: str, number: int = PER_SHARD) -> list[dict[str, Any]]:
+    """Some with a name of their own, some without, and some that are no sample."""
+    made = [chat(f"{name} {n} " + "word " * (n % 40)) for n in range(number)]
+    for n in range(0, number, 3):
+        made[n]["id"] = f"{name}-{n}"
+    for n in range(5, number, 17):
+        made[n] = {"messages": "none"}
+    return made
+
+
+def as_lines(made: Sequence[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in made)
+
+
+def as_tar(made: Sequence[dict[str, Any]]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        for number, record in enumerate(made):
+            data = json.dumps(record).encode()
+            member = tarfile.TarInfo(f"{number:04d}.json")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return target.getvalue()
+
+
+def as_parquet(made: Sequence[dict[str, Any]]) -> bytes:
+    target = io.BytesIO()
+    rows = [
+        {name: record.get(name) for name in ("id", "messages", "images")}
+        for record in made
+        if record["messages"] != "none"
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), target, row_group_size=16)
+    return target.getvalue()
+
+
+def as_csv(made: Sequence[dict[str, Any]]) -> bytes:
+    rows = ["id,messages"]
+    for record in made:
+        chats = json.dumps(record["messages"]).replace('"', '""')
+        rows.append(f'{record.get("id", "")},"{chats}"')
+    return "\n".join(rows).encode() + b"\n"
+
+
+WRITERS: dict[str, Callable[[Sequence[dict[str, Any]]], bytes]] = {
+    "jsonl": as_lines,
+    "jsonl.gz": lambda made: gzip.compress(as_lines(made), mtime=0),
+    "json": lambda made: json.dumps(list(made)).encode(),
+    "csv": as_csv,
+    "parquet": as_parquet,
+    "tar": as_tar,
+}
+
+
+class Corpus:
+    """A folder of shards, and the table that is made of it again and again."""
+
+    def __init__(self, tmp_path: Path, kind: str = "jsonl", names: str = "abcd") -> None:
+        self.tmp, self.kind = tmp_path, kind
+        self.data, self.out = tmp_path / "data", tmp_path / "out"
+        self.options: dict[str, Any] = {"workers": 1}
+        self.data.mkdir()
+        for name in names:
+            self.write(name, records(name))
+
+    def path(self, name: str) -> Path:
+        return self.data / f"{name}.{self.kind}"
+
+    def write(self, name: str, made: Sequence[dict[str, Any]]) -> None:
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        self.path(name).write_bytes(WRITERS[self.kind](made))
+
+    def count(self, *sources: str, **options: Any) -> LengthsSummary:
+        given = list(sources) or [str(self.data)]
+        return estimate_lengths(given, self.out, **{**self.options, **options})
+
+    def again(self, *sources: str, **options: Any) -> TakenOver:
+        """Count again, and compare with a count elsewhere that takes nothing over."""
+        summary = self.count(*sources, **options)
+        elsewhere = self.tmp / "elsewhere"
+        shutil.rmtree(elsewhere, ignore_errors=True)
+        given = list(sources) or [str(self.data)]
+        fresh = estimate_lengths(given, elsewhere, fresh=True, **{**self.options, **options})
+        assert fresh.taken_over is None and not fresh.existed
+        assert contents(self.out) == contents(elsewhere)
+        assert summary.fingerprint == fresh.fingerprint
+        taken = summary.taken_over
+        assert taken is not None
+        assert taken.num_samples + taken.num_counted == summary.num_samples
+        return taken
+
+    def settle(self) -> None:
+        """Make it look as if the table had been written long after the shards."""
+        later = time.time() + 60
+        os.utime(self.out / "manifest.json", (later, later))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def said(taken: TakenOver) -> list[tuple[str, str, bool]]:
+    return [(change.name, change.change, change.counted) for change in taken.changes]
+
+
+def replace(corpus: Corpus, name: str, old: bytes, new: bytes) -> None:
+    path = corpus.path(name)
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+
+
+def test_nothing_changed(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    assert corpus.count().taken_over is None
+    taken = corpus.again()
+    assert (taken.num_samples, taken.num_shards, taken.changes) == (4 * PER_SHARD, 4, [])
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("settled", [False, True])
+def test_containers(tmp_path: Path, kind: str, settled: bool) -> None:
+    corpus = Corpus(tmp_path, kind)
+    rows = corpus.count().num_samples
+    if settled:
+        corpus.settle()
+    corpus.write("b", records("b", PER_SHARD + 20))
+    taken = corpus.again()
+    assert (taken.num_shards, taken.num_counted_shards) == (3, 1)
+    assert taken.num_samples == rows * 3 // 4
+    assert [(name, counted) for name, _, counted in said(taken)] == [(f"b.{kind}", True)]
+
+
+CHANGES: dict[str, tuple[Callable[[Corpus], Any], list[tuple[str, str, bool]]]] = {
+    "grown": (
+        lambda c: c.write("b", [*records("b"), chat("more")]),
+        [("b.jsonl", "grew", True)],
+    ),
+    "shrunk": (lambda c: c.write("b", records("b", 20)), [("b.jsonl", "shrank", True)]),
+    "rewritten with equal size": (
+        lambda c: replace(c, "c", b"c 1 word", b"c 1 wo d"),
+        [("c.jsonl", "rewritten", True)],
+    ),
+    "in front": (lambda c: c.write("0", records("0")), [("0.jsonl", "new", True)]),
+    "in the middle": (lambda c: c.write("bb", records("bb")), [("bb.jsonl", "new", True)]),
+    "at the end": (lambda c: c.write("z", records("z")), [("z.jsonl", "new", True)]),
+    "an empty one": (lambda c: c.write("bb", []), [("bb.jsonl", "new", False)]),
+    "one emptied": (lambda c: c.write("b", []), [("b.jsonl", "shrank", False)]),
+    "removed": (lambda c: c.path("a").unlink(), [("a.jsonl", "vanished", False)]),
+    "renamed": (
+        lambda c: c.path("a").rename(c.path("bb")),
+        [("bb.jsonl", "moved", True)],  # it has rejected records
+    ),
+    "copied": (
+        lambda c: shutil.copy(c.path("a"), c.path("bb")),
+        [("bb.jsonl", "copied", True)],
+    ),
+    "names that collide": (
+        lambda c: c.write("more/a", records("other a")),
+        [("more/a.jsonl", "new", True)],
+    ),
+    "two at once": (
+        lambda c: (c.write("a", records("a", 3)), c.path("d").unlink()),
+        [("a.jsonl", "shrank", True), ("d.jsonl", "vanished", False)],
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("settled", [False, True])
+def test_changes(tmp_path: Path, change: str, settled: bool) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.count()
+    if settled:
+        corpus.settle()
+    make, expected = CHANGES[change]
+    make(corpus)
+    taken = corpus.again()
+    assert said(taken) == expected
+    assert taken.reason is None and taken.num_samples >= 2 * PER_SHARD
+
+
+def test_sources_in_another_order(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    sources = [str(corpus.path(name)) for name in "abcd"]
+    corpus.count(*sources)
+    taken = corpus.again(*reversed(sources))
+    assert (taken.num_counted, taken.changes) == (0, [])
+    taken = corpus.again(f"mine={sources[2]}", sources[0])
+    assert taken.num_counted == 0
+    assert sorted(said(taken)) == [(f"{name}.jsonl", "vanished", False) for name in "bd"]
+
+
+def test_a_folder_that_is_moved(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    for name in "abcd":
+        corpus.write(name, [chat(f"{name} {n}") for n in range(PER_SHARD)])
+    corpus.count()
+    corpus.data.rename(tmp_path / "other")
+    corpus.data = tmp_path / "other"
+    taken = corpus.again()
+    assert taken.num_counted == 0
+    assert said(taken) == [(f"{name}.jsonl", "moved", False) for name in "abcd"]
+
+
+def test_ids_that_look_like_names(tmp_path: Path) -> None:
+    """Where a shard's name changes, only the keys that were made of it do."""
+    corpus = Corpus(tmp_path, names="")
+    corpus.write(
+        "one/a", [chat(f"{n}", **({"id": f"a.jsonl#{n}"} if n % 2 else {})) for n in range(9)]
+    )
+    corpus.count()
+    corpus.write("two/a", records("other"))
+    taken = corpus.again()
+    assert taken.num_samples == 9
+    keys = pq.read_table(corpus.out / "part-00000.parquet")["key"].to_pylist()
+    assert keys[:3] == ["one/a.jsonl#0", "a.jsonl#1", "one/a.jsonl#2"]
+
+
+def test_parts_that_stay_are_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.count()
+    corpus.settle()
+    corpus.write("d", records("d", 90))
+    opened: list[str] = []
+    real = tasks.shard_rows
+
+    def seen(shard: Any, *rest: Any) -> Any:
+        opened.append(shard.name)
+        return real(shard, *rest)
+
+    monkeypatch.setattr(tasks, "shard_rows", seen)
+    scanned: list[str] = []
+    scan = shards.scan
+    monkeypatch.setattr(
+        shards, "scan", lambda path, *rest: scanned.append(path) or scan(path, *rest)
+    )
+    corpus.count()
+    assert set(opened) == {"d.jsonl"}
+    assert scanned == [str(corpus.path("d"))]
+
+
+def test_a_time_that_was_set_back(tmp_path: Path) -> None:
+    """Another content of the same size, time and sampled blocks, as a copying tool may leave it."""
+    corpus = Corpus(tmp_path, names="ab")
+    corpus.write("a", [chat(f"{n} " + "x" * 4000) for n in range(60)])
+    corpus.count()
+    status = corpus.path("a").stat()
+    data = bytearray(corpus.path("a").read_bytes())
+    for at in range(0, len(data), 4096):  # between the blocks that are looked at
+        if data[at : at + 4] == b"xxxx":
+            data[at : at + 4] = b"y zz"
+            break
+    corpus.path("a").write_bytes(data)
+    os.utime(corpus.path("a"), ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert said(corpus.again()) == [("a.jsonl", "rewritten", True)]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_touched_shards(tmp_path: Path, settled: bool) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.count()
+    if settled:
+        corpus.settle()
+    os.utime(corpus.path("b"), ns=(1, 1))
+    summary = corpus.count()
+    assert summary.existed
+    corpus.write("z", records("z"))
+    assert said(corpus.again()) == [("z.jsonl", "new", True)]
+
+
+def test_damaged_tables(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.count()
+    part = corpus.out / "part-00002.parquet"
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    taken = corpus.again()
+    assert 0 < taken.num_counted < 2 * PER_SHARD
+    assert len(taken.damaged) == 1 and "part-00002" in taken.damaged[0]
+    part.unlink()
+    taken = corpus.again()
+    assert taken.num_counted and "missing" in taken.damaged[0]
+    path = corpus.out / "manifest.json"
+    path.write_text(path.read_text().replace('"rows": 60', '"rows": 61', 1))
+    taken = corpus.again()
+    assert taken.num_samples == 0 and taken.reason is not None and "manifest" in taken.reason
+
+
+def with_a_name(record: dict[str, Any], rng: Any) -> dict[str, Any]:
+    """A transform that draws."""
+    turns = record["messages"]
+    turns = [{**turns[0], "content": f"{turns[0]['content']} {rng.integers(1 << 40)}"}, *turns[1:]]
+    return {**record, "messages": turns}
+
+
+def test_other_recipes(tmp_path: Path) -> None:
+    folders = qwen_folders(tmp_path / "processors", FEW_RANKS)
+    corpus = Corpus(tmp_path, names="ab")
+    corpus.options["processor"] = str(folders["qwen2.5-vl"])
+    corpus.count()
+    for options, words in (
+        ({"labels": "last"}, "labels"),
+        ({"processor": str(folders["qwen3-vl"])}, "processor"),
+        ({"media_root": str(corpus.data)}, "media root"),
+        ({"seed": 1}, "seed"),
+        ({"transform": with_a_name}, "transform"),
+        ({"columns": {"id": "uid"}}, ""),
+        ({"calibrate": 5}, "calibrate"),
+        ({"method": "heuristic"}, "method"),
+        ({"processor_settings": {"images.max_pixels": 100_352}}, "processor settings"),
+    ):
+        taken = corpus.again(**options)
+        assert taken.num_samples == 0
+        assert words in (taken.reason or "")
+        corpus.count(fresh=True)
+    corpus.write("b", records("b", 10))
+    assert corpus.again().num_samples == PER_SHARD
+
+
+def test_transforms_draw_by_sample_id(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, names="")
+    for name in "abcd":
+        corpus.write(name, [chat(f"{name} {n}") for n in range(PER_SHARD)])
+    corpus.options["transform"] = with_a_name
+    corpus.count()
+    corpus.write("c", [chat(f"c {n}") for n in range(90)])
+    taken = corpus.again()
+    assert said(taken) == [("c.jsonl", "grew", True), ("d.jsonl", "same", True)]
+    assert "draws" in taken.changes[1].detail
+
+
+def test_calibration_draws_over_all_rows(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    folders = qwen_folders(tmp_path / "processors", FEW_RANKS)
+    corpus.options |= {"processor": str(folders["qwen2.5-vl"]), "calibrate": 20}
+    corpus.count()
+    corpus.write("c", records("c", 90))
+    assert corpus.again().num_samples == 3 * PER_SHARD
+
+
+def test_other_software(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("packidx.__version__", "0.0.9")
+        patch.setattr("packidx.estimate.job.software", lambda: {"packidx": "0.0.9"})
+        corpus.count()
+    taken = corpus.again()
+    assert taken.reason is not None and "0.0.9" in taken.reason
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_media(tmp_path: Path, kind: str) -> None:
+    """Missing ones are looked for again; those that were there are taken to be the same."""
+    corpus = Corpus(tmp_path, kind, names="")
+    corpus.write("a", [chat(f"{n}", "there.png") for n in range(PER_SHARD)])
+    corpus.write("b", [chat(f"{n}", "missing.png" if n == 7 else None) for n in range(200)])
+    image = Image.new("RGB", (60, 60))
+    image.save(corpus.data / "there.png")
+    corpus.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
+    assert corpus.count().rejected == {"missing_media": 1}
+    taken = corpus.again()
+    assert taken.trusts_media and 0 < taken.num_counted < (200 if kind == "jsonl" else 201)
+    assert said(taken) == [(f"b.{kind}", "same", True)]
+    image.save(corpus.data / "missing.png")
+    assert corpus.count().num_rejected == 0
+    Image.new("RGB", (600, 600)).save(corpus.data / "there.png")
+    stale = corpus.count()
+    assert stale.existed and stale.taken_over is not None and stale.taken_over.trusts_media
+    fresh = corpus.count(fresh=True)
+    assert fresh.num_tokens > stale.num_tokens
+    corpus.path("a").rename(corpus.path("c"))
+    assert corpus.again().num_counted == 0, "in the same folder"
+    (corpus.data / "deep").mkdir()
+    corpus.path("c").rename(corpus.path("deep/c"))
+    taken = corpus.again()
+    assert taken.num_counted == PER_SHARD, "its media are looked for elsewhere"
+
+
+def test_media_in_tars(tmp_path: Path) -> None:
+    """No digest is of them: another tar with the same records is counted."""
+    corpus = Corpus(tmp_path, "tar", names="a")
+
+    def tar(size: int) -> bytes:
+        target = io.BytesIO()
+        with tarfile.open(fileobj=target, mode="w") as archive:
+            for name, data in (
+                ("0.json", json.dumps(chat("x", "0.bmp")).encode()),
+                ("0.bmp", picture(size)),
+            ):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        return target.getvalue()
+
+    def picture(size: int) -> bytes:
+        target = io.BytesIO()
+        Image.new("L", (size, 100)).save(target, "bmp")
+        return target.getvalue().ljust(50_000, b"\0")
+
+    corpus.path("b").write_bytes(tar(40))
+    corpus.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
+    first = corpus.count()
+    assert first.num_rejected < PER_SHARD
+    assert corpus.count().existed
+    corpus.path("b").write_bytes(tar(400))
+    taken = corpus.again()
+    assert [(name, counted) for name, _, counted in said(taken)] == [("b.tar", True)]
+    assert corpus.count().num_tokens > first.num_tokens
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, at: int, run: Callable[[], Any]) -> None:
+    """Run until `at` parts are finished, then fail as Ctrl-C does."""
+    real, done = tasks.write_part, 0
+
+    def interrupt(*arguments: Any) -> Any:
+        nonlocal done
+        if done == at:
+            raise KeyboardInterrupt
+        done += 1
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "write_part", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+
+
+def test_killed_in_mid_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.count()
+    corpus.write("b", records("b", 90))
+    crash(monkeypatch, 3, corpus.count)
+    summary = corpus.count()
+    assert summary.resumed_parts == 3
+    corpus.again()
+    corpus.write("c", records("c", 90))
+    crash(monkeypatch, 3, corpus.count)
+    # Who counts all does not go on with what was taken over.
+    summary = corpus.count(fresh=True)
+    assert (summary.resumed_parts, summary.discarded_parts) == (0, 3)
+    corpus.again()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "append", "remove", "rename", "touch", "settle"]),
+        st.sampled_from(["a", "b", "c", "d", "x/a", "x/b"]),
+        st.integers(0, 70),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(rounds=st.lists(STEPS, min_size=1, max_size=3))
+def test_any_changes(rounds: list[list[tuple[str, str, int]]], tmp_path_factory: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in ((shards, "TASK_BYTES"), (tasks, "TASK_BYTES")):
+            patch.setattr(place, name, TASK_BYTES)
+        corpus = Corpus(tmp_path_factory.mktemp("corpus"), names="abc")
+        corpus.count()
+        for steps in rounds:
+            for step, name, number in steps:
+                apply(corpus, step, name, number)
+            if not list(corpus.data.rglob("*.jsonl")):
+                corpus.write("a", records("a"))
+            corpus.again()
+
+
+def apply(corpus: Corpus, step: str, name: str, number: int) -> None:
+    path = corpus.path(name)
+    if step == "write":
+        corpus.write(name, records(f"{name}{number // 2}", number))
+    elif step == "settle":
+        corpus.settle()
+    elif not path.exists():
+        return
+    elif step == "append":
+        with path.open("ab") as file:
+            file.write(as_lines(records("more", number)))
+    elif step == "remove":
+        path.unlink()
+    elif step == "rename":
+        path.rename(corpus.path(f"{name}{number}"))
+    else:
+        os.utime(path, ns=(number * 10**9, number * 10**9))
