@@ -129,7 +129,10 @@ class Corpus:
         given = list(sources) or [str(self.data)]
         fresh = estimate_lengths(given, elsewhere, fresh=True, **{**self.options, **options})
         assert fresh.taken_over is None and not fresh.existed
-        assert contents(self.out) == contents(elsewhere)
+        if summary.existed:  # times of shards that were only touched stay as they are
+            assert without_times(self.out) == without_times(elsewhere)
+        else:
+            assert contents(self.out) == contents(elsewhere)
         assert summary.fingerprint == fresh.fingerprint
         taken = summary.taken_over
         assert taken is not None
@@ -144,6 +147,14 @@ class Corpus:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def without_times(folder: Path) -> dict[str, Any]:
+    files: dict[str, Any] = contents(folder)
+    manifest = json.loads(files["manifest.json"])
+    for shard in manifest["shards"]:
+        del shard["mtime"]
+    return files | {"manifest.json": manifest | {"digest": ""}}
 
 
 def said(taken: TakenOver) -> list[tuple[str, str, bool]]:

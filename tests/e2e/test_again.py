@@ -1,0 +1,109 @@
+"""Counting again where shards and tables lie in a bucket, and with Ray: the same is taken over."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from object_store import URL, Store, object_store
+
+from packidx.estimate import LengthsSummary, estimate_lengths, tasks
+from packidx.io import storage
+from packidx.records import shards
+
+TASK_BYTES = 4000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with object_store(tmp_path_factory.mktemp("cache")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "TASK_BYTES", TASK_BYTES)
+    monkeypatch.setattr(tasks, "TASK_BYTES", TASK_BYTES)
+
+
+def talks(name: str, count: int = 60) -> bytes:
+    turns = [[{"role": "user", "content": f"{name} " + "word " * (n % 40)}] for n in range(count)]
+    return b"".join(json.dumps({"messages": own}).encode() + b"\n" for own in turns)
+
+
+def stored(folder: str) -> dict[str, bytes]:
+    names = [name for name in storage.names(folder) if not name.startswith(".")]
+    return {name: storage.read(f"{folder}/{name}") for name in names}
+
+
+def test_in_a_bucket(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, out = f"{URL}/data", f"{URL}/lengths"
+
+    def again(output: str = out, **options: Any) -> LengthsSummary:
+        store.forget()
+        return estimate_lengths(data, output, workers=1, **options)
+
+    for name in "abcd":
+        storage.write(f"{data}/{name}.jsonl", talks(name))
+    assert again().taken_over is None
+    storage.write(f"{data}/b.jsonl", talks("b", 70))
+    storage.remove(f"{data}/a.jsonl")
+    scanned: list[str] = []
+    scan = shards.scan
+    monkeypatch.setattr(
+        shards, "scan", lambda path, *rest: scanned.append(path) or scan(path, *rest)
+    )
+    summary = again()
+    assert scanned == [f"{data}/b.jsonl"]
+    assert summary.taken_over is not None and summary.taken_over.num_samples == 120
+    changes = [(change.name, change.change) for change in summary.taken_over.changes]
+    assert changes == [("b.jsonl", "grew"), ("a.jsonl", "vanished")]
+    again(f"{URL}/elsewhere", fresh=True)
+    assert stored(out) == stored(f"{URL}/elsewhere")
+    assert again().existed
+
+
+def test_a_table_in_a_bucket_of_files_here(tmp_path: Path, store: Store) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.jsonl").write_bytes(talks(name))
+    out = f"{URL}/of-files"
+    estimate_lengths(str(tmp_path), out, workers=1)
+    (tmp_path / "d.jsonl").write_bytes(talks("D"))
+    store.forget()
+    summary = estimate_lengths(str(tmp_path), out, workers=1)
+    assert summary.taken_over is not None and summary.taken_over.num_samples == 180
+    estimate_lengths(str(tmp_path), f"{URL}/fresh-of-files", workers=1)
+    assert stored(out) == stored(f"{URL}/fresh-of-files")
+
+
+@pytest.mark.slow
+def test_with_ray(tmp_path: Path) -> None:
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.CRITICAL,
+    )
+    try:
+        data = tmp_path / "data"
+        data.mkdir()
+        for number in range(10):
+            (data / f"{number}.jsonl").write_bytes(talks(str(number)))
+        out = tmp_path / "out"
+        estimate_lengths(str(data), out, engine="ray")
+        with (data / "4.jsonl").open("ab") as file:
+            file.write(talks("more"))
+        summary = estimate_lengths(str(data), out, engine="ray")
+        assert summary.taken_over is not None and summary.taken_over.num_samples == 540
+        estimate_lengths(str(data), tmp_path / "elsewhere", workers=1)
+        for path in out.iterdir():
+            assert path.read_bytes() == (tmp_path / "elsewhere" / path.name).read_bytes()
+    finally:
+        ray.shutdown()
