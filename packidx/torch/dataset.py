@@ -23,6 +23,7 @@ from packidx.torch.sample.fitting import extend, pad_tokens, up_to
 from packidx.torch.sample.join_rules import fills, rules_of
 from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import check_reserve, encode_dummy
+from packidx.torch.sample.media_counts import media_counts
 from packidx.torch.sample.reader import Encode, Happened, Policy, SampleReader
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class PackedDataset(Dataset[dict[str, Any]]):
       which `join_rules` knows another way
     - ``pack_id`` int, ``sample_ids`` int64 [n], ``source_ids`` int64 [n], numbers in the manifest's
       list of sources
+    - ``num_images``, ``num_videos`` int: of the samples, without the dummy image; each only where
+      it is known
+    - ``has_dummy`` True, only where the dummy image is in it
     - ``shifted`` True, only for plans made with ``--shift``: position t predicts ``labels[t]``
     - ``join``, only where `encode` has such an attribute: that
     - ``events``, only where something went otherwise than planned: a list of dicts, as in `events`
@@ -153,7 +157,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         happened: Happened = []
         with self._reader.together(pack.samples):
             samples = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
-        result = self._join(pack, samples)
+        result = self._join(pack, samples) | media_counts(samples, pack, happened)
         if happened:
             for event in happened:
                 self.events.add(event)
@@ -179,6 +183,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
         joined["pack_id"] = pack.pack_id
         joined["sample_ids"] = torch.tensor([sample.sample_id for sample in pack.samples])
         joined["source_ids"] = torch.tensor(sources)
+        if self._needs_dummy(samples):
+            joined["has_dummy"] = True
         if self._options.shift:
             joined["shifted"] = True
         if self._rules:
@@ -193,7 +199,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
             extend(sample, planned.padded_length or planned.length, pad)
             for sample, planned in zip(samples, pack.samples, strict=True)
         ]
-        if self._dummy_image and not any(sample.media for sample in samples):
+        if self._needs_dummy(samples):
             dummy = self._encoded_dummy()
             aligned = up_to(dummy.length, self._options.align)
             lengths.append(dummy.length)
@@ -205,6 +211,9 @@ class PackedDataset(Dataset[dict[str, Any]]):
             lengths.append(0)
             segments.append(pad_tokens(rest, pad))
         return segments, lengths
+
+    def _needs_dummy(self, samples: list[Encoded]) -> bool:
+        return bool(self._dummy_image) and not any(sample.media for sample in samples)
 
     def _encoded_dummy(self) -> Encoded:
         if self._dummy is None:

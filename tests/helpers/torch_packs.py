@@ -102,3 +102,20 @@ def shapes(pack: dict[str, Any]) -> dict[str, Any]:
         for key, value in pack.items()
         if key != "events"
     }
+
+
+def pack(lengths: list[int], *, mrope: bool = True, **extra: Any) -> dict[str, Any]:
+    """A pack as `PackedDataset` returns it, made by hand."""
+    total = sum(lengths)
+    text = torch.cat([torch.arange(length) for length in lengths])
+    return {
+        "input_ids": torch.arange(10, 10 + total),
+        "labels": torch.arange(10, 10 + total),
+        "position_ids": text.expand(4, -1) + torch.tensor([[0], [1], [2], [3]]) if mrope else text,
+        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(),
+        "max_seqlen": max(lengths),
+        "pack_id": 3,
+        "sample_ids": torch.arange(len(lengths)),
+        "source_ids": torch.zeros(len(lengths), dtype=torch.long),
+        **extra,
+    }

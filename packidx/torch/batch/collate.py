@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
+from packidx.torch.batch.media_keys import (
+    check_extra,
+    extra_keys,
+    nemo_counts,
+    without_dummy_tokens,
+)
 from packidx.torch.sample.encoded import IGNORE, OF_A_PACK, Pack
 from packidx.torch.sample.join_rules import fills
 from packidx.torch.sample.joining import join_media
@@ -20,11 +26,16 @@ _OF_EVERY_PACK = ("input_ids", "labels", "position_ids", "cu_seqlens")
 _NO_MEDIA = {"input_ids", "labels", "position_ids", *OF_A_PACK}
 # UnlimitedOCR splits by lists of numbers, and by no tensors of them.
 _OF_LISTS = "patches_grid"
+_OF_NEMO = ("indexed", "thd")
 _LISTS = (_OF_LISTS, "num_local_patches")
 
 
 def collate(
-    packs: Pack | Sequence[Pack], attention: str = "sdpa", *, pad_token_id: int = 0
+    packs: Pack | Sequence[Pack],
+    attention: str = "sdpa",
+    *,
+    pad_token_id: int = 0,
+    extra: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The model's arguments for one pack or several.
 
@@ -54,9 +65,14 @@ def collate(
 
     Args:
         pad_token_id: what stands in the rows' padding.
+        extra: keys for models and trainers that take them, by name: ``num_images`` and
+            ``num_videos`` int64 [B], those of each row's samples, without dummy images; and
+            ``image_flags`` int64 [tiles, 1], for InternVL with OpenGVLab's code, where there are
+            ``pixel_values`` [tiles, C, H, W]: 1 for a sample's tiles, also a hole's, 0 for the
+            dummy image's, whose tokens are padding then.
 
     Raises:
-        OptionError: an unknown `attention`, or no pack.
+        OptionError: an unknown `attention`, a key of `extra` that is none of these, or no pack.
         MismatchError: the packs do not go together or lack keys, or a token is masked out.
     """
     if attention not in _LAYOUTS:
@@ -64,14 +80,21 @@ def collate(
             f"attention {attention!r} is none of {', '.join(_LAYOUTS)}: give the one that the"
             " model was loaded with ('sdpa' serves eager too)"
         )
+    check_extra(extra)
     packs = [packs] if isinstance(packs, Mapping) else list(packs)
     _check(packs)
+    if "image_flags" in extra:
+        packs = [without_dummy_tokens(pack, pad_token_id) for pack in packs]
     batch = _LAYOUTS[attention](packs, pad_token_id)
     if packs[0].get("shifted"):
         batch["shift_labels"] = batch["labels"]
     batch |= join_media([media_of(pack) for pack in packs], packs[0].get("join"))
     if _OF_LISTS in batch:
         batch |= {key: batch[key].tolist() for key in _LISTS if key in batch}
+    rows = batch["input_ids"].shape[0]
+    if attention in _OF_NEMO:
+        batch |= nemo_counts(packs, rows)
+    batch |= extra_keys(packs, extra, rows)
     batch["use_cache"] = False
     return batch
 

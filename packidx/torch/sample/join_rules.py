@@ -75,6 +75,7 @@ _KNOWN = {
     "image_sizes_videos": ROWS,
     "height": ROWS,  # Kosmos-2.5
     "width": ROWS,
+    "image_flags": ROWS,  # InternVL with OpenGVLab's own code: which tiles are real
     # How many parts each medium has, or which way it is reduced.
     "batch_num_images": ROWS,  # LLaVA-OneVision: images of each sample
     "image_num_crops": ROWS,  # Molmo 2

@@ -7,26 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.attention.flex_attention import BlockMask
+from torch_packs import pack
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import collate
-
-
-def pack(lengths: list[int], *, mrope: bool = True, **extra: Any) -> dict[str, Any]:
-    total = sum(lengths)
-    text = torch.cat([torch.arange(length) for length in lengths])
-    return {
-        "input_ids": torch.arange(10, 10 + total),
-        "labels": torch.arange(10, 10 + total),
-        "position_ids": text.expand(4, -1) + torch.tensor([[0], [1], [2], [3]]) if mrope else text,
-        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).int(),
-        "max_seqlen": max(lengths),
-        "pack_id": 3,
-        "sample_ids": torch.arange(len(lengths)),
-        "source_ids": torch.zeros(len(lengths), dtype=torch.long),
-        **extra,
-    }
-
 
 MEDIA = {"pixel_values": torch.ones(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}
 

@@ -34,7 +34,9 @@ def theirs(pack: dict[str, Any]) -> dict[str, Any]:
         number[start : start + int(length)] = at + 1
     keys = ("input_ids", "labels", "mm_token_type_ids", "pixel_values", "image_grid_thw")
     return {
-        **{key: pack[key] for key in keys},
+        **{key: pack[key] for key in keys if key in pack},
+        "n_images": len(pack.get("image_grid_thw", ())),
+        "n_videos": 0,
         "position_ids": pack["position_ids"][1:],
         "attention_mask": number,
         "seq_lens": lengths,
@@ -51,6 +53,11 @@ def test_indexed(tmp_path: Path) -> None:
     for key in ("input_ids", "labels", "attention_mask", "mm_token_type_ids", "image_grid_thw"):
         assert torch.equal(batch[key], expected[key]), key
         assert batch[key].dtype == expected[key].dtype, key
+    counts = batch["n_images_per_sample"]
+    assert torch.equal(counts, expected["n_images_per_sample"])
+    assert (
+        counts.dtype == expected["n_images_per_sample"].dtype and "n_videos_per_sample" not in batch
+    )
     real = expected["attention_mask"] > 0
     assert torch.equal(batch["position_ids"] * real, expected["position_ids"] * real)
 
@@ -62,6 +69,29 @@ def test_indexed(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = model(**batch).logits
     assert worst_difference(model, "qwen2_5_vl", packs, logits) < 1e-5
+
+
+@pytest.mark.parametrize("attention", ["indexed", "thd"])
+def test_media_are_dealt_to_pipeline_stages(tmp_path: Path, attention: str) -> None:
+    """NeMo cuts a batch into micro-batches of rows: each must get the media of its packs."""
+    deal = nemo("datasets.vlm.pp_media").chunk_vlm_media
+    packs = packs_of(tmp_path, "qwen2_5_vl", 45)
+    packs = [*packs, *packs[:1]]
+    batch = collate(packs, attention)
+    rows = len(batch["input_ids"])
+    dealt = [packs] if rows == 1 else [[each] for each in packs]
+    pixels, grids = deal(
+        batch["pixel_values"],
+        batch["image_grid_thw"],
+        rows,
+        rows,
+        n_images_per_sample=batch["n_images_per_sample"],
+    )
+    for part, grid, own in zip(pixels, grids, dealt, strict=True):
+        mine = [each for each in own if "pixel_values" in each]
+        empty = torch.zeros(0, part.shape[1])
+        assert torch.equal(part, torch.cat([empty, *(each["pixel_values"] for each in mine)]))
+        assert len(grid) == sum(len(each["image_grid_thw"]) for each in mine)
 
 
 @pytest.mark.parametrize("align", [1, 8])
@@ -77,6 +107,7 @@ def test_thd(tmp_path: Path, align: int) -> None:
     for key in bounds:
         assert torch.equal(batch[key], expected[key]) and batch[key].dtype == expected[key].dtype
     assert batch["qkv_format"] == expected["qkv_format"]
+    assert torch.equal(batch["n_images_per_sample"], expected["n_images_per_sample"])
     extra = {key: batch[key] for key in (*bounds, "qkv_format")}
     ids, positions, padding, extra = nemo("utils.model_utils").squeeze_input_for_thd(
         batch["input_ids"], batch["position_ids"], batch["padding_mask"], extra
