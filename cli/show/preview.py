@@ -65,8 +65,8 @@ def _legend(rows: Sequence[PreviewRow]) -> list[str]:
         lines.append(f"note: with --on-long error no plan is made at {', '.join(refused)}")
     if media := max(row.num_cut_with_media for row in rows):
         lines.append(
-            f"note: up to {count(media)} of the samples that are cut hold media; one whose cut "
-            "would fall inside a medium is dropped instead"
+            f"note: up to {count(media)} of the samples that are cut hold media; a cut that would "
+            "fall inside a medium moves to its start, and a medium longer than a pack is left out"
         )
     if margins := [row for row in rows if row.planned_capacity != row.capacity]:
         planned = ", ".join(count(row.planned_capacity) for row in margins)

@@ -150,7 +150,13 @@ def identity_of(job: EstimateJob, earlier: str | None = None) -> str:
         "fingerprints": job.counter.fingerprints(),
         "engine": job.backend,
         "compared": None if job.compared is None else job.compared.to_json(),
-        "layout": [TASK_BYTES, ROW_GROUP, BATCH, schema.FORMAT_VERSION, str(schema.LENGTHS)],
+        "layout": [
+            TASK_BYTES,
+            ROW_GROUP,
+            BATCH,
+            schema.FORMAT_VERSION,
+            str(schema.LENGTHS_WITH_SPANS),
+        ],
         "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
         "software": software(),
         "earlier": earlier,
@@ -164,8 +170,11 @@ def make_manifest(
 ) -> LengthsManifest:
     """The manifest of a finished table."""
     rejected, encoder = _total(part.rejected for part in parts), job.encoder
-    values = [digest.encode() for part in parts for digest in part.digests]
-    names = digests_module.canonical_json(schema.LENGTHS.names)
+    num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
+    columns = schema.LENGTHS_WITH_SPANS.names[:num_columns]  # the last only where a part has it
+    names = digests_module.canonical_json(columns)
+    digests = [[*part.digests, ""][:num_columns] for part in parts]
+    values = [digest.encode() for of_part in digests for digest in of_part]
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
     manifest = LengthsManifest(

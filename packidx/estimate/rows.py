@@ -16,7 +16,7 @@ from packidx.estimate.counter import ExaminedRecord, RecordCounter
 from packidx.estimate.examine import BATCH, ShardContext, count_rows, examine_batch, raw_records
 from packidx.format import schema
 from packidx.format.schema import METHODS
-from packidx.processor.counts import KINDS, UNKNOWN, Counts, MediaColumns
+from packidx.processor.counts import KINDS, UNKNOWN, Counts, MediaColumns, Spans
 from packidx.records.containers.base import RecordRange
 
 
@@ -55,8 +55,9 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
         nothing = pa.scalar(None, columns["media"].type)
         columns["media"] = pc.if_else(pa.array(known), columns["media"], nothing)
     columns.update(_status_columns(rows, counter.counted_by))
-    arrays = [_array(columns[field.name], field.type) for field in schema.LENGTHS]
-    return pa.Table.from_arrays(arrays, schema=schema.LENGTHS)
+    written = schema.LENGTHS_WITH_SPANS
+    arrays = [_array(columns[field.name], field.type) for field in written]
+    return pa.Table.from_arrays(arrays, schema=written)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -126,8 +127,26 @@ def count_columns(counts: Counts, rows: Int64s, num_rows: int) -> dict[str, pa.A
         "vision_patches": column(counts.vision_patches),
         "vision_cost": column(counts.vision_cost),
         "media": _media(counts.media, taken, missing),
+        "label_spans": _label_spans(counts.spans, taken, missing),
         "method": methods.cast(pa.string()),
     }
+
+
+def _label_spans(spans: Spans, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:
+    """The lists of spans; null where they are not told."""
+    sample = np.where(missing, UNKNOWN, taken)
+    first = np.searchsorted(spans.sample, sample)
+    last = np.searchsorted(spans.sample, sample, "right")
+    offsets = np.concatenate([[0], np.cumsum(last - first)])
+    order = np.repeat(first - offsets[:-1], last - first) + np.arange(offsets[-1])
+    ends = [pa.array(values[order].astype(np.int32)) for values in (spans.start, spans.stop)]
+    structs = pa.StructArray.from_arrays(ends, fields=list(schema.LABEL_SPANS.value_type))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32)),
+        structs,
+        type=schema.LABEL_SPANS,
+        mask=pa.array(first == last),
+    )
 
 
 def _media(media: MediaColumns, taken: Int64s, missing: NDArray[np.bool_]) -> pa.Array:

@@ -12,7 +12,15 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord, OptionError, PackidxError
-from packidx.processor.counts import EXACT, KINDS, UNKNOWN, Counts, MediaColumns
+from packidx.processor.counts import (
+    EXACT,
+    KINDS,
+    UNKNOWN,
+    Counts,
+    MediaColumns,
+    Spans,
+    are_told,
+)
 from packidx.records.conversation import Conversation
 from packidx.user_code.named import fingerprint_of, load_named, name_of
 
@@ -36,6 +44,9 @@ class Measured:
     tokens: tuple[int, ...] = ()
     at: tuple[int, ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
+    """First label token and the one after the last of each run of them; empty too where nobody
+    says."""
 
 
 class UserEncoder:
@@ -106,14 +117,18 @@ def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measu
     ids = _vector("input_ids", encoded["input_ids"], None)
     given = encoded.get("labels")
     labels = ids if given is None else _vector("labels", given, len(ids))
-    trained = int(np.count_nonzero(labels[1:] != _IGNORED))  # nothing predicts the first token
+    is_trained = labels != _IGNORED
+    is_trained[:1] = False  # nothing predicts the first token
+    trained = int(is_trained.sum())
+    runs = Spans.of(is_trained, np.zeros_like(ids))
+    label_spans = tuple(zip(runs.start.tolist(), runs.stop.tolist(), strict=True))
     kinds, grids = _grids(encoded, kinds)
     types = encoded.get("mm_token_type_ids")
     if kinds is None and _holds_tokens_alone(encoded, len(ids)):
         kinds = None if types is not None and np.any(np.asarray(types)) else ()
     if types is None:
         of_kind = None if kinds is None or kinds else (0,) * len(KINDS)
-        return Measured(len(ids), trained, kinds, of_kind, grids=grids)
+        return Measured(len(ids), trained, kinds, of_kind, grids=grids, spans=label_spans)
     spans = _spans(_vector("mm_token_type_ids", types, len(ids)))
     sums = [sum(size for kind, _, size in spans if kind == number) for number in range(len(KINDS))]
     at: tuple[int, ...] = ()
@@ -121,7 +136,7 @@ def _measure(encoded: Mapping[str, Any], kinds: tuple[int, ...] | None) -> Measu
     if tuple(kind for kind, _, _ in spans) == kinds:  # one run of tokens per medium
         at = tuple(first for _, first, _ in spans)
         tokens = tuple(size for _, _, size in spans)
-    return Measured(len(ids), trained, kinds, tuple(sums), tokens, at, grids)
+    return Measured(len(ids), trained, kinds, tuple(sums), tokens, at, grids, label_spans)
 
 
 def _holds_tokens_alone(encoded: Mapping[str, Any], length: int) -> bool:
@@ -196,18 +211,22 @@ def counts_of(measured: Sequence[Measured]) -> Counts:
         sample.kinds is not None and len(sample.grids) == len(sample.kinds) for sample in measured
     ]
     has_grids = np.array(given, bool)
+    label_tokens = np.array([sample.label_tokens for sample in measured], np.int64)
+    told = are_told(length, label_tokens)
+    spans = [(n, *span) for n in np.flatnonzero(told).tolist() for span in measured[n].spans]
     return Counts(
         text_tokens=np.where(known, length - sums.sum(axis=1), UNKNOWN),
         image_tokens=sums[:, 0],
         video_tokens=sums[:, 1],
         audio_tokens=sums[:, 2],
         length=length,
-        label_tokens=np.array([sample.label_tokens for sample in measured], np.int64),
+        label_tokens=label_tokens,
         vision_patches=np.where(has_grids, _sums(media.patches, offsets), UNKNOWN),
         vision_cost=np.where(has_grids, _sums(media.cost, offsets), UNKNOWN),
         method=np.full(len(measured), EXACT, np.int64),
         media=media,
         errors={},
+        spans=Spans(*np.array(spans, np.int64).reshape(-1, 3).T),
     )
 
 

@@ -62,6 +62,11 @@ LENGTHS = pa.schema(
     ]
 )
 
+# Of tables with samples longer than `SPANS_FROM` (FORMAT.md); others leave the column out.
+LABEL_SPANS = pa.list_(pa.struct([pa.field("start", pa.int32()), pa.field("stop", pa.int32())]))
+LENGTHS_WITH_SPANS = LENGTHS.append(pa.field("label_spans", LABEL_SPANS))
+SPANS_FROM = 1024
+
 SUMMED = (
     "label_tokens",
     "image_tokens",

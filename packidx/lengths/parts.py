@@ -79,7 +79,7 @@ class Part:
     nbytes: int
     sha256: str
     digests: tuple[str, ...]
-    """`digests.column_digest` of each column, in the schema's order."""
+    """`digests.column_digest` of each column that it has, in the schema's order."""
     methods: dict[str, int]
     rejected: dict[str, int]
     num_media: int
@@ -105,14 +105,17 @@ def write_part(
     """Write a part, by way of `begin_part`'s file, and its note: both, or nothing to take over.
 
     Args:
+        table: of schema `LENGTHS_WITH_SPANS`, or `LENGTHS`, which a part without any spans gets.
         same: a part file of another table that holds these very rows.
 
     Raises:
         FormatError: `same` is damaged.
         OSError: it cannot be written.
     """
+    if "label_spans" in table.column_names and not pc.any(table["label_spans"].is_valid()).as_py():
+        table = table.select(schema.LENGTHS.names)
     if same is None:
-        with parquet.open_writer(temporary, schema.LENGTHS) as writer:
+        with parquet.open_writer(temporary, table.schema) as writer:
             writer.write_table(table, row_group_size=ROW_GROUP)
     else:
         with local_copy(same) as copy:

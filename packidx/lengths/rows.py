@@ -13,7 +13,7 @@ import pyarrow as pa
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow
-from packidx.format.schema import LENGTHS, METHODS
+from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS, METHODS
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +83,11 @@ class LengthsRows:
         row, at, tokens = media
         return np.unique(row[at + np.maximum(tokens, 1) == self.length[row]])
 
-    def media_lists(self, rows: Ints | None = None) -> pa.LargeListArray | None:
-        """Column `media`, all of it or at `rows`; None where the table has none."""
-        if "media" not in self.frame.columns:
+    def lists(self, name: str, rows: Ints | None = None) -> pa.LargeListArray | None:
+        """Column `name` of lists, all of it or at `rows`; None where the table has none."""
+        if name not in self.frame.columns:
             return None
-        column = self.frame.get_column("media")
+        column = self.frame.get_column(name)
         if column.dtype == pl.Null:
             return None
         if rows is not None:
@@ -96,7 +96,7 @@ class LengthsRows:
 
     def _stated_media(self) -> tuple[Int64s, Int64s, Int64s] | None:
         """Of all media whose first token is stated: row, that token, and tokens (0 if unknown)."""
-        lists = self.media_lists()
+        lists = self.lists("media")
         if lists is None:
             return None
         values = lists.flatten()  # of null lists, none
@@ -138,7 +138,7 @@ class LengthsRows:
     def arrow(self, name: str) -> pa.Array:
         """Column `name` as Arrow has it, one chunk."""
         column = self.frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
-        kind = LENGTHS.field(name).type
+        kind = LENGTHS_WITH_SPANS.field(name).type
         return column if pa.types.is_integer(kind) else column.cast(kind)
 
     def chunks(self, name: str) -> Iterator[pa.Array]:
@@ -178,7 +178,7 @@ _MOST = 1 << 48
 
 def typed(column: pl.Series, uri: str) -> pl.Series:
     """`column` if it is what the schema says, else a FormatError that names it."""
-    want = LENGTHS.field(column.name).type
+    want = LENGTHS_WITH_SPANS.field(column.name).type
     where = f"{uri}: column `{column.name}`"
     if pa.types.is_integer(want):
         if not (column.dtype.is_integer() or column.dtype == pl.Null):

@@ -48,8 +48,8 @@ class PreviewRow:
         num_dropped: samples that are too long, and their `dropped_tokens`.
         num_refused: those of them for which ``--on-long error`` would stop the plan.
         num_cut: samples that are split or truncated, and the `tokens_cut` off them.
-        num_cut_with_media: how many of them hold media: a plan drops those whose cut would fall
-            inside a medium, which lengths alone do not show.
+        num_cut_with_media: how many of them hold media: a plan moves cuts that would fall inside a
+            medium, and leaves out media longer than a pack, which lengths alone do not show.
         steps: whole optimizer steps per epoch; None without a global batch.
         batch: samples of a batch to compare with: as many as a pack holds on average, rounded.
         padding: share of the positions of packs that hold no token: 1 - fill.

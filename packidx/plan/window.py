@@ -92,7 +92,14 @@ class WindowPlan:
     @property
     def num_lost(self) -> int:
         """Tokens that were to be packed and are not; of samples that are not drawn, none."""
-        rows, tokens = self.items.lost
+        return self._of_drawn(*self.items.lost)
+
+    @property
+    def num_left_out(self) -> int:
+        """Tokens of packed samples that are in no piece, of every copy."""
+        return self._of_drawn(*self.items.left_out)
+
+    def _of_drawn(self, rows: Int64s, tokens: Int64s) -> int:
         if self.draw is not None:
             tokens = tokens[~np.isin(rows, self.draw.undrawn)]
         return int(tokens.sum())
@@ -236,7 +243,8 @@ def plan_window(
     Raises:
         OptionError, FormatError: an option has no meaning for these rows, or a value is wrong.
     """
-    rows = table.read(window.start, window.stop, _columns(table))
+    cuts = options.on_long in ("split", "truncate") or rules.consumed is not None
+    rows = table.read(window.start, window.stop, _columns(table, cuts))
     table.note(rows)
     items, dropped = make_items(rows, options, rules)
     names, groups = groups_of(items, options)
@@ -251,7 +259,13 @@ def plan_window(
     return WindowPlan(window, options, items, dropped, names, groups, list(solutions))
 
 
-def _columns(table: Lengths) -> list[str]:
-    """Columns that a plan looks at; of a bare table all, for its fingerprint's sake."""
+def _columns(table: Lengths, cuts: bool) -> list[str]:
+    """Columns that a plan looks at; of a bare table all, for its fingerprint's sake.
+
+    Args:
+        cuts: whether samples may be cut.
+    """
     unused = {"text_tokens", "num_turns", "method"}.difference(SUMMED)
+    if not cuts:
+        unused.add("label_spans")
     return [name for name in table.columns if table.manifest is None or name not in unused]

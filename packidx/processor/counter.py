@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packidx.arrays import Int64s
+from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord, LimitError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import (
@@ -24,6 +24,7 @@ from packidx.processor.counts import (
     Compared,
     Counts,
     MediaColumns,
+    Spans,
     Texts,
     combine,
     fill,
@@ -38,6 +39,7 @@ from packidx.processor.text.sequence import (
     expand,
     locate_runs,
     place_media,
+    places,
     trained_tokens,
 )
 from packidx.records.conversation import Conversation, MediaInfo
@@ -164,11 +166,14 @@ class ConversationCounter:
         texts = Texts(tokens, method, labels)
         rendered: list[int] = []
         expanded: list[Expanded] = []
+        given: list[Spans] = []
         for number, conversation in enumerate(conversations):
             if conversation.input_ids is not None:
                 texts.tokens[number] = len(conversation.input_ids)
-                texts.labels[number] = _given_labels(conversation)
+                trained = _given_labels(conversation)
+                texts.labels[number] = trained.sum()
                 texts.method[number] = EXACT
+                given.append(Spans.of(trained, np.full(len(trained), number)))
             elif self.text is None:
                 texts.tokens[number], texts.method[number] = self._guess(conversation)
             else:
@@ -183,7 +188,10 @@ class ConversationCounter:
                 except MemoryError:
                     raise LimitError(OUT_OF_MEMORY, number) from None
         if rendered:
-            self._tokenize(expanded, np.array(rendered), media, texts)
+            given.append(self._tokenize(expanded, np.array(rendered), media, texts))
+        columns = [np.concatenate(parts) for parts in zip(Spans.none(), *given, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        texts.spans = Spans(*(values[order] for values in columns))
         return texts
 
     def expand(self, conversation: Conversation, number: int, media: MediaColumns) -> Expanded:
@@ -230,7 +238,8 @@ class ConversationCounter:
 
     def _tokenize(
         self, expanded: list[Expanded], rows: Int64s, media: MediaColumns, texts: Texts
-    ) -> None:
+    ) -> Spans:
+        """Count the texts of `rows`; returns where their label tokens are."""
         batch, runs = self._encode(expanded)
         assert self.text is not None and self.files is not None
         for number in runs.mismatched:
@@ -247,6 +256,9 @@ class ConversationCounter:
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
         own = place_media(media, rows, expanded, runs)
         texts.tokens[rows] = batch.lengths + runs.extra - own
+        spans = Spans.of(mask, np.repeat(rows, batch.lengths))
+        last = places(batch, runs, spans.stop - 1)
+        return spans._replace(start=places(batch, runs, spans.start), stop=last + 1)
 
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
         """(tokens of the text, method) as the record states them, or by its characters."""
@@ -263,11 +275,13 @@ def _media_token_in_text() -> BadRecord:
     return BadRecord("media_token_in_text", text)
 
 
-def _given_labels(conversation: Conversation) -> int:
-    """Positions that contribute to the loss of a record that holds its own ids."""
-    if conversation.labels is None:
-        return max(len(conversation.input_ids or ()) - 1, 0)
-    return sum(label >= 0 for label in conversation.labels[1:])
+def _given_labels(conversation: Conversation) -> Bools:
+    """Which positions contribute to the loss of a record that holds its own ids, bool [T]."""
+    trained = np.ones(len(conversation.input_ids or ()), bool)
+    if conversation.labels is not None:
+        trained = np.asarray(conversation.labels, np.int64) >= 0
+    trained[:1] = False
+    return trained
 
 
 def refuse_size(height: int, width: int) -> BadRecord:

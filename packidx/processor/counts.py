@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packidx.arrays import Int64s
+from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord
+from packidx.format.schema import SPANS_FROM
 from packidx.processor.families import Expansion, MediaCounts
 from packidx.records.conversation import Conversation
 
@@ -67,6 +68,39 @@ class MediaColumns:
         return {sample: mixed_name(np.array(KINDS)[held[sample]]) for sample in samples}
 
 
+class Spans(NamedTuple):
+    """Tokens ``start .. stop - 1`` of samples that contribute to the loss, int64 ``[k]``, in order
+    of (sample, start)."""
+
+    sample: Int64s
+    start: Int64s
+    stop: Int64s
+
+    @classmethod
+    def of(cls, mask: Bools, sample: Int64s) -> Spans:
+        """The runs of True in a mask of tokens.
+
+        Args:
+            mask: bool [t], of samples one after the other; of none is the first token True.
+            sample: int64 [t], whose each token is; places count from the mask's first token.
+        """
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
+        start, stop = edges[::2], edges[1::2]
+        return cls(sample[start], start, stop)
+
+    @classmethod
+    def none(cls) -> Spans:
+        return cls(*[np.empty(0, np.int64)] * 3)
+
+
+def are_told(length: Int64s, label_tokens: Int64s) -> Bools:
+    """bool [n]: of which samples the lengths table has the spans of label tokens.
+
+    A short one is cut by no plan; of one with no label token, or none but these, the sum says it.
+    """
+    return (length > SPANS_FROM) & (label_tokens > 0) & (label_tokens < length - 1)
+
+
 @dataclass(slots=True)
 class Counts:
     """n samples' counts, int64 ``[n]`` each; `UNKNOWN` where a number is not known."""
@@ -84,6 +118,8 @@ class Counts:
     media: MediaColumns
     errors: dict[int, BadRecord]
     """Why a sample has no counts, by its number."""
+    spans: Spans = field(default_factory=Spans.none)
+    """Of the samples for which `are_told` says so, as far as they are known."""
 
 
 def stated(conversations: Sequence[Conversation]) -> MediaColumns:
@@ -119,6 +155,8 @@ class Texts:
     method: Int64s
     labels: Int64s
     errors: dict[int, BadRecord] = field(default_factory=dict)
+    spans: Spans = field(default_factory=Spans.none)
+    """Of label tokens."""
 
 
 def combine(texts: Texts, media: MediaColumns) -> Counts:
@@ -139,18 +177,22 @@ def combine(texts: Texts, media: MediaColumns) -> Counts:
     sums = [total(media.tokens, media.kind == kind) for kind in range(len(KINDS))]
     known = media.patches != UNKNOWN
     unknown = total(np.ones_like(owners), ~known) > 0
+    length = texts.tokens + sums[0] + sums[1] + sums[2]
+    told = are_told(length, texts.labels) & (method == EXACT)  # else their places are guesses
+    spans = Spans(*(values[told[texts.spans.sample]] for values in texts.spans))
     return Counts(
         text_tokens=texts.tokens,
         image_tokens=sums[0],
         video_tokens=sums[1],
         audio_tokens=sums[2],
-        length=texts.tokens + sums[0] + sums[1] + sums[2],
+        length=length,
         label_tokens=texts.labels,
         vision_patches=np.where(unknown, UNKNOWN, total(media.patches, known)),
         vision_cost=np.where(unknown, UNKNOWN, total(media.cost, known)),
         method=method,
         media=media,
         errors=errors,
+        spans=spans,
     )
 
 

@@ -18,13 +18,15 @@ from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
 from packidx.index.untrained import untrained
 from packidx.torch.sample.encoded import Encoded
-from packidx.torch.sample.events import Events
+from packidx.torch.sample.events import Events, Happened
 from packidx.torch.sample.fitting import extend, pad_tokens, up_to
 from packidx.torch.sample.join_rules import fills, rules_of
 from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import check_reserve, encode_dummy
 from packidx.torch.sample.media_counts import media_counts
-from packidx.torch.sample.reader import Encode, Happened, Policy, SampleReader
+from packidx.torch.sample.policy import Policy
+from packidx.torch.sample.reader import Encode, SampleReader
+from packidx.torch.sample.room import Fitted, fit_in, room_of
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Function
@@ -80,10 +82,16 @@ class PackedDataset(Dataset[dict[str, Any]]):
             random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'drop'``
             makes it a hole; ``'truncate'`` cuts a longer one, fills a shorter one with pad tokens,
-            and makes a hole where a cut would fall into media or its media are not the planned.
+            and makes a hole where a cut would fall into media or its media are not the planned;
+            ``'fit'``, for plans on guessed lengths, takes every sample as long as it is, as far as
+            the capacity goes (less the plan's ``--reserve``): what has no room is left out, as few
+            tokens as can be, and is told by `events`, whose ``left_out`` counts it. A pack is then
+            padded to a multiple of the plan's ``--pad-pack-to`` alone; one of which nothing is left
+            is pad tokens. Of a plan with ``--on-long truncate`` a sample longer than a pack is cut.
         on_error: about a sample that cannot be read: ``'raise'``, or ``'hole'``. A hole has the
             shapes of a healthy sample: pad tokens (and media tokens) of the planned length, no
-            labels, pixels of zero at the planned grid.
+            labels, pixels of zero at the planned grid. With ``on_mismatch='fit'`` there is none,
+            and the sample is left out.
         retries: how often reading is tried again, after 0.1 s and then twice as long each time,
             where an input or output error may be transient. A missing file or a bad record is not.
         dummy_image: True: a pack without media gets one small image as a segment of its own, seen
@@ -132,6 +140,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         checked = planned_transform(planned, transform, str(self.index.path))
         self._pad_token_id = int(getattr(encode, "pad_token_id", None) or 0)
         self._reader = SampleReader(self.index, encode, checked, policy, self._pad_token_id)
+        self._room = room_of(self.index.snapshot) if policy.fits else None
         self._dummy_image = dummy_image
         self._dummy: Encoded | None = None
         if dummy_image and not self._options.reserve:
@@ -156,16 +165,27 @@ class PackedDataset(Dataset[dict[str, Any]]):
         epoch = pack.stats["epoch"] or 0
         happened: Happened = []
         with self._reader.together(pack.samples):
-            samples = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
-        result = self._join(pack, samples) | media_counts(samples, pack, happened)
+            read = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
+        fitted = self._fitted(pack, read, happened)
+        result = self._join(fitted) | media_counts(fitted.samples, fitted.pack, happened)
         if happened:
             for event in happened:
                 self.events.add(event)
             result["events"] = happened
         return result
 
-    def _join(self, pack: Pack, samples: list[Encoded]) -> dict[str, Any]:
-        segments, lengths = self._segments(pack, samples)
+    def _fitted(self, pack: Pack, read: list[Encoded | None], happened: Happened) -> Fitted:
+        """What the pack holds, in order: all that was read, or what there is room for."""
+        if self._room is not None:
+            align, pad = self._options.align, self._pad_token_id
+            return fit_in(pack, read, self._room, align, pad, happened)
+        samples = [sample for sample in read if sample is not None]  # all: else it had raised
+        padded = [planned.padded_length or planned.length for planned in pack.samples]
+        return Fitted(pack, samples, padded)
+
+    def _join(self, fitted: Fitted) -> dict[str, Any]:
+        segments, lengths = self._segments(fitted)
+        pack = fitted.pack
         sizes = [segment.length for segment in segments]
         joined: dict[str, Any] = {
             "input_ids": torch.cat([segment.input_ids for segment in segments]),
@@ -180,10 +200,11 @@ class PackedDataset(Dataset[dict[str, Any]]):
                 joined[key] = torch.cat([segment.per_token(key, fill) for segment in segments])
         joined |= join_media([segment.media for segment in segments], self._rules)
         sources = [self._sources.get(sample.source, -1) for sample in pack.samples]
+        ids = [sample.sample_id for sample in pack.samples]
         joined["pack_id"] = pack.pack_id
-        joined["sample_ids"] = torch.tensor([sample.sample_id for sample in pack.samples])
-        joined["source_ids"] = torch.tensor(sources)
-        if self._needs_dummy(samples):
+        joined["sample_ids"] = torch.tensor(ids, dtype=torch.int64)
+        joined["source_ids"] = torch.tensor(sources, dtype=torch.int64)
+        if self._needs_dummy(fitted.samples):
             joined["has_dummy"] = True
         if self._options.shift:
             joined["shifted"] = True
@@ -191,23 +212,25 @@ class PackedDataset(Dataset[dict[str, Any]]):
             joined["join"] = self._rules
         return joined
 
-    def _segments(self, pack: Pack, samples: list[Encoded]) -> tuple[list[Encoded], list[int]]:
+    def _segments(self, fitted: Fitted) -> tuple[list[Encoded], list[int]]:
         """All that the pack holds, padded as planned, and the tokens of each without padding."""
-        pad = self._pad_token_id
+        pad, samples = self._pad_token_id, fitted.samples
         lengths = [sample.length for sample in samples]
-        segments = [
-            extend(sample, planned.padded_length or planned.length, pad)
-            for sample, planned in zip(samples, pack.samples, strict=True)
-        ]
+        padded_lengths = zip(samples, fitted.padded, strict=True)
+        segments = [extend(sample, padded, pad) for sample, padded in padded_lengths]
         if self._needs_dummy(samples):
             dummy = self._encoded_dummy()
             aligned = up_to(dummy.length, self._options.align)
             lengths.append(dummy.length)
             segments.append(extend(dummy, aligned, pad))
+        elif fitted.filler is not None:
+            lengths.append(0)
+            segments.append(fitted.filler)
         total = sum(segment.length for segment in segments)
         padded = up_to(total, self._options.pad_pack_to)
-        rest = max(padded, pack.stats["padded_length"] or 0) - total
-        if rest:
+        if self._room is None:
+            padded = max(padded, fitted.pack.stats["padded_length"] or 0)
+        if rest := padded - total:
             lengths.append(0)
             segments.append(pad_tokens(rest, pad))
         return segments, lengths

@@ -190,7 +190,9 @@ class PackSampler(Sampler[int]):
 
         Σ n · w(n) over the samples (or pieces) of the global batch, n being a sample's label
         tokens. It reads those packs' rows of the index, nothing else. None where a count is
-        unknown: bare lengths, samples that the plan cuts.
+        unknown: guessed lengths, or those that do not say where a sample's label tokens are that
+        the plan cuts. Of packs that are read with ``on_mismatch="fit"`` it is no more than a guess
+        (`correct_gradients`).
         """
         # In order of their numbers: each row group is then decoded once.
         packs = map(self.index.pack, sorted(self.packs_of_step(step)))

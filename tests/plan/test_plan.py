@@ -230,6 +230,8 @@ def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
         {"length": 25, "media": [image(6, 6)], "num_images": 1, "image_tokens": 6},
         {"length": 25, "media": None, "num_images": 1, "image_tokens": 6},
         {"length": 25, "media": [image(10, 10)], "num_images": 1, "image_tokens": 10},
+        {"length": 25, "media": [image(7, 11)], "num_images": 1, "image_tokens": 11},
+        {"length": 11, "media": [image(0, 11)], "num_images": 1, "image_tokens": 11},
     ]
     full_table(tmp_path / "l.parquet", rows)
     plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=10, on_long="split")
@@ -237,19 +239,20 @@ def test_cuts_never_fall_inside_media(tmp_path: Path) -> None:
     index = open_index(tmp_path / "i")
     samples = sorted(index.samples().to_pylist(), key=lambda s: (s["sample_id"], s["piece"]))
     found = [(s["sample_id"], s["piece"], s["token_start"], s["length"]) for s in samples]
+    even, moved = [(0, 10), (10, 10), (20, 5)], [(0, 6), (6, 10), (16, 9)]
     assert found == [
-        *(
-            (i, piece, start, n)
-            for i in (0, 1, 4)
-            for piece, start, n in [(0, 0, 10), (1, 10, 10), (2, 20, 5)]
-        )
+        (i, piece, start, n)
+        for i, cuts in ((0, even), (1, even), (2, moved), (4, even), (5, [(0, 7), (18, 7)]))
+        for piece, (start, n) in enumerate(cuts)
     ]
     assert {s["label_tokens"] for s in samples} == {None}
     dropped = [(d["sample_id"], d["reason"]) for d in index.dropped().to_pylist()]
-    assert dropped == [(2, "too_long"), (3, "too_long")]
+    assert dropped == [(3, "too_long"), (6, "too_long")]
     packs = index.packs()
-    assert sum(packs["image_tokens"].to_pylist()) == 6 + 10
-    assert sum(packs["vision_patches"].to_pylist()) == 4 * (6 + 10)
+    assert sum(packs["image_tokens"].to_pylist()) == 6 + 6 + 10
+    assert sum(packs["vision_patches"].to_pylist()) == 4 * (6 + 6 + 10)
+    result = index.manifest["result"]
+    assert (result["num_tokens_cut"], result["num_tokens_lost"]) == (11, 11 + 25 + 11)
 
 
 def test_rejected_rows_are_dropped_with_their_reason(tmp_path: Path) -> None:

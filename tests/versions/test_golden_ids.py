@@ -16,9 +16,9 @@ OVERLAYS = Path(os.environ["PACKIDX_OVERLAYS"])
 RELEASES = {"21": "pyarrow-21.0.0", "23": "pyarrow-23.0.1", "26": None}  # None: this environment's
 
 GOLDEN = {
-    "split-groups-windows": "cf3fe36c51866507cd66d31a02431792",
+    "split-groups-windows": "d8d95252832ebcfe21a53a501eaa0b1f",
     "dropped-limits-mix": "5f86068ee882e79d64a06740c35b3eea",
-    "lp": "84b66aab3d968cbfae6990791ee9c426",
+    "lp": "f2d72c1224bd78d0dd1a81fb1a0ec1bf",
     "media-without-any": "2fd24921734673a12d9efaef9f4eaf8c",
 }
 

@@ -49,7 +49,7 @@ def read_part(file: StoredFile) -> pa.Table:
         OSError: it cannot be read.
     """
     with local_copy(file) as copy:
-        return pq.read_table(copy, schema=schema.LENGTHS)
+        return pq.read_table(copy, schema=schema.LENGTHS_WITH_SPANS)
 
 
 def taken_rows(
@@ -76,7 +76,7 @@ def taken_rows(
         columns["key"] = _renamed(rows.column("key"), old.old_name, shard, record_range)
     for name, values in columns.items():
         rows = rows.set_column(
-            rows.schema.get_field_index(name), schema.LENGTHS.field(name), values
+            rows.schema.get_field_index(name), schema.LENGTHS_WITH_SPANS.field(name), values
         )
     return rows
 

@@ -124,7 +124,8 @@ def check_samples(
 ) -> Check:
     """Encode some samples for real and compare their lengths with the plan's."""
     rows = permutation(index.snapshot.result.num_pieces, derive_key(seed, "verify"))[:wanted]
-    shift = int(index.snapshot.options.shift)
+    options = index.snapshot.options
+    shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
     fetcher = Fetcher(index)
     wrong, cut = [], 0
     for row in index.samples().take(np.sort(rows)).to_pylist():
@@ -144,7 +145,7 @@ def check_samples(
             text = f"{type(error).__name__}: {error}"
             wrong.append(f"sample {sample.sample_id} ({sample.key}) cannot be encoded: {text}")
             continue
-        if sample.piece or sample.token_start or length > index.snapshot.options.planned_capacity:
+        if sample.piece or sample.token_start or length > longest:
             cut += 1  # a piece: the whole sample must reach at least to its end
             if length < sample.token_start + sample.length:
                 wrong.append(f"sample {sample.sample_id} ({sample.key}) is too short for its piece")

@@ -128,8 +128,9 @@ class Result(Looker):
                 self.result.num_tokens_lost, self.result.num_tokens_eligible
             ),
         }
-        if not self.options.continues and self.options.on_long != "truncate":
-            wanted["num_tokens_lost"] = self._lost
+        cut = self.result.num_tokens_cut  # of every copy, and what is lost is counted once
+        if not self.options.continues and not (cut and self.options.weights):
+            wanted["num_tokens_lost"] = self._lost + cut
         if self.result.epochs is not None:
             wanted["epochs"] = tuple(map(tuple, self._epochs))
         for name, value in wanted.items():

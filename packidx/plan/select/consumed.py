@@ -21,7 +21,7 @@ from packidx.index.opening import open_index
 from packidx.index.order.state import consumed_packs
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
-from packidx.plan.select.eligible import EVERY_TOKEN, Consumed, Finished, Rules
+from packidx.plan.select.eligible import Consumed, Finished, Rules, Trained
 from packidx.plan.select.pairs import changes, joined, pairs_in, select
 from packidx.plan.select.pieces import Stretches
 
@@ -54,19 +54,21 @@ def continued_rules(table: Lengths, index: Index, state: Mapping[str, Any], rule
             f"{table.uri} has {given}: continue with the lengths that were planned"
         )
     runs: list[Finished] = []
+    trained: list[Trained] = []
     begun = Stretches.none()
     for entry in lineage(index, state):
         ident = entry["snapshot_id"]
         ancestor = index if ident == index.id else open_index(f"{index.path}@{ident}")
-        finished, left = _consumed(ancestor, {"version": 1, **entry})
-        was_begun = pairs_in(finished.sample_id, finished.copy, begun.sample, begun.copy)
-        finished.stop[was_begun] = EVERY_TOKEN
+        finished, left, had = _consumed(ancestor, {"version": 1, **entry})
         begun = _gone_on(begun, finished, left)
         runs.append(finished)
-    every = joined(runs)
+        trained.append(had)
+    every, tokens = joined(runs), joined(trained)
     if len(runs) > 1:
         every = select(every, np.lexsort((every.copy, every.sample_id)))
-    return replace(rules, consumed=Consumed(every, begun), before=_left_out(index))
+        tokens = select(tokens, np.argsort(tokens.sample, kind="stable"))
+    consumed = Consumed(every, begun, tokens)
+    return replace(rules, consumed=consumed, before=_left_out(index))
 
 
 def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
@@ -105,14 +107,14 @@ def _left_out(index: Index) -> dict[str, Int64s]:
     return {reason: np.sort(np.concatenate(ids)) for reason, ids in left_out.items()}
 
 
-def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[Finished, Stretches]:
-    """The samples and copies that one snapshot's training had whole, in order, and what it left of
-    others; read window by window."""
+def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[Finished, Stretches, Trained]:
+    """The samples and copies that one snapshot's training had whole, in order, what it left of
+    others, and the tokens that it had of all; read window by window."""
     done = np.zeros(index.num_packs, bool)
     done[consumed_packs(index.snapshot, state)] = True
     variant = state["epoch"] % index.snapshot.options.epochs
-    runs = [Finished(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
-    lefts = [Stretches.none()]
+    none = np.empty(0, np.int64), np.empty(0, np.int32)
+    runs, lefts, tokens = [Finished(*none)], [Stretches.none()], [Trained(*none, none[1])]
     for number, window in enumerate(index.snapshot.result.windows):
         of_window = done[window.first_pack : window.first_pack + window.num_packs]
         if not of_window.any():
@@ -122,29 +124,34 @@ def _consumed(index: Index, state: Mapping[str, Any]) -> tuple[Finished, Stretch
         mine = np.repeat(packs["epoch"].to_numpy() == variant, sizes)
         samples = index.window("samples", number, _COLUMNS)
         pieces = {name: samples[name].to_numpy()[mine] for name in _COLUMNS}
-        finished, left = _of_window(pieces, np.repeat(of_window, sizes)[mine])
+        finished, left, trained = _of_window(pieces, np.repeat(of_window, sizes)[mine])
         runs.append(finished)
         lefts.append(left)
-    return joined(runs), joined(lefts)
+        tokens.append(trained)
+    return joined(runs), joined(lefts), joined(tokens)
 
 
-def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[Finished, Stretches]:
+def _of_window(
+    pieces: dict[str, NDArray[Any]], consumed: Bools
+) -> tuple[Finished, Stretches, Trained]:
     """Of a window's pieces, columns ``[n]`` of the samples table, what was consumed (bool [n]):
-    copies that were whole, and what is left of others."""
+    copies that were whole, what is left of others, and the tokens that were consumed."""
     order = np.lexsort((pieces["piece"], pieces["copy"], pieces["sample_id"]))
     sample, copy = pieces["sample_id"][order], pieces["copy"][order]
     consumed = consumed[order]
     first = np.flatnonzero(changes(sample, copy))
     number = np.diff(np.append(first, len(sample)))
     taken = np.add.reduceat(consumed.astype(np.int64), first)
-    stop = np.maximum.reduceat((pieces["token_start"] + pieces["length"])[order], first)
+    had = order[consumed]
+    start, length = pieces["token_start"][had], pieces["length"][had]
+    trained = Trained(pieces["sample_id"][had], start, start + length)
     is_finished = taken == number
     at = first[is_finished]
-    finished = Finished(sample[at], copy[at], stop[is_finished])
+    finished = Finished(sample[at], copy[at])
     of_begun = np.repeat((taken > 0) & (taken < number), number)
     rows = order[of_begun & ~consumed]
     if not len(rows):
-        return finished, Stretches.none()
+        return finished, Stretches.none(), trained
     highest = np.maximum.reduceat(pieces["piece"][order], first)
     free = np.repeat(highest, number)[of_begun & ~consumed].astype(np.int64) + 1
     own, of_copy, start = (
@@ -155,7 +162,7 @@ def _of_window(pieces: dict[str, NDArray[Any]], consumed: Bools) -> tuple[Finish
     begins[1:] |= start[1:] != stop[:-1]  # pieces that follow each other are one stretch again
     ends = np.append(np.flatnonzero(begins)[1:], len(rows)) - 1
     left = Stretches(own[begins], of_copy[begins], start[begins], stop[ends], free[begins])
-    return finished, left
+    return finished, left, trained
 
 
 def _gone_on(begun: Stretches, finished: Finished, left: Stretches) -> Stretches:

@@ -13,7 +13,6 @@ from packidx.format.schema import DROPPED
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Copies, Verdicts
-from packidx.plan.select.pairs import changes
 
 
 def dropped(
@@ -52,7 +51,7 @@ def _details(
     if options.longest != options.capacity:
         kept += f" (capacity {options.capacity} less margin {options.margin:g})"
     if options.on_long in ("split", "truncate"):
-        kept += ", and a cut would fall inside media or may, as their place is unknown"
+        kept += ", and where its media stand is unknown, or no text before or between them fits"
     detail[long] = [
         f"{tokens} tokens > {kept}"
         if tokens > options.longest
@@ -120,19 +119,11 @@ def uncovered(rows: Int64s, weight: Int32s, ranges: list[Ranges]) -> Int64s:
 
 def trained(copies: Copies, weight: Int32s) -> list[Ranges]:
     """The tokens that training has had."""
-    row, stop = copies.trained
-    left = copies.left
-    begins = changes(left.sample, left.copy)
-    before = np.where(begins, 0, np.r_[np.int64(0), left.stop][:-1])
-    last = np.r_[begins[1:], np.ones(min(1, len(begins)), bool)]
-    return [
-        (row, np.zeros_like(row), np.minimum(stop, weight[row])),
-        (left.sample, before, left.start),
-        (left.sample[last], left.stop[last], weight[left.sample[last]].astype(np.int64)),
-    ]
+    row, start, stop = copies.trained
+    return [(row, start, np.minimum(stop, weight[row]))]
 
 
 def shortened(copies: Copies, weight: Int32s) -> Int64s:
-    """Rows of which training has had a copy that was truncated."""
-    row, stop = copies.trained
-    return row[stop < weight[row]]
+    """Rows of which training has had a copy that was cut or truncated."""
+    row, start, stop = copies.trained
+    return row[(start > 0) | (stop < weight[row])]

@@ -48,21 +48,19 @@ REASONS = (
 )
 
 
-EVERY_TOKEN = (1 << 31) - 1
-
-
 class Finished(NamedTuple):
-    """Copies that training has had whole, in order.
-
-    Attributes:
-        sample_id: int64 [n].
-        copy: int32 [n].
-        stop: int32 [n], the token after the last that it has had of the copy (a truncated one ends
-            before its sample does), or `EVERY_TOKEN`.
-    """
+    """Copies that training has had whole, in order: int64 ``[n]`` and int32 ``[n]``."""
 
     sample_id: Int64s
     copy: Int32s
+
+
+class Trained(NamedTuple):
+    """Tokens ``start .. stop - 1`` of samples, that training has had: int64 and int32 ``[n]``, in
+    order of `sample`."""
+
+    sample: Int64s
+    start: Int32s
     stop: Int32s
 
 
@@ -72,6 +70,7 @@ class Consumed:
 
     finished: Finished
     begun: Stretches
+    trained: Trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +132,15 @@ class Copies:
         is_partial: bool [n]: training has had a part of one of its copies.
         had: int64 [m] each, rows and copies that training has had whole, in that order.
         left: what is left of those that it has begun.
-        trained: int64 [m] each, rows and the token after the last that it has had of them, for all
-            copies that it has had whole.
+        trained: int64 [m] each, ranges of tokens that it has had: rows, the first token, and the
+            one after the last.
     """
 
     number: Int64s | None
     is_partial: Bools
     had: tuple[Int64s, Int64s]
     left: Stretches
-    trained: tuple[Int64s, Int64s]
+    trained: tuple[Int64s, Int64s, Int64s]
 
     def of(self, rows: Int32s) -> tuple[Int32s, Int32s | None]:
         """Each of `rows`, ascending ones of which nothing is begun, as often as it is packed, and
@@ -212,9 +211,9 @@ def judge(
     for reason, ids in rules.before.items():
         verdicts.set(_rows_of(ids, rows)[0], reason)
     number = _copies(rows, options)
-    nothing = np.empty(0, np.int64), np.empty(0, np.int64)
+    none = np.empty(0, np.int64)
     untouched = np.zeros(rows.num_rows, bool)
-    copies = Copies(number, untouched, nothing, Stretches.none(), nothing)
+    copies = Copies(number, untouched, (none, none), Stretches.none(), (none, none, none))
     if rules.consumed is not None:
         _take_off(rows, rules.consumed, copies, verdicts)
     if options.holdout is not None:
@@ -251,13 +250,15 @@ def _take_off(rows: LengthsRows, consumed: Consumed, copies: Copies, verdicts: V
     verdicts.set((left == 0) & (numbers > 0), "consumed")
     copies.number = left
     going_on = left[at] > 0
-    copies.trained = at, consumed.finished.stop[mine].astype(np.int64)
     copies.had = at[going_on], consumed.finished.copy[mine][going_on].astype(np.int64)
     at, mine = _rows_of(consumed.begun.sample, rows)
     going_on = left[at] > 0
     begun = (values[mine][going_on] for values in consumed.begun[1:])
     copies.left = Stretches(at[going_on], *begun)
     copies.is_partial[copies.left.sample] = True
+    at, mine = _rows_of(consumed.trained.sample, rows)
+    start, stop = (values[mine].astype(np.int64) for values in consumed.trained[1:])
+    copies.trained = at, start, stop
 
 
 def _rows_of(ids: Int64s, rows: LengthsRows) -> tuple[Int64s, Int64s]:

@@ -16,7 +16,7 @@ from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.dropped import dropped, shortened, trained, uncovered
 from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
 from packidx.plan.select.pairs import select
-from packidx.plan.select.pieces import Pieces, cut
+from packidx.plan.select.pieces import Pieces, Stretches, cut
 
 _COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")
 _NONE = np.empty(0, np.int64)
@@ -35,7 +35,8 @@ class Items:
         copy, piece, token_start: int32 [n], or None where all are 0.
         num_whole: number of items, the first ones, that are whole samples; pieces follow.
         cut: counters of the pieces: name -> (values, is unknown).
-        tokens_cut: tokens of packed samples that `truncate` left out, of every copy.
+        left_out: rows of packed samples of which no piece has some tokens, int64, ascending, and
+            how many, int64, of every copy: behind a truncation, and media longer than a piece.
         num_eligible: tokens of all eligible samples (`packidx.format.terms`), each counted once.
         lost: rows of which tokens are lost, int64, ascending, and how many, int64.
     """
@@ -49,7 +50,7 @@ class Items:
     token_start: Int32s | None = None
     num_whole: int = 0
     cut: dict[str, tuple[Int64s, Bools]] = field(default_factory=dict)
-    tokens_cut: int = 0
+    left_out: tuple[Int64s, Int64s] = field(default_factory=lambda: (_NONE, _NONE))
     num_eligible: int = 0
     lost: tuple[Int64s, Int64s] = field(default_factory=lambda: (_NONE, _NONE))
 
@@ -83,7 +84,15 @@ class Items:
         kept = {name: values[keep] for name, values in columns.items() if values is not None}
         pieces = keep[self.num_whole :]
         cut = {name: (values[pieces], null[pieces]) for name, (values, null) in self.cut.items()}
-        return replace(self, **kept, num_whole=int(keep[: self.num_whole].sum()), cut=cut)
+        rows, tokens = self.left_out
+        has_items = np.isin(rows, self.row[keep])
+        return replace(
+            self,
+            **kept,
+            num_whole=int(keep[: self.num_whole].sum()),
+            cut=cut,
+            left_out=(rows[has_items], tokens[has_items]),
+        )
 
 
 def make_items(rows: LengthsRows, options: ResolvedOptions, rules: Rules) -> tuple[Items, pa.Table]:
@@ -114,7 +123,7 @@ def make_items(rows: LengthsRows, options: ResolvedOptions, rules: Rules) -> tup
         items, left_over = _with_pieces(items, chosen, weight, options, copies)
     verdicts.set(left_over, "too_long")
     items = _within_caps(items, options, verdicts)
-    _count_lost(items, verdicts, weight, copies, truncated=options.on_long == "truncate")
+    _count_lost(items, verdicts, weight, copies)
     return items, dropped(rows, verdicts, weight, options)
 
 
@@ -151,15 +160,28 @@ def _with_pieces(
         too_long = np.unique(stretches.sample[over])
         stretches = select(stretches, ~np.isin(stretches.sample, too_long))
     truncate = options.on_long == "truncate"
-    pieces, failed = cut(items.rows, stretches, options.longest, only_first=truncate)
+    pieces, failed = cut(
+        items.rows, stretches, options.longest, only_first=truncate, shift=options.shift
+    )
     left_over = np.union1d(failed, too_long)
     if not len(pieces.row):
         return items, left_over
-    asked = (stretches.stop - stretches.start)[~np.isin(stretches.sample, failed)]
-    return _joined(items, pieces, options, int(asked.sum() - pieces.length.sum())), left_over
+    return _joined(items, pieces, options, _left_out(stretches, pieces)), left_over
 
 
-def _joined(items: Items, pieces: Pieces, options: ResolvedOptions, tokens_cut: int) -> Items:
+def _left_out(stretches: Stretches, pieces: Pieces) -> tuple[Int64s, Int64s]:
+    """Rows that have pieces, but not of all tokens of their stretches; and how many are in none."""
+    rows = np.unique(pieces.row)
+    tokens = np.zeros(len(rows), np.int64)
+    np.subtract.at(tokens, np.searchsorted(rows, pieces.row), pieces.length)
+    asked = select(stretches, np.isin(stretches.sample, rows))
+    np.add.at(tokens, np.searchsorted(rows, asked.sample), asked.stop - asked.start)
+    return rows[tokens > 0], tokens[tokens > 0]
+
+
+def _joined(
+    items: Items, pieces: Pieces, options: ResolvedOptions, left_out: tuple[Int64s, Int64s]
+) -> Items:
     zeros = np.zeros(items.num_items, np.int32)
 
     def join(before: Int32s | None, after: Int64s) -> Int32s:
@@ -177,7 +199,7 @@ def _joined(items: Items, pieces: Pieces, options: ResolvedOptions, tokens_cut: 
         join(None, pieces.token_start),
         items.num_items,
         pieces.sums,
-        tokens_cut,
+        left_out,
     )
 
 
@@ -205,22 +227,18 @@ def _within_caps(items: Items, options: ResolvedOptions, verdicts: Verdicts) -> 
     return items if keep.all() else items.select(keep)
 
 
-def _count_lost(
-    items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies, *, truncated: bool
-) -> None:
+def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies) -> None:
     """State in `items` how many tokens were to be packed, and which of them are not."""
     left_out = verdicts.of(NOT_ELIGIBLE)
     every = int(np.maximum(weight, 0).sum(dtype=np.int64))
     items.num_eligible = every - int(np.maximum(weight[left_out], 0).sum(dtype=np.int64))
-    pieces = items.row[items.num_whole :].astype(np.int64)
-    rows = np.r_[verdicts.of(LOST), shortened(copies, weight), pieces if truncated else _NONE]
+    rows = np.r_[verdicts.of(LOST), shortened(copies, weight), items.left_out[0]]
     rows = np.setdiff1d(rows, left_out)
     if not len(rows):
         return
-    ranges = trained(copies, weight)
-    if items.token_start is not None:
-        start = items.token_start[items.num_whole :].astype(np.int64)
-        ranges.append((pieces, start, start + items.length[items.num_whole :]))
+    row, length = items.row.astype(np.int64), items.length
+    start = np.zeros_like(row) if items.token_start is None else items.token_start.astype(np.int64)
+    ranges = [*trained(copies, weight), (row, start, start + length)]
     items.lost = rows, uncovered(rows, weight, ranges)
 
 

@@ -2,7 +2,9 @@
 
 Best-fit packing of long text (Ding et al., Fewer Truncations Improve Language Modeling, 2024,
 arXiv 2404.10830): a text is cut into chunks of the capacity, and its last, shorter one is packed
-like any other sample.
+like any other sample. A cut that would fall inside a medium moves to the medium's start. Each piece
+is as long as it can be, so there are as few of them as cuts outside of media allow. A medium that
+is longer than a piece may be is in none, and the next piece begins behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import pyarrow as pa
 from packidx.arrays import Bools, Int64s
 from packidx.format.schema import SUMMED
 from packidx.lengths.rows import LengthsRows
-from packidx.plan.select.pairs import SIDES, changes, expand_ranges
+from packidx.plan.select.labels import label_tokens
+from packidx.plan.select.pairs import SIDES, changes, expand_ranges, select
 
 _KINDS = ("image", "video", "audio")
 
@@ -65,49 +68,93 @@ class _Media(NamedTuple):
 
 
 def cut(
-    rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool
+    rows: LengthsRows, stretches: Stretches, longest: int, *, only_first: bool, shift: bool
 ) -> tuple[Pieces, Int64s]:
     """Cut every stretch into pieces of at most `longest` tokens; keep all, or the first alone.
 
+    Args:
+        shift: whether token t of a stretch is trained to predict token t + 1 of its sample.
+
     Returns:
-        the pieces, and the rows that cannot be cut: a cut would fall inside a medium or may, as
-        nobody says where it stands.
+        the pieces, and the rows that have none: where their media stand is unknown, or they begin
+        with a medium that is too long (`only_first`), or hold nothing else.
     """
     chosen = np.unique(stretches.sample)
     media, unknown = _media_of(rows, chosen)
-    pieces = _chunks(stretches, longest, only_first)
+    known = select(stretches, ~np.isin(stretches.sample, chosen[unknown]))
+    blocks = _blocks(media)
+    owner = np.searchsorted(chosen, known.sample)
+    pieces = _chunks(known, owner, blocks, longest, only_first=only_first)
+    failed = np.setdiff1d(chosen, pieces.row)
     owner = np.searchsorted(chosen, pieces.row)
-    cuts = np.sort(_keys(np.r_[owner, owner], np.r_[pieces.token_start, _ends(pieces)]))
-    first = _keys(media.row, media.at)
-    following = np.searchsorted(cuts, first, "right")
-    inside = following < len(cuts)
-    inside[inside] = cuts[following[inside]] < (first + media.tokens)[inside]
-    failed = chosen[np.unique(np.r_[unknown, media.row[inside]])]
-    kept = ~np.isin(pieces.row, failed)
-    row, copy, piece, start, length = (values[kept] for values in pieces[:5])
-    pieces = Pieces(row, copy, piece, start, length, {})
-    counted = _sums(pieces, np.searchsorted(chosen, pieces.row), media)
+    counted = _sums(pieces, owner, media)
     present = set(rows.frame.columns)
     sums = {}
     for name in SUMMED:
-        # Label tokens of a piece are known only once it is encoded.
-        is_known = name in present and name != "label_tokens"
-        sums[name] = counted[name], np.full(len(pieces.row), not is_known)
+        sums[name] = counted[name], np.full(len(pieces.row), name not in present)
+    first, last = pieces.token_start + 1, _ends(pieces) + shift
+    sums["label_tokens"] = label_tokens(rows, pieces.row, first, last)
     return pieces._replace(sums=sums), failed
 
 
-def _chunks(stretches: Stretches, longest: int, only_first: bool) -> Pieces:
-    """The pieces of all stretches, numbered on in each copy; nothing is summed up yet."""
-    tokens = stretches.stop - stretches.start
-    counts = np.ones_like(tokens) if only_first else np.maximum(-(-tokens // longest), 1)
-    owner = np.repeat(np.arange(len(tokens)), counts)
-    firsts = np.cumsum(counts) - counts
-    start = stretches.start[owner] + (np.arange(len(owner)) - firsts[owner]) * longest
-    begins_copy = changes(stretches.sample, stretches.copy)
-    lead = np.flatnonzero(begins_copy)[np.cumsum(begins_copy) - 1]  # first stretch of the copy
-    piece = (stretches.first_piece - firsts)[lead][owner] + np.arange(len(owner))
-    length = np.minimum(start + longest, stretches.stop[owner]) - start
-    return Pieces(stretches.sample[owner], stretches.copy[owner], piece, start, length, {})
+class _Blocks(NamedTuple):
+    """Tokens that no cut may part, in order and apart: places as of `_keys`, int64 ``[n]``."""
+
+    start: Int64s
+    stop: Int64s
+
+
+def _blocks(media: _Media) -> _Blocks:
+    """The media; those that overlap, as a table of one's own may have them, are one block."""
+    start = _keys(media.row, media.at)
+    order = np.argsort(start, kind="stable")
+    start, stop = start[order], (start + media.tokens)[order]
+    reach = np.maximum.accumulate(stop)
+    begins = np.ones(len(start), bool)
+    begins[1:] = start[1:] >= reach[:-1]
+    ends = np.append(begins[1:], True)[: len(start)]
+    return _Blocks(start[begins], reach[ends])
+
+
+def _chunks(
+    stretches: Stretches, owner: Int64s, blocks: _Blocks, longest: int, *, only_first: bool
+) -> Pieces:
+    """The pieces of all stretches, numbered on in each copy; nothing is summed up yet.
+
+    Each round places the next piece of every stretch that has tokens left.
+
+    Args:
+        owner: number of each stretch's row as `blocks` has it, int64 [n].
+    """
+    left = np.flatnonzero(stretches.start < stretches.stop)
+    begin, end = _keys(owner, stretches.start), _keys(owner, stretches.stop)
+    base = _keys(owner, np.zeros_like(owner))
+    rounds: list[tuple[Int64s, Int64s, Int64s]] = []
+    while len(left):
+        start = begin[left]
+        stop = np.minimum(start + longest, end[left])
+        block = np.searchsorted(blocks.start, stop) - 1  # the last one that begins before `stop`
+        inside = block >= 0
+        inside[inside] = blocks.stop[block[inside]] > stop[inside]
+        stop[inside] = blocks.start[block[inside]]
+        is_piece = stop > start
+        rounds.append((left[is_piece], start[is_piece], stop[is_piece]))
+        if only_first:
+            break
+        stop[~is_piece] = blocks.stop[block[~is_piece]]  # a block that is too long is left out
+        begin[left] = stop
+        left = left[stop < end[left]]
+    number, start, stop = (
+        np.concatenate(values) if rounds else np.empty(0, np.int64)
+        for values in (zip(*rounds, strict=True) if rounds else [()] * 3)
+    )
+    order = np.argsort(number, kind="stable")
+    number, length = number[order], (stop - start)[order]
+    row, copy = stretches.sample[number], stretches.copy[number]
+    first = np.flatnonzero(changes(row, copy))
+    sizes = np.diff(np.append(first, len(row)))
+    piece = stretches.first_piece[number] + np.arange(len(row)) - np.repeat(first, sizes)
+    return Pieces(row, copy, piece, start[order] - base[number], length, {})
 
 
 def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
@@ -145,7 +192,7 @@ def _sums(pieces: Pieces, owner: Int64s, media: _Media) -> dict[str, Int64s]:
 
 def _media_of(rows: LengthsRows, numbers: Int64s) -> tuple[_Media, Int64s]:
     """Media of the rows `numbers`, and which of these hold some whose first token is unknown."""
-    lists = rows.media_lists(numbers)
+    lists = rows.lists("media", numbers)
     if lists is None:
         empty = np.empty(0, np.int64)
         return _Media(*[empty] * len(_Media._fields)), np.flatnonzero(_may_hold(rows, numbers))

@@ -136,7 +136,7 @@ class PlanTotals:
         window = self.windows[-1]
         self.windows[-1] = replace(window, num_packs=self.num_packs - window.first_pack)
         self.sums["num_samples"] += plan.num_samples
-        self.sums["num_tokens_cut"] += plan.items.tokens_cut
+        self.sums["num_tokens_cut"] += plan.num_left_out
         self.strategies.update(plan.strategies)
 
     def result(self, digests: list[str]) -> format_plan.Result:

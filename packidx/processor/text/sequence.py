@@ -184,6 +184,16 @@ def trained_tokens(
     return mask
 
 
+def places(batch: TokenBatch, runs: FeatureRuns, tokens: Int64s) -> Int64s:
+    """Where `tokens` of the batch, none of them a run's, stand in their own samples, all runs
+    written out."""
+    added = np.concatenate([[0], np.cumsum(runs.repeats - 1)])
+    own = batch.offsets[np.searchsorted(batch.offsets, tokens, "right") - 1]
+    before, first = (np.searchsorted(runs.tokens, values) for values in (tokens, own))
+    stand: Int64s = tokens - own + added[before] - added[first]
+    return stand
+
+
 def place_media(
     media: MediaColumns, rows: Int64s, expanded: Sequence[Expanded], runs: FeatureRuns
 ) -> Int64s:

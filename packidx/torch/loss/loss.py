@@ -9,8 +9,9 @@ every rank and known before the step begins: `PackSampler.denominator(step, weig
 the plan. Each micro-step adds its share of the sum over D, gradients add up to those of L, and
 neither how many packs a rank takes nor which samples share a pack changes them.
 
-Where less was trained than planned (a sample that could not be read became a hole),
-`correct_gradients` exchanges the planned D for the one that was seen, once per step.
+Where less was trained than planned (a sample that could not be read became a hole), or something
+else (``on_mismatch="fit"`` takes samples as long as they are), `correct_gradients` exchanges the
+planned D for the one that was seen, once per step.
 """
 
 from __future__ import annotations

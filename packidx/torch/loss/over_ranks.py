@@ -22,7 +22,7 @@ def seen_denominator(
     """The step's denominator out of this rank's batches of the step, summed over the ranks.
 
     All data-parallel ranks (`group`, all processes if None) must call it. For plans that do not
-    know label counts: those of bare lengths, or with samples that were cut.
+    know label counts: those of bare or guessed lengths.
     """
     return _summed_over_ranks([batch_weight(batch, weights) for batch in batches], group)
 
@@ -32,6 +32,8 @@ def correct_gradients(
     planned: float,
     seen: float | Sequence[float],
     group: dist.ProcessGroup | None = None,
+    *,
+    may_exceed: bool = False,
 ) -> float:
     """Make of gradients over the planned denominator those over the one that was seen.
 
@@ -43,6 +45,9 @@ def correct_gradients(
         planned: `PackSampler.denominator` of the step.
         seen: `batch_weight` of this rank's batches of the step, or their sum.
         group: the data-parallel ranks; all processes if None.
+        may_exceed: whether more may be seen than planned: of packs read with
+            ``on_mismatch="fit"``, whose plan does not know their label tokens. `planned` is then
+            whatever the loss was divided by, 1.0 where the plan knows nothing.
 
     Returns:
         the factor, 1.0 where everything planned was there.
@@ -55,7 +60,7 @@ def correct_gradients(
     total = _summed_over_ranks(each, group)
     if abs(total - planned) <= _SAME * planned or total == 0:
         return 1.0
-    if total > planned:
+    if total > planned and not may_exceed:
         raise MismatchError(
             f"the step's samples weigh {total:g} in the loss but were planned as {planned:g}: pass"
             " the denominator of this step and of this loss weight"

@@ -12,9 +12,12 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.context import get_spawning_popen
-from typing import Any
+from typing import Any, NamedTuple
 
 from packidx.index import Sample
+
+Happened = list[dict[str, Any]]
+"""Events of one pack, in order."""
 
 LIMIT = 1000  # records kept; beyond it events are only counted
 _TEXT = 500  # characters of an error's text
@@ -29,8 +32,9 @@ def event(
 
     Args:
         kind: ``'mismatch'`` (the sample is not what was planned), ``'unreadable'``, ``'retried'``
-            (it could be read in the end) or ``'changed'`` (its shard seems to be another one).
-        done: ``'hole'``, ``'truncated'``, ``'padded'`` or ``'read'``.
+            (it could be read in the end), ``'changed'`` (its shard seems to be another one) or
+            ``'no_room'`` (it does not fit its pack, which was planned of other lengths).
+        done: ``'hole'``, ``'truncated'``, ``'padded'``, ``'fitted'``, ``'left_out'`` or ``'read'``.
         sample: as planned.
         error: what happened.
         length: tokens that the sample was encoded to, None where it was not.
@@ -51,6 +55,13 @@ def event(
     }
 
 
+class LeftOut(NamedTuple):
+    """Samples that were not trained on, and their tokens: planned ones where they are not known."""
+
+    samples: int
+    tokens: int
+
+
 class Events:
     """The events of a dataset and of its copies in DataLoader workers, forked or spawned.
 
@@ -69,6 +80,7 @@ class Events:
         self._taken = 0  # bytes of the file that are counted
         self._written = 0
         self._counts: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
         self._records: list[dict[str, Any]] = []
 
     @property
@@ -76,6 +88,12 @@ class Events:
         """Events by kind: ``{'unreadable': 2}``."""
         self._take_in()
         return dict(self._counts)
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What ``on_mismatch="fit"`` has left out so far, once for every time."""
+        self._take_in()
+        return LeftOut(self._left_out["samples"], self._left_out["tokens"])
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -100,7 +118,8 @@ class Events:
         if kept:
             last = " (further ones are only counted)" if self._written == LIMIT else ""
             _log.warning("%s%s", describe(event), last)
-        line = event if kept else {"kind": event["kind"]}
+        counted = ("kind", "done", "planned", "found")
+        line = event if kept else {name: event[name] for name in counted}
         try:
             # One write at the end of the file: lines of several processes do not mix.
             handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -121,7 +140,10 @@ class Events:
 
     def _count(self, event: dict[str, Any]) -> None:
         self._counts[event["kind"]] += 1
-        if len(event) > 1 and len(self._records) < LIMIT:
+        if event["done"] == "left_out":
+            tokens = event["planned"] if event["found"] is None else event["found"]
+            self._left_out.update(samples=1, tokens=tokens)
+        if "sample_id" in event and len(self._records) < LIMIT:
             self._records.append(event)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -38,6 +38,18 @@ def cut(sample: Encoded, start: int, stop: int, media_ids: Mapping[str, int] | N
     return piece
 
 
+def begins_medium(sample: Encoded, at: int, media_ids: Mapping[str, int] | None) -> bool:
+    """Whether the token `at` stands for a medium, as far as `encode` says (`cut`)."""
+    return any(bool(_media_tokens(sample, kind, media_ids)[at]) for kind in by_kind(sample.media))
+
+
+def parts_medium(sample: Encoded, at: int, media_ids: Mapping[str, int] | None) -> bool:
+    """Whether a cut before token `at` would fall between two tokens of one medium, or may."""
+    kinds = by_kind(sample.media)
+    marked = (_media_tokens(sample, kind, media_ids) for kind in kinds)
+    return at < sample.length and any(bool(own[at - 1] and own[at]) for own in marked)
+
+
 def _media_tokens(sample: Encoded, kind: str, media_ids: Mapping[str, int] | None) -> Tensor:
     """bool [T], True where a token stands for this kind of media."""
     types = sample.sequence.get("mm_token_type_ids")

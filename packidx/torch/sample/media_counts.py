@@ -22,7 +22,7 @@ def media_counts(
 
     Args:
         samples: as they were read, holes among them; without the dummy image.
-        pack: as planned.
+        pack: as planned, without samples that were left out.
         happened: the events of reading it.
     """
     # The plan says nothing of a sample that is another and was taken all the same.
@@ -39,7 +39,7 @@ def media_counts(
         ]
         known = [count for count in each if count is not None]
         total = sum(known) if len(known) == len(each) else None
-        if total is None and not others:
+        if total is None and not others and len(pack.samples) == pack.stats["num_samples"]:
             total = pack.stats[name]
         if total is not None:
             counts[name] = int(total)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packidx.errors import (
     BadRecord,
     ChangedSource,
     MismatchError,
-    OptionError,
     PackidxError,
     SourceError,
 )
@@ -22,45 +19,21 @@ from packidx.index import Index, Sample
 from packidx.io.stores import is_transient
 from packidx.records.fetch import Fetcher
 from packidx.torch.sample.encoded import ADVICE, IGNORE, Encoded, PlanMismatch, normalise
-from packidx.torch.sample.events import event
-from packidx.torch.sample.fitting import cut, extend, shift
+from packidx.torch.sample.events import Happened, event
+from packidx.torch.sample.fitting import begins_medium, cut, extend, parts_medium, shift
 from packidx.torch.sample.holes import Holes, NoHole
 from packidx.torch.sample.join_rules import rules_of
 from packidx.torch.sample.media_rows import check_media
+from packidx.torch.sample.policy import Policy
+from packidx.torch.sample.room import is_exact
 
 if TYPE_CHECKING:
     from packidx.user_code.transform import Transform
 
 Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
-Happened = list[dict[str, Any]]
 T = TypeVar("T")
 
-ON_MISMATCH = ("error", "drop", "truncate")
-ON_ERROR = ("raise", "hole")
 BACKOFF = 0.1  # seconds before the first retry, twice as many before each further one
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The options of `PackedDataset` of these names."""
-
-    on_mismatch: str = "error"
-    on_error: str = "raise"
-    retries: int = 3
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("on_mismatch", self.on_mismatch, ON_MISMATCH),
-            ("on_error", self.on_error, ON_ERROR),
-        ):
-            if value not in known:
-                raise OptionError(f"{name} {value!r} is none of {', '.join(known)}")
-        if operator.index(self.retries) < 0:
-            raise OptionError(f"retries is {self.retries}: it must be 0 or more")
-
-    @property
-    def makes_holes(self) -> bool:
-        return self.on_mismatch != "error" or self.on_error == "hole"
 
 
 def is_of_the_sample(error: Exception) -> bool:
@@ -106,11 +79,13 @@ class SampleReader:
         options = index.snapshot.options
         self._shift = options.shift
         self._cuts = options.on_long in ("split", "truncate")
-        self._budget = options.planned_capacity
-        # Pieces of split samples have the longest length but for the last; where training has had
-        # some of a sample's tokens already, the rest may begin and end anywhere.
-        self._ends_shown = options.on_long == "split" and not options.continues
-        self._longest = self._budget // options.align * options.align
+        self._continues = bool(options.continues)
+        # Pieces of long samples have the longest length but for the last of a split one, and those
+        # that end where a medium begins; where training has had some of a sample's tokens already,
+        # the rest may begin and end anywhere.
+        self._ends_shown = not options.continues
+        self._is_exact = is_exact(index.snapshot)
+        self._longest = options.planned_capacity // options.align * options.align
         self._holes = Holes(index, encode, self._read_again, pad_token_id)
 
     @contextmanager
@@ -125,8 +100,9 @@ class SampleReader:
             for slot in ready:
                 self._ready.pop(slot, None)
 
-    def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded:
-        """The piece of `sample` that its pack holds, of exactly the planned length.
+    def read(self, sample: Sample, epoch: int, events: Happened) -> Encoded | None:
+        """The piece of `sample` that its pack holds, of exactly the planned length; by the policy
+        ``fit`` the sample as long as it is, or None where it is left out.
 
         Args:
             sample: as planned.
@@ -143,6 +119,9 @@ class SampleReader:
             self._note_changes(sample, events)
             if self._policy.on_error == "raise" or not is_of_the_sample(error):
                 raise _located(error, sample, self._index) from error.__cause__
+            if self._policy.fits:  # of what length a hole would have to be nobody knows
+                events.append(event("unreadable", "left_out", sample, error))
+                return None
             return self._hole("unreadable", sample, error, events)
         self._note_changes(sample, events)
         if failed is not None:
@@ -152,6 +131,8 @@ class SampleReader:
         except PlanMismatch as error:
             if self._policy.on_mismatch == "error":
                 raise _located(error, sample, self._index) from None
+            if self._policy.fits:
+                return self._as_it_is(encoded, sample, error, events)
             return self._mended(encoded, sample, error, events)
         except MismatchError as error:
             raise _located(error, sample, self._index) from None
@@ -187,10 +168,11 @@ class SampleReader:
         length, start = encoded.length, sample.token_start or 0
         piece = encoded
         if length != sample.length or start:
-            may_cut = self._cuts and length > self._budget
+            is_rest = self._continues and sample.piece > 0  # of a sample of any length
+            may_cut = self._cuts and length > self._longest or is_rest
             stop = start + sample.length
-            is_last = self._ends_shown and sample.length < self._longest
-            if not may_cut or stop > length or (is_last and stop < length):
+            is_short = self._ends_shown and sample.length < self._longest
+            if not may_cut or stop > length or (is_short and not self._ends(encoded, start, stop)):
                 if not start:  # another grid says more than another length
                     check_media(encoded.media, sample.media)
                 after = " after the shift" if self._shift else ""
@@ -203,12 +185,48 @@ class SampleReader:
         check_media(piece.media, sample.media)
         return piece
 
+    def _ends(self, encoded: Encoded, start: int, stop: int) -> bool:
+        """Whether a piece from `start` that is not as long as it may be ends at `stop`: with the
+        sample, or before a medium that has no room in it."""
+        if stop == encoded.length:
+            return True
+        is_cut = start + self._longest < encoded.length
+        return is_cut and begins_medium(encoded, stop, self._media_ids)
+
+    @property
+    def _media_ids(self) -> Mapping[str, int] | None:
+        ids: Mapping[str, int] | None = getattr(self._encode, "media_token_ids", None)
+        return ids
+
     def _cut(self, encoded: Encoded, start: int, stop: int) -> Encoded:
-        media_ids: Mapping[str, int] | None = getattr(self._encode, "media_token_ids", None)
-        piece = cut(encoded, start, stop, media_ids)
+        piece = cut(encoded, start, stop, self._media_ids)
         if not self._shift:
             piece.labels[:1] = IGNORE  # its predictor is in another piece
         return piece
+
+    def _as_it_is(
+        self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened
+    ) -> Encoded | None:
+        """A sample that is not what was planned, whole, or as much of it as a pack holds."""
+        length, truncates = encoded.length, self._index.snapshot.options.on_long == "truncate"
+        try:
+            if length > self._longest and truncates:
+                encoded = self._cut(encoded, 0, self._end_of_first(encoded))
+        except PlanMismatch:  # what stands between the tokens of a medium is not marked as its own
+            encoded = encoded.between(0, 0)
+        if sample.piece or sample.token_start or not encoded.length:
+            events.append(event("mismatch", "left_out", sample, error, length))
+            return None
+        if self._is_exact:  # of guessed lengths hardly any is right, and nobody wants to hear it
+            events.append(event("mismatch", "fitted", sample, error, encoded.length))
+        return encoded
+
+    def _end_of_first(self, encoded: Encoded) -> int:
+        """Where a truncation ends that would have `_longest` tokens: not inside a medium."""
+        stop = self._longest
+        while stop and parts_medium(encoded, stop, self._media_ids):
+            stop -= 1
+        return stop
 
     def _mended(
         self, encoded: Encoded, sample: Sample, error: PlanMismatch, events: Happened

@@ -1,0 +1,196 @@
+"""Long samples in pieces, from estimate to loss: tokens, media and label tokens as planned."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision_cpu  # noqa: F401  (before transformers)
+from family_processors import family_processor
+from PIL import Image
+from processors import FEW_RANKS, qwen_folders
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS
+from packidx.index import Index
+from packidx.inspect.verify import verify
+from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch.loss import WEIGHTS, LossWeights, batch_weight
+
+WORDS = "the of and a pack holds tokens that were counted before they are read".split()  # noqa: SIM905
+CAPACITY = 1300
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    tmp = tmp_path_factory.mktemp("processors")
+    made = qwen_folders(tmp, FEW_RANKS)
+    return {name: made[name] for name in ("qwen2.5-vl", "qwen3-vl")} | {
+        "glm46v": family_processor("glm46v", tmp)[1]
+    }
+
+
+def talk(rng: random.Random, number: int, turns: int, images: int) -> dict[str, Any]:
+    """A conversation with images anywhere in the user's turns."""
+    messages: list[dict[str, Any]] = []
+    for turn in range(turns):
+        asked: list[dict[str, Any]] = [
+            {"type": "text", "text": " ".join(rng.choices(WORDS, k=rng.randrange(2, 90)))}
+        ]
+        for _ in range(images):
+            asked.insert(rng.randrange(len(asked) + 1), {"type": "image", "image": image(rng)})
+        said = " ".join(rng.choices(WORDS, k=rng.randrange(1, 120)))
+        messages.append({"role": "user", "content": asked})
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": said}]})
+        if turn % 4 == 1:
+            messages[-1]["train"] = False
+    return {"id": f"talk-{number}", "messages": messages}
+
+
+def image(rng: random.Random) -> str:
+    return f"{rng.choice([60, 150, 420])}x{rng.choice([60, 230, 440])}.png"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("long")
+    for width in (60, 150, 420, 2000):
+        for height in (60, 230, 440, 1600):
+            Image.fromarray(np.full((height, width, 3), 90, np.uint8)).save(
+                folder / f"{width}x{height}.png"
+            )
+    rng = random.Random(5)
+    records = [talk(rng, n, rng.randrange(1, 30), n % 4) for n in range(24)]
+    huge = talk(rng, 24, 12, 0)  # an image that no pack holds, between texts that packs do
+    huge["messages"][6]["content"].insert(0, {"type": "image", "image": "2000x1600.png"})
+    records.append(huge)
+    records.append({"input_ids": [*range(40)] * 70, "labels": ([-100] * 30 + [7] * 40) * 40})
+    text = "\n".join(map(json.dumps, records))
+    (folder / "talks.jsonl").write_text(text + "\n")
+    return folder
+
+
+def counted(data: Path, processor: Path, folder: Path, **options: Any) -> Path:
+    shard = str(data / "talks.jsonl")
+    summary = estimate_lengths(shard, folder / "lengths", processor=processor, **options)
+    assert (summary.num_rejected, summary.methods) == (0, {"exact": 26})
+    return folder / "lengths"
+
+
+def read_all(index: Index, encode: Any) -> dict[tuple[int, int], tuple[Any, Any]]:
+    """Every piece as its pack has it; label tokens, of packs too, are compared with the plan's."""
+    dataset, found = PackedDataset(index, encode), {}
+    for pack in (dataset[k] for k in range(len(dataset))):
+        planned = index.pack(pack["pack_id"])
+        for sample, start in zip(planned.samples, pack["cu_seqlens"].tolist(), strict=False):
+            labels = pack["labels"][start : start + sample.length]
+            assert sample.label_tokens == int((labels != -100).sum())
+            tokens = pack["input_ids"][start : start + sample.length], labels
+            found[sample.sample_id, sample.token_start] = tokens
+        assert planned.stats["label_tokens"] == int((pack["labels"] != -100).sum())
+        if "image_grid_thw" in pack:
+            grids = pack["image_grid_thw"]
+            assert planned.stats["num_images"] == len(grids)
+            assert planned.stats["vision_patches"] == int(grids.prod(1).sum())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl", "glm46v"])
+def test_pieces_are_what_was_planned(
+    folders: dict[str, Path], data: Path, tmp_path: Path, name: str, shift: bool
+) -> None:
+    lengths = counted(data, folders[name], tmp_path)
+    plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, on_long="split", shift=shift)
+    index, encode = open_index(tmp_path / "i"), ProcessorEncoder(folders[name])
+    checks = list(verify(index, encoder=encode, num_sampled=40))
+    assert [check for check in checks if not check.ok] == []
+    found = read_all(index, encode)
+    rows = pq.read_table(lengths / "part-00000.parquet").to_pylist()
+    lost = 0
+    for row in rows:
+        own = sorted(start for number, start in found if number == row["sample_id"])
+        held = [found[row["sample_id"], start] for start in own]
+        record = json.loads((data / "talks.jsonl").read_text().splitlines()[row["row"]])
+        for message in record.get("messages", ()):
+            for part in message["content"]:
+                if part["type"] == "image":
+                    part["image"] = Image.open(data / part["image"]).convert("RGB")
+        whole = torch.as_tensor(encode(record)["input_ids"]).flatten()
+        gaps = [a for a in row["media"] if a["tokens"] > CAPACITY]
+        kept = torch.ones(len(whole), dtype=torch.bool)
+        for gap in gaps:
+            kept[gap["at"] : gap["at"] + gap["tokens"]] = False
+        kept[len(whole) - shift :] = False
+        lost += sum(gap["tokens"] for gap in gaps)
+        assert torch.equal(torch.cat([ids for ids, _ in held]), whole[kept])
+    result = index.manifest["result"]
+    assert lost > CAPACITY and result["dropped"] == {}
+    assert (result["num_tokens_cut"], result["num_tokens_lost"]) == (lost, lost)
+    assert result["num_pieces"] > 2 * result["num_samples"]
+    dataset, sampler = PackedDataset(index, encode), PackSampler(index, global_batch=4)
+    for weight in WEIGHTS:
+        batches = [collate([dataset[k]]) for k in sampler.packs_of_step(2)]
+        seen = sum(batch_weight(batch, LossWeights(weight)) for batch in batches)
+        assert sampler.denominator(2, weight) == pytest.approx(seen)
+
+
+@pytest.mark.slow
+def test_what_is_left_of_a_sample_is_read_in_a_plan_that_has_room_for_all(
+    folders: dict[str, Path], data: Path, tmp_path: Path
+) -> None:
+    lengths = counted(data, folders["qwen3-vl"], tmp_path)
+    plan_packs(lengths, tmp_path / "i", capacity=CAPACITY, on_long="split")
+    first, encode = open_index(tmp_path / "i"), ProcessorEncoder(folders["qwen3-vl"])
+    state = PackSampler(first, global_batch=2).state_at(6)
+    plan_packs(lengths, tmp_path / "i", resume=(first, state), capacity=9000, on_long="drop")
+    index = open_index(tmp_path / "i")
+    assert any(start for _, start in read_all(index, encode))
+    assert index.manifest["result"]["num_tokens_lost"] > CAPACITY  # the medium that had no room
+
+
+@pytest.mark.slow
+def test_only_tables_with_long_samples_say_where_label_tokens_are(
+    folders: dict[str, Path], data: Path, tmp_path: Path
+) -> None:
+    lengths = counted(data, folders["qwen3-vl"], tmp_path)
+    table = pq.read_table(lengths / "part-00000.parquet")
+    assert table.schema.equals(LENGTHS_WITH_SPANS)
+    for row in table.to_pylist():
+        spans = row["label_spans"]
+        assert (spans is None) == (row["length"] <= 1024)
+        if spans is not None:
+            assert sum(s["stop"] - s["start"] for s in spans) == row["label_tokens"]
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "short.jsonl").write_text(json.dumps({"messages": turns}))
+    short = str(tmp_path / "short.jsonl")
+    estimate_lengths(short, tmp_path / "short", processor=folders["qwen3-vl"])
+    assert pq.read_table(tmp_path / "short" / "part-00000.parquet").schema.equals(LENGTHS)
+
+
+class OwnEncode:
+    """Tokens of the user's own making, trained here and there."""
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        rng = np.random.default_rng(len(record["id"]) + int(record["id"][5:]))
+        ids = rng.integers(1, 90, 700 * (1 + int(record["id"][5:]) % 5))
+        trained = np.repeat(rng.integers(0, 2, len(ids) // 50), 50).astype(bool)
+        return {"input_ids": ids, "labels": np.where(trained, ids, -100)}
+
+
+def test_label_tokens_of_pieces_by_an_encoder_of_the_user(tmp_path: Path) -> None:
+    records = [{"id": f"talk-{n}", "text": "a"} for n in range(20)]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, records)))
+    estimate_lengths(str(tmp_path / "own.jsonl"), tmp_path / "lengths", encode=OwnEncode())
+    plan_packs(tmp_path / "lengths", tmp_path / "i", capacity=1100, on_long="split")
+    index = open_index(tmp_path / "i")
+    assert len(read_all(index, OwnEncode())) > 30
+    assert index.manifest["result"]["num_tokens_lost"] == 0

@@ -1,0 +1,258 @@
+"""``on_mismatch="fit"``: every sample as long as it is, as far as its pack goes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from manifests import edit, fingerprinted, refresh
+from small_packs import length_of, record, write_lengths
+from torch.utils.data import DataLoader
+from torch_packs import SyntheticEncode
+
+from packidx import open_index, plan_packs
+from packidx.errors import BadRecord, OptionError
+from packidx.index import Index
+from packidx.torch import PackedDataset, PackSampler, collate
+from packidx.torch.loss import LossWeights, batch_weight, correct_gradients
+from packidx.torch.sample.events import LIMIT
+from packidx.torch.sample.room import fewest_tokens
+
+PARTS = [
+    [[5 + 7 * n] for n in range(9)],
+    [[3, (4, 4), 2 + n] for n in range(6)],
+    [[70], [95], [1], [2, (8, 8), 90, (4, 4), 6]],
+]
+RECORDS = [record(n, parts) for n, parts in enumerate(itertools.chain(*PARTS))]
+
+
+def guessed(folder: Path, records: list[dict[str, Any]], factor: float, **options: Any) -> Index:
+    """A plan of lengths that are so many times the true ones, 1 at least, as guesses are stated."""
+    folder.mkdir(exist_ok=True)
+    lengths = write_lengths(folder, {"all": records})
+    part = lengths / "part-00000.parquet"
+    table = pq.read_table(part)
+    false = [max(1, int(n * factor)) for n in table["length"].to_pylist()]
+    unknown = [None] * len(false)
+    changes = {"length": false, "method": ["heuristic"] * len(false)}
+    changes |= {"media": unknown, "label_tokens": unknown}
+    for name, values in changes.items():
+        field = table.schema.field(name)
+        table = table.set_column(
+            table.column_names.index(name), field, [pa.array(values, field.type)]
+        )
+    pq.write_table(table, part)
+    methods = {"methods": {"heuristic": len(false)}}
+    edit(lengths, lambda manifest: manifest.update(fingerprinted(manifest | methods)))
+    refresh(lengths)
+    plan_packs(lengths, folder / "index", **options)
+    return open_index(folder / "index")
+
+
+class Own(SyntheticEncode):
+    """Says for itself how long a sample is."""
+
+    def whole(self, sample_id: int, records: list[dict[str, Any]]) -> torch.Tensor:
+        ids: torch.Tensor = self(records[sample_id])["input_ids"]
+        return ids
+
+
+def check_packs(
+    dataset: PackedDataset, records: list[dict[str, Any]], capacity: int
+) -> tuple[set[int], dict[int, dict[str, Any]]]:
+    """Samples that were read, with ids equal to the encoder's, and those that are named as left
+    out; no pack is above its capacity, and none has room for what it has left out."""
+    options, encode = dataset.index.snapshot.options, Own()
+    room = (capacity - options.reserve) // options.pad_pack_to * options.pad_pack_to
+    held: set[int] = set()
+    told: dict[int, dict[str, Any]] = {}
+    for pack in (dataset[k] for k in range(len(dataset))):
+        bounds, lengths = pack["cu_seqlens"].tolist(), pack["lengths"].tolist()
+        assert bounds[-1] == len(pack["input_ids"]) == len(pack["labels"]) <= capacity
+        assert bounds[-1] % options.pad_pack_to == 0
+        assert pack["max_seqlen"] == max(b - a for a, b in itertools.pairwise(bounds))
+        ids = pack["sample_ids"].tolist()
+        planned = [sample.sample_id for sample in dataset.index.pack(pack["pack_id"]).samples]
+        assert ids == [number for number in planned if number in ids]  # in order of position
+        for number, start, length in zip(ids, bounds, lengths, strict=False):
+            whole = encode.whole(number, records)
+            whole = whole[: len(whole) - options.shift]
+            assert torch.equal(pack["input_ids"][start : start + length], whole)
+            assert pack["position_ids"][0, start : start + length].tolist() == [*range(length)]
+            held.add(number)
+        taken = sum(b - a for a, b in itertools.pairwise(bounds[: len(ids) + 1]))
+        for event in pack.get("events", []):
+            assert (event["kind"], event["done"]) == ("no_room", "left_out")
+            found = length_of(records[event["sample_id"]]["parts"]) - options.shift
+            assert event["found"] == found
+            assert taken + -(-found // options.align) * options.align > room
+            told[event["sample_id"]] = event
+    return held, told
+
+
+RULES: list[dict[str, Any]] = [
+    {},
+    {"align": 8},
+    {"pad_pack_to": 32},
+    {"shift": True},
+    {"packing_ratio": 0.75},
+    {"reserve": 48, "align": 4, "pad_pack_to": 16},
+]
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.4, 0.9, 1, 1.7])
+@pytest.mark.parametrize("rules", RULES, ids=str)
+def test_every_sample_is_in_its_pack_or_named(
+    tmp_path: Path, factor: float, rules: dict[str, Any]
+) -> None:
+    index = guessed(tmp_path, RECORDS, factor, capacity=128, **rules)
+    dataset = PackedDataset(index, Own(), on_mismatch="fit")
+    held, told = check_packs(dataset, RECORDS, 128)
+    dropped = set(index.dropped()["sample_id"].to_pylist())
+    assert held | told.keys() | dropped == {*range(len(RECORDS))}
+    assert not held & told.keys() and not (held | told.keys()) & dropped
+    lost = dataset.events.left_out
+    assert (lost.samples, lost.tokens) == (len(told), sum(e["found"] for e in told.values()))
+    if factor >= 1:  # every pack has room for all that it was planned to have
+        assert not told
+    if factor == 0.1:
+        assert told
+
+
+@settings(max_examples=300)
+@given(st.lists(st.integers(1, 40), max_size=10), st.integers(0, 90))
+def test_what_is_left_out_has_the_fewest_tokens(sizes: list[int], room: int) -> None:
+    out = fewest_tokens(sizes, room)
+    rest = sum(sizes) - sum(sizes[n] for n in out)
+    assert out == sorted(set(out)) and rest <= room
+    subsets = itertools.product([0, 1], repeat=len(sizes))
+    sums = [sum(n for n, kept in zip(sizes, chosen, strict=True) if kept) for chosen in subsets]
+    assert rest == max(total for total in sums if total <= room)
+
+
+def test_a_pack_of_which_nothing_is_left_is_pad_tokens(tmp_path: Path) -> None:
+    records = [record(0, [300]), record(1, [20])]
+    rules: dict[str, Any] = {"margin": 0, "max_samples": 1, "pad_pack_to": 16}
+    index = guessed(tmp_path, records, 0.2, capacity=64, **rules)
+    dataset = PackedDataset(index, Own(), on_mismatch="fit")
+    packs = [dataset[k] for k in range(2)]
+    (empty,) = [pack for pack in packs if not len(pack["sample_ids"])]
+    assert empty["sample_ids"].dtype == torch.int64
+    assert len(empty["input_ids"]) == 16 and empty["labels"].eq(-100).all()
+    assert empty["position_ids"].shape == (4, 16)
+    assert empty["events"][0]["found"] == 300
+    for attention in ("sdpa", "flash", "thd", "indexed"):
+        assert collate([empty], attention)["input_ids"].shape == (1, 16)
+        assert collate(packs, attention)["labels"].ne(-100).sum() == 19
+
+
+def test_a_dummy_image_stands_where_no_image_is_left(tmp_path: Path) -> None:
+    records = [record(0, [60]), record(1, [4, (8, 8), 50]), record(2, [30])]
+    index = guessed(tmp_path, records, 0.3, capacity=96, reserve=24)
+    dummy = {"seed": 3, "parts": [2, (4, 4), 2]}
+    dataset = PackedDataset(index, Own(), on_mismatch="fit", dummy_image=dummy)
+    assert len(dataset) == 1
+    pack = dataset[0]
+    assert sorted(pack["sample_ids"].tolist() + [e["sample_id"] for e in pack["events"]]) == [
+        0,
+        1,
+        2,
+    ]
+    assert len(pack["input_ids"]) <= 96 and len(pack["image_grid_thw"]) == 1
+
+
+def test_truncating_plans_cut_what_is_longer_than_a_pack(tmp_path: Path) -> None:
+    records = [record(0, [150]), record(1, [50, (8, 8), 70]), record(2, [20, (8, 12), 5])]
+    index = guessed(
+        tmp_path, records, 0.4, capacity=60, margin=0, on_long="truncate", max_samples=1
+    )
+    dataset = PackedDataset(index, Own(), on_mismatch="fit")
+    for pack in (dataset[k] for k in range(len(dataset))):
+        (number,) = pack["sample_ids"].tolist()
+        whole = Own().whole(number, records)
+        stop = {0: 60, 1: 51, 2: len(whole)}[number]  # 51: before the image, behind its wrapper
+        assert torch.equal(pack["input_ids"], whole[:stop])
+    assert dataset.events.left_out == (0, 0)
+
+
+def test_split_plans_of_guesses_are_refused(tmp_path: Path) -> None:
+    records = [record(0, [150]), record(1, [9])]
+    index = guessed(tmp_path, records, 0.9, capacity=60, on_long="split")
+    with pytest.raises(OptionError, match="plan with --on-long drop or truncate"):
+        PackedDataset(index, Own(), on_mismatch="fit")
+    whole = guessed(tmp_path / "whole", records[1:], 0.9, capacity=60, on_long="split")
+    assert len(PackedDataset(whole, Own(), on_mismatch="fit")[0]["sample_ids"]) == 1
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    index = guessed(tmp_path, RECORDS[:3], 0.9, capacity=200)
+
+    class Broken(Own):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            if record["seed"] == 1:
+                raise BadRecord("broken_media", "no")
+            return super().__call__(record)
+
+    dataset = PackedDataset(index, Broken(), on_mismatch="fit", on_error="hole")
+    pack = dataset[0]
+    assert sorted(pack["sample_ids"].tolist()) == [0, 2]
+    (event,) = pack["events"]
+    assert (event["kind"], event["done"], event["sample_id"]) == ("unreadable", "left_out", 1)
+    assert dataset.events.left_out == (1, int(12 * 0.9))
+    with pytest.raises(BadRecord):
+        PackedDataset(index, Broken(), on_mismatch="fit")[0]
+
+
+def test_in_an_exact_plan_what_was_fitted_is_told(tmp_path: Path) -> None:
+    lengths = write_lengths(tmp_path, {"all": RECORDS[:3]})
+    plan_packs(lengths, tmp_path / "index", capacity=64)
+
+    class Longer(Own):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            more = 3 if record["seed"] == 1 else 0
+            return super().__call__({**record, "parts": [record["parts"][0] + more]})
+
+    dataset = PackedDataset(tmp_path / "index", Longer(), on_mismatch="fit")
+    pack = dataset[0]
+    (event,) = pack["events"]
+    assert (event["done"], event["planned"], event["found"]) == ("fitted", 12, 15)
+    assert len(pack["input_ids"]) == 5 + 15 + 19
+
+
+def test_workers_count_what_was_left_out_beyond_the_records_that_are_kept(tmp_path: Path) -> None:
+    index = guessed(tmp_path, RECORDS, 0.1, capacity=128)
+    dataset = PackedDataset(index, Own(), on_mismatch="fit")
+    _, told = check_packs(dataset, RECORDS, 128)
+    tokens = sum(event["found"] for event in told.values())
+    for _ in range(LIMIT // len(told) + 1):
+        dataset[0]
+    times = LIMIT // len(told) + 2
+    assert dataset.events.left_out == (times * len(told), times * tokens)
+    assert len(dataset.events.records) == LIMIT
+    fresh = PackedDataset(index, Own(), on_mismatch="fit")
+    loader: DataLoader[Any] = DataLoader(fresh, batch_size=None, num_workers=2)
+    assert len(list(loader)) == 1
+    assert fresh.events.left_out == (len(told), tokens)
+
+
+def test_gradients_are_those_of_what_was_seen(tmp_path: Path) -> None:
+    """The plan knows no label tokens, or others: the loss is divided by those of the samples."""
+    index = guessed(tmp_path, RECORDS, 0.3, capacity=96)
+    dataset, sampler = PackedDataset(index, Own(), on_mismatch="fit"), PackSampler(index)
+    assert sampler.denominator(0) is None
+    batches = [collate([dataset[k]]) for k in range(len(dataset))]
+    weights = LossWeights("square")
+    seen = [batch_weight(batch, weights) for batch in batches]
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.full((3,), 5.0)
+    assert correct_gradients([parameter], 1.0, seen, may_exceed=True) == pytest.approx(
+        1 / sum(seen)
+    )
+    assert torch.allclose(parameter.grad, torch.full((3,), 5.0 / sum(seen)))
