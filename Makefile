@@ -102,6 +102,7 @@ bench: $(VENV)/.dev plan  ## measure speed as ratios, side by side in one run
 	@$(BIN)/python examples/bench_reader.py
 	@$(BIN)/python examples/bench_packs.py $(DATA)
 	@$(BIN)/python examples/bench_estimate.py $(DATA)
+	@$(BIN)/python examples/bench_again.py $(DATA)
 	@$(BIN)/python examples/bench_probes.py $(DATA)
 	@$(BIN)/python examples/bench_remote.py
 

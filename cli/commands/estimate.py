@@ -81,6 +81,10 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
     rejected, with the reason. --column, --tag and --delimiter hold for all SOURCEs; a mix must not
     state the same.
     """
+    if options["encode"] is None and options["transform"] is None:  # who may want it
+        from ..startup import spare_pandas
+
+        spare_pandas()
     from packidx.estimate import estimate_lengths
     from packidx.estimate.summary import read_limit, rejection_warnings
 

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.processor.fingerprint import normalise_tokenizer
+from packidx.processor.text import remembered
 from packidx.recent import Recent
 
 _METASPACE = "\u2581"
@@ -20,10 +21,15 @@ _SET = ("dropout", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges")  #
 
 
 class Vocabulary:
-    """A tokenizer that nobody changes, neither padding nor truncating; and its tokens."""
+    """A tokenizer that nobody changes, neither padding nor truncating; and its tokens.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Args:
+        content: SHA-256 of the ``tokenizer.json`` that it was read from, if it was.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, content: str | None = None) -> None:
         self.tokenizer = tokenizer
+        self._content = content
         self._state = _state(tokenizer)
 
     @property
@@ -34,7 +40,11 @@ class Vocabulary:
     @cached_property
     def normalised(self) -> dict[str, Any]:
         """What of the tokenizer goes into a processor's fingerprint."""
-        return normalise_tokenizer(self.tokenizer.to_str())
+        if self._content is None:
+            return normalise_tokenizer(self.tokenizer.to_str())
+        return remembered.normalised(
+            self._content, lambda: normalise_tokenizer(self.tokenizer.to_str())
+        )
 
     @cached_property
     def gigatoken(self) -> Any:
@@ -123,7 +133,7 @@ def read_tokenizer(content: bytes) -> Tokenizer:
         tokenizer = Tokenizer.from_buffer(content)
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        kept = Vocabulary(tokenizer)
+        kept = Vocabulary(tokenizer, key)
         _KEPT.put(key, kept, 1)
     return kept.tokenizer
 
