@@ -114,3 +114,46 @@ def test_what_was_not_compared_is_exact_by_a_family_or_not_at_all() -> None:
     assert compared_fact(nothing, {"exact": 3}) == said + "exact by the family's arithmetic"
     assert compared_fact(nothing, {"heuristic": 3}) == said + "nothing is exact"
     assert compared_fact(nothing, {}) == said + "nothing is exact"
+
+
+def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    for name in "abc":
+        (data / f"{name}.jsonl").write_text(GOOD.replace("there", name) * 3)
+    command = ["estimate", str(data), "-o", str(out), "--quiet", "--workers", "1"]
+
+    def lines() -> dict[str, str]:
+        assert main(command) == 0
+        said, warned = capsys.readouterr()
+        pairs = [line.split("  ", 1) for line in said.splitlines() if "  " in line.strip()]
+        return {"err": warned} | {name.strip(): text.strip() for name, text in pairs}
+
+    assert "taken over" not in lines()
+    with (data / "b.jsonl").open("a") as file:
+        file.write(GOOD)
+    (data / "a.jsonl").rename(data / "d.jsonl")
+    (data / "c.jsonl").unlink()
+    said = lines()
+    assert said["taken over"] == "3 samples of 1 shard"
+    assert said["counted"] == "4 samples of 1 shard: b.jsonl (grew by 59 bytes)"
+    assert said["moved"] == f"d.jsonl (was {data}/a.jsonl)"
+    assert said["vanished"] == "c.jsonl"
+    (out / "part-00000.parquet").write_bytes(b"")
+    (data / "e.jsonl").write_text(GOOD)
+    said = lines()
+    assert said["taken over"] == "0 samples of 0 shards"
+    assert "part-00000.parquet has 0 bytes" in said["err"]
+    command.append("--json")
+    (data / "e.jsonl").unlink()
+    assert main(command) == 0
+    taken = json.loads(capsys.readouterr().out)["taken_over"]
+    assert (taken["num_samples"], taken["num_counted"]) == (7, 0)
+    assert [(change["name"], change["change"]) for change in taken["changes"]] == [
+        ("e.jsonl", "vanished")
+    ]
+    command[-1] = "--fresh"
+    assert "taken over" not in lines()
+    (out / "manifest.json").write_text("{}")
+    command.pop()
+    assert main(command) == 1, "a folder that may be anybody's"

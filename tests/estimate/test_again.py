@@ -409,6 +409,20 @@ def test_other_software(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert taken.reason is not None and "0.0.9" in taken.reason
 
 
+def test_columns_that_only_some_parts_have(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, names="abc")
+    corpus.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
+    long = [chat("long", id="0"), *records("d", 9)]
+    long[0]["messages"][1]["content"] = "many words " * 1500
+    corpus.write("d", long)
+    corpus.count()
+    columns = [set(pq.read_schema(path).names) for path in corpus.out.glob("part-*.parquet")]
+    assert {"label_spans" in names for names in columns} == {True, False}
+    for name in "bd":
+        corpus.write(name, [*records(name), chat("more")])
+        assert corpus.again().num_samples > 2 * PER_SHARD
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_media(tmp_path: Path, kind: str) -> None:
     """Missing ones are looked for again; those that were there are taken to be the same."""

@@ -155,11 +155,9 @@ class OldTable:
         if match.is_elsewhere and _any_within(self._with_media, first, end):
             return "its media are looked for elsewhere now"
         name = self._earlier.names[match.number]
-        spans = tuple(
-            Span(self._files[number], self._starts[number + 1] - self._starts[number], start, rows)
-            for number, start, rows in parts
-        )
-        return OldRows(spans, None if name == shard.name else name)
+        spans = tuple(Span(self._files[number], start, rows) for number, start, rows in parts)
+        place = first, match.number, self._earlier.manifest.shards[match.number].source
+        return OldRows(spans, None if name == shard.name else name, place)
 
     def _parts(self, first: int, end: int) -> list[tuple[int, int, int]]:
         """(number of the part, first row in it, rows) of rows ``first .. end - 1`` of the table."""

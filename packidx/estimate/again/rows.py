@@ -21,14 +21,8 @@ class Span(NamedTuple):
     """Neighbouring rows of a part of the earlier table."""
 
     file: StoredFile
-    num_in_file: int
     first: int
     num_rows: int
-
-    @property
-    def is_all(self) -> bool:
-        """Whether the part has no other rows."""
-        return self.num_rows == self.num_in_file
 
 
 class OldRows(NamedTuple):
@@ -38,6 +32,9 @@ class OldRows(NamedTuple):
     old_name: str | None
     """What its keys of records without a name of their own began with, where that is another name
     now."""
+    place: tuple[int, int, str]
+    """sample_id of the first row, number of the shard and name of its source, as they stand in the
+    earlier table."""
 
 
 @lru_cache(maxsize=1)
@@ -49,7 +46,7 @@ def read_part(file: StoredFile) -> pa.Table:
         OSError: it cannot be read.
     """
     with local_copy(file) as copy:
-        return pq.read_table(copy, schema=schema.LENGTHS_WITH_SPANS)
+        return pq.read_table(copy, schema=schema.LENGTHS_WITH_SPANS, use_threads=False)
 
 
 def taken_rows(
@@ -66,6 +63,8 @@ def taken_rows(
     """
     tables = [read_part(span.file).slice(span.first, span.num_rows) for span in old.spans]
     rows = pa.concat_tables(tables)
+    if old.old_name is None and old.place == (first_id, shard.number, shard.source):
+        return rows
     num = rows.num_rows
     columns = {
         "sample_id": as_arrow(np.arange(first_id, first_id + num, dtype=np.int64)),

@@ -27,6 +27,9 @@ from packidx.processor.text.vocabulary import Vocabulary, vocabulary_of
 _CHECK_EVERY = 1024
 """Texts of which one is tokenized by both backends, as long as `gigatoken` is used."""
 
+_FEW = 1 << 15
+"""Tokens that are looked for by `tokenizers`' own offsets before a table of all of them is made."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
@@ -59,6 +62,7 @@ class TextEncoder:
         self.tokenizer = tokenizer
         self.backend = backend
         self._seen = 0
+        self._located = 0
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -66,7 +70,7 @@ class TextEncoder:
         return vocabulary_of(self.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer, "backend": self.backend, "_seen": 0}
+        return {"tokenizer": self.tokenizer, "backend": self.backend, "_seen": 0, "_located": 0}
 
     def warm(self) -> None:
         """Load both backends as far as they are there, and what ids spell."""
@@ -142,7 +146,7 @@ class TextEncoder:
             First token, and one past the last, of each span, as positions in ``batch.ids``, in
             order; empty where the first is not below the second.
         """
-        table = self.vocabulary.token_bytes
+        table = self._token_bytes(len(batch.ids))
         starts, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
         sizes = np.zeros(len(texts), np.int64)
         if table is not None:
@@ -175,6 +179,13 @@ class TextEncoder:
             last = np.clip(np.searchsorted(ends, limits[:, 1], "right"), low, high)
             result[result[:, 0] < 0] = np.stack([first, last], axis=1)
         return result[:, 0], result[:, 1]
+
+    def _token_bytes(self, num_tokens: int) -> Int64s | None:
+        """What ids spell; None for few tokens, of which `tokenizers` says sooner where they are."""
+        self._located += num_tokens
+        if self._located <= _FEW and not self.vocabulary.knows_bytes:
+            return None
+        return self.vocabulary.token_bytes
 
     def _is_spelled(self, text: str, size: int) -> bool:
         """Whether the tokens' bytes are the text's: then their running sum says where they are."""

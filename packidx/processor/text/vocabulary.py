@@ -84,6 +84,11 @@ class Vocabulary:
         return table
 
     @property
+    def knows_bytes(self) -> bool:
+        """Whether `token_bytes` is made already."""
+        return "token_bytes" in vars(self)
+
+    @property
     def _spells_bytes(self) -> bool:
         """Whether tokens are written in GPT-2's map of bytes."""
         steps = _config(self.tokenizer.pre_tokenizer) or {}

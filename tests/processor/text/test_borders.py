@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, processors
 
 from packidx.processor.text.encoder import TextEncoder
 from packidx.processor.text.sequence import Expanded, locate_runs, trained_tokens
+from packidx.processor.text.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,22 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-@pytest.fixture(scope="module")
-def encoder(tokenizer: Tokenizer) -> TextEncoder:
-    return TextEncoder(tokenizer)
+@pytest.fixture(scope="module", params=["by what ids spell", "by offsets"])
+def encoder(tokenizer: Tokenizer, request: pytest.FixtureRequest) -> TextEncoder:
+    made = TextEncoder(tokenizer)
+    if request.param == "by what ids spell":
+        made.warm()
+    else:
+        made.vocabulary = Lazy(tokenizer)
+    return made
+
+
+class Lazy(Vocabulary):
+    """One that never has a table of all tokens."""
+
+    @property
+    def token_bytes(self) -> None:  # type: ignore[override]
+        return None
 
 
 def oracle(encoding, spans) -> list[int]:
@@ -101,3 +115,17 @@ def test_what_is_never_trained(tokenizer: Tokenizer) -> None:
     trained = batch.ids[np.flatnonzero(trained_tokens(batch, encoder, items, runs))]
     words = [copy.id_to_token(ident) for ident in trained.tolist()]
     assert words == ["one", "Ġ", "Ġtwo"] + ["Ġ", "Ġtwo"]
+
+
+def test_few_tokens_are_found_without_a_table_and_many_with_one(tokenizer: Tokenizer) -> None:
+    encoder = TextEncoder(tokenizer)
+    encoder.vocabulary = Vocabulary(tokenizer)
+    text = "one two three\n" * 20
+    expected = inside(encoder, text, [(4, 200)])
+    assert not encoder.vocabulary.knows_bytes
+    for _ in range(1000):
+        if encoder.vocabulary.knows_bytes:
+            break
+        assert inside(encoder, text, [(4, 200)]) == expected
+    assert encoder.vocabulary.knows_bytes
+    assert inside(encoder, text, [(4, 200)]) == expected

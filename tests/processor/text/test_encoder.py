@@ -70,7 +70,9 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
 
 @pytest.fixture(scope="module")
 def encoder(tokenizers: dict[str, Tokenizer]) -> TextEncoder:
-    return TextEncoder(tokenizers["qwen"], "gigatoken")
+    made = TextEncoder(tokenizers["qwen"], "gigatoken")
+    made.warm()
+    return made
 
 
 def texts_of(seed: int, count: int) -> list[str]:
@@ -137,6 +139,7 @@ def test_most_texts_need_no_second_tokenization(
     tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = TextEncoder(tokenizers["qwen"], "gigatoken")
+    encoder.warm()
     asked = []
     exact = TextEncoder._exact
     monkeypatch.setattr(
