@@ -173,7 +173,7 @@ class SampleReader:
             stop = start + sample.length
             is_short = self._ends_shown and sample.length < self._longest
             if not may_cut or stop > length or (is_short and not self._ends(encoded, start, stop)):
-                if not start:  # another grid says more than another length
+                if not start and not may_cut:  # another grid says more than another length
                     check_media(encoded.media, sample.media)
                 after = " after the shift" if self._shift else ""
                 begin = f" from token {start}" if start else ""
@@ -209,16 +209,18 @@ class SampleReader:
     ) -> Encoded | None:
         """A sample that is not what was planned, whole, or as much of it as a pack holds."""
         length, truncates = encoded.length, self._index.snapshot.options.on_long == "truncate"
+        is_cut = length > self._longest and truncates
         try:
-            if length > self._longest and truncates:
+            if is_cut:
                 encoded = self._cut(encoded, 0, self._end_of_first(encoded))
         except PlanMismatch:  # what stands between the tokens of a medium is not marked as its own
             encoded = encoded.between(0, 0)
         if sample.piece or sample.token_start or not encoded.length:
             events.append(event("mismatch", "left_out", sample, error, length))
             return None
-        if self._is_exact:  # of guessed lengths hardly any is right, and nobody wants to hear it
-            events.append(event("mismatch", "fitted", sample, error, encoded.length))
+        if is_cut or self._is_exact:  # of guesses hardly any is right, and nobody wants to hear it
+            done = "truncated" if is_cut else "fitted"
+            events.append(event("mismatch", done, sample, error, length))
         return encoded
 
     def _end_of_first(self, encoded: Encoded) -> int:

@@ -180,6 +180,8 @@ def test_truncating_plans_cut_what_is_longer_than_a_pack(tmp_path: Path) -> None
         stop = {0: 60, 1: 51, 2: len(whole)}[number]  # 51: before the image, behind its wrapper
         assert torch.equal(pack["input_ids"], whole[:stop])
     assert dataset.events.left_out == (0, 0)
+    cut = {event["sample_id"]: (event["done"], event["found"]) for event in dataset.events}
+    assert cut[1] == ("truncated", length_of(records[1]["parts"]))
 
 
 def test_split_plans_of_guesses_are_refused(tmp_path: Path) -> None:

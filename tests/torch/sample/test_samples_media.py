@@ -175,3 +175,33 @@ def test_a_shard_that_is_cut_while_it_is_read_makes_no_holes(tmp_path: Path) -> 
     shard.write_bytes(shard.read_bytes()[:100])
     with pytest.raises(MismatchError, match="has 100 bytes, .* when it was planned"):
         dataset[0]
+
+
+def test_a_piece_that_ends_before_an_image_tells_when_its_sample_grew(tmp_path: Path) -> None:
+    """It is shorter than it may be: only the image behind it says why."""
+    parts: list[Any] = [15, (4, 8), 18]  # cut before the image's tokens, at 16, and behind them
+    index = make_index(tmp_path, {"all": [record(0, parts)]}, capacity=20, on_long="split")
+    pieces = {s.token_start: (k, s) for k in range(index.num_packs) for s in index.pack(k).samples}
+    assert {start: s.length for start, (_, s) in pieces.items()} == {0: 16, 16: 20, 36: 7}
+    dataset = PackedDataset(index, SyntheticEncode())
+    assert sum(len(dataset[k]["input_ids"]) for k in range(index.num_packs)) == 43
+
+    class Grown(SyntheticEncode):
+        def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+            return super().__call__({**record, "parts": [18, *record["parts"][1:]]})
+
+    with pytest.raises(MismatchError, match="planned as 16"):
+        PackedDataset(index, Grown())[pieces[0][0]]
+    with pytest.raises(MismatchError, match="planned as 7 from token 36"):
+        PackedDataset(index, Grown())[pieces[36][0]]
+
+
+@pytest.mark.parametrize("on_long", ["split", "truncate"])
+def test_a_sample_between_the_longest_piece_and_the_capacity_is_read(
+    tmp_path: Path, on_long: str
+) -> None:
+    records = [record(0, [19])]
+    index = make_index(tmp_path, {"all": records}, capacity=20, align=8, on_long=on_long)
+    dataset = PackedDataset(index, SyntheticEncode())
+    lengths = [dataset[k]["lengths"].tolist() for k in range(index.num_packs)]
+    assert sorted(lengths) == ([[3], [16]] if on_long == "split" else [[16]])
