@@ -71,7 +71,9 @@ def _tensors(
     release = transformers_class("__version__")
     name = f"{type(processor).__name__} of transformers {release} ({files.name})"
     try:
-        built = build_sample(processor, files.template, _opened(conversation))
+        built = build_sample(
+            processor, files.template, _opened(conversation), end_of_text=files.end_of_text
+        )
     except NotBuilt as error:
         text = f"{name} does not build this sample, which was counted ({error})"
         raise MismatchError(f"{text}: {_ADVICE}") from error

@@ -22,7 +22,7 @@ from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import KINDS, TEXT, Compared, mixed_name
+from packidx.processor.counts import DOCUMENT, INTERLEAVED, KINDS, TEXT, Compared, mixed_name
 from packidx.records.conversation import Conversation, Media, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)
@@ -43,8 +43,12 @@ _NUM_MIXED = 4
 _SIZES = ((64, 48), (337, 211), (300, 100), (90, 400))  # width, height
 
 
-def compare(files: ProcessorFiles, talks: Sequence[Conversation]) -> Compared:
-    """Compare our tokens with the real processor's, also on `talks`, whose images are opened."""
+def compare(files: ProcessorFiles, talks: Sequence[Conversation], documents: bool) -> Compared:
+    """Compare our tokens with the real processor's, also on `talks`, whose images are opened.
+
+    Args:
+        documents: whether documents are compared, too.
+    """
     with quiet():
         try:
             processor, by = _load(files)
@@ -53,7 +57,8 @@ def compare(files: ProcessorFiles, talks: Sequence[Conversation]) -> Compared:
         except Exception as error:  # transformers raises whatever the folder makes it stumble over
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             return Compared(reason=f"transformers cannot load it: {reason}")
-        return _compare(files, processor, by, [*_made_up(files), *talks])
+        made_up = [*_made_up(files), *(_documents(files) if documents else ())]
+        return _compare(files, processor, by, [*made_up, *talks])
 
 
 def _compare(
@@ -69,14 +74,19 @@ def _compare(
             ours = _own_ids(counter, talk)
         except (BadRecord, LimitError, MemoryError):
             continue  # it becomes a rejected row, or ends the run where it is counted
+        end = files.end_of_text
         try:
-            real = ids_of(build_sample(processor, files.template, talk, every_frame=True))
+            real = ids_of(
+                build_sample(processor, files.template, talk, end_of_text=end, every_frame=True)
+            )
         except NotBuilt as error:  # nothing was built that could be compared
             refused = refused or str(error)
+            if talk.is_document:  # it may be one that no processor of this kind builds
+                same.setdefault(_name(talk), []).append(False)
+                detail = detail or f"{_words(talk)} is not built by the processor ({error})"
             continue
         records += 1
-        kinds = {medium.kind for medium in talk.media}
-        same.setdefault(mixed_name(kinds) or TEXT, []).append(ours == real)
+        same.setdefault(_name(talk), []).append(ours == real)
         if ours != real and detail is None:
             detail = f"{_words(talk)} has {len(ours)} tokens, the processor's {len(real)}"
             if len(ours) == len(real):
@@ -86,7 +96,7 @@ def _compare(
                 detail += f", and another one at {first}"
     if not records:
         return Compared(reason=f"the processor builds no sample: {refused}")
-    compared = sorted(same, key=lambda kind: (kind != TEXT, kind.count("+"), _place(kind)))
+    compared = sorted(same, key=_order)
     return Compared(
         by,
         records,
@@ -94,6 +104,18 @@ def _compare(
         unequal=tuple(kind for kind in compared if not all(same[kind])),
         detail=detail,
     )
+
+
+def _name(talk: Conversation) -> str:
+    """Of what kind of sample it is, as `Compared` has it."""
+    if talk.is_document:
+        return INTERLEAVED if talk.media else DOCUMENT
+    return mixed_name({medium.kind for medium in talk.media}) or TEXT
+
+
+def _order(kind: str) -> tuple[Any, ...]:
+    """What kinds are sorted by: texts first, documents last."""
+    return kind == INTERLEAVED, kind == DOCUMENT, kind != TEXT, kind.count("+"), _place(kind)
 
 
 def _place(kinds: str) -> tuple[int, ...]:
@@ -132,12 +154,8 @@ def _own_ids(counter: ConversationCounter, talk: Conversation) -> list[int]:
 
 def _made_up(files: ProcessorFiles) -> Iterator[Conversation]:
     """Samples of every form: text as string and as list, none at all, images of several shapes."""
-    assert files.template is not None
     vision = files.vision
-    kept = set() if vision is None else {*vision.placeholders.values()}
-    kept |= set() if vision is None else {*vision.feature_tokens.values()}
-    special = [token for token in files.template.control_tokens if token not in kept][:2]
-    for text in (*_TEXTS, "a".join(["", *special, ""])):
+    for text in (*_TEXTS, "a".join(["", *_special(files), ""])):
         for text_as_list in (False, True):
             asked = Turn("user", (text,), text_as_list=text_as_list)
             yield Conversation((asked,))
@@ -157,6 +175,34 @@ def _made_up(files: ProcessorFiles) -> Iterator[Conversation]:
         for num in range(2, len(tuples) + 1):
             for kinds in itertools.combinations(tuples, num):
                 yield from _random(list(_mixed({kind: tuples[kind] for kind in kinds})))
+
+
+def _documents(files: ProcessorFiles) -> Iterator[Conversation]:
+    """Documents of text alone, and with images before, behind and beside each other."""
+    assert files.template is not None
+    special = _special(files)
+    for text in (*_TEXTS, "a".join(["", *special, ""])):
+        yield _document(text)
+    vision = files.vision
+    if vision is None or "image" not in vision.placeholders:
+        return
+    first, second, third, last = (Media("image", Image.new("RGB", size)) for size in _SIZES)
+    yield _document(first, "One.")
+    yield _document("One:\n", first, second, " and two.\n\n", third)
+    yield _document(" \n漢字", last, "\nof it ", "all.")
+
+
+def _document(*parts: str | Media) -> Conversation:
+    return Conversation((Turn("assistant", parts),), is_document=True)
+
+
+def _special(files: ProcessorFiles) -> list[str]:
+    """Two special tokens that stand for no medium."""
+    assert files.template is not None
+    vision = files.vision
+    kept = set() if vision is None else {*vision.placeholders.values()}
+    kept |= set() if vision is None else {*vision.feature_tokens.values()}
+    return [token for token in files.template.control_tokens if token not in kept][:2]
 
 
 def _mixed(tuples: Mapping[str, Sequence[tuple[str, ...]]]) -> Iterator[list[tuple[str, str]]]:

@@ -1,7 +1,8 @@
 """A whole transformers processor, called as a trainer calls it.
 
 Most are called by their chat template. Some cannot be (`GotOcr2Processor`): these are given the
-rendered text and the media, as one list or as a list of the sample's.
+rendered text and the media, as one list or as a list of the sample's. So are documents, which no
+chat template is for.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ def build_sample(
     template: ChatTemplate,
     conversation: Conversation,
     *,
+    end_of_text: int | None = None,
     every_frame: bool = False,
 ) -> Mapping[str, Any]:
     """What `processor` makes of one conversation, whose media are opened.
 
     Args:
         template: renders as the processor's own does.
+        end_of_text: the token that a document ends with; no processor sees to that.
         conversation: each ``Media.ref`` is a PIL image, a `Video` or an `Audio`.
         every_frame: as for `given`.
 
@@ -58,7 +61,8 @@ def build_sample(
         return _built(own, template, media)
 
     with quiet():
-        return build(processor, given(processor, conversation, build, every_frame))
+        built = build(processor, given(processor, conversation, build, every_frame))
+    return _ended(built, end_of_text) if conversation.is_document else built
 
 
 def _built(processor: Any, template: ChatTemplate, media: Given) -> Mapping[str, Any]:
@@ -74,6 +78,27 @@ def _built(processor: Any, template: ChatTemplate, media: Given) -> Mapping[str,
     raise NotBuilt(_words(first) if first else "nothing was tried") from first
 
 
+def _ended(sample: Mapping[str, Any], end_of_text: int | None) -> Mapping[str, Any]:
+    """A document with the token that ends it behind the others, where it is not there yet."""
+    ids = ids_of(sample)
+    if end_of_text is None or (ids and ids[-1] == end_of_text):
+        return sample
+    ended = dict(sample)
+    for name, value in sample.items():
+        if name == "input_ids":
+            ended[name] = _appended(value, end_of_text)
+        elif name == "attention_mask":
+            ended[name] = _appended(value, 1)
+        elif name.endswith("token_type_ids"):
+            ended[name] = _appended(value, 0)
+    return ended
+
+
+def _appended(values: Any, last: int) -> np.ndarray:
+    """``[1, T + 1]``"""
+    return np.append(np.asarray(values).reshape(1, -1), [[last]], axis=1)
+
+
 def ids_of(sample: Mapping[str, Any]) -> list[int]:
     """The sample's token ids."""
     return [int(ident) for ident in np.asarray(sample["input_ids"]).reshape(-1)]
@@ -85,18 +110,24 @@ Call = Callable[[str | None], Mapping[str, Any]]
 
 def _ways(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call]:
     conversation = given.conversation
-    messages = _with_media(template, conversation)
-    tools = {} if conversation.tools is None else {"tools": conversation.tools}
-    yield _by_template(processor, messages, tools, given.options)
-    if "video_metadata" in given.options:  # some write times of it, and do not ask for it
-        returned = {**given.options, "return_metadata": True}
-        yield _by_template(processor, messages, tools, returned)
+    if not conversation.is_document:
+        yield from _by_templates(processor, template, given)
     text = template.render(conversation).text
     media: dict[str, list[Any]] = {}
     for medium in conversation.media:
         media.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
     for form in (media, {name: [refs] for name, refs in media.items()}) if media else (media,):
         yield _direct(processor, text, {**form, **given.options})
+
+
+def _by_templates(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call]:
+    conversation = given.conversation
+    messages = _with_media(template, conversation)
+    tools = {} if conversation.tools is None else {"tools": conversation.tools}
+    yield _by_template(processor, messages, tools, given.options)
+    if "video_metadata" in given.options:  # some write times of it, and do not ask for it
+        returned = {**given.options, "return_metadata": True}
+        yield _by_template(processor, messages, tools, returned)
 
 
 def _by_template(

@@ -35,6 +35,8 @@ class ProcessorFiles:
     """Of the processor itself, where they change tokens."""
     bos_token: str | None = None
     pad_token: str | None = None
+    eos_token: str | None = None
+    """Which ends a document."""
     policy: LabelPolicy = DEFAULT_POLICY
     folder: str | None = None
     """Where the files lie, None for a processor that was given as an object."""
@@ -107,6 +109,14 @@ class ProcessorFiles:
     def feature_ids(self) -> tuple[int, ...]:
         """Ids of the tokens that stand for features of media, ascending."""
         return tuple(sorted(set(self.media_token_ids.values())))
+
+    @cached_property
+    def end_of_text(self) -> int | None:
+        """Id of the token that ends a document; None where the tokenizer names none."""
+        if self.eos_token is None or self.tokenizer is None:
+            return None
+        ident: int | None = self.tokenizer.token_to_id(self.eos_token)
+        return ident
 
     @property
     def around_text(self) -> tuple[str, str]:
@@ -189,6 +199,7 @@ def assemble(
         own_settings=own,
         bos_token=special_tokens.get("bos_token"),
         pad_token=special_tokens.get("pad_token"),
+        eos_token=special_tokens.get("eos_token"),
         policy=policy,
         folder=folder,
         family=family.name if family else None,

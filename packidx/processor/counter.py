@@ -15,8 +15,10 @@ from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord, LimitError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import (
+    DOCUMENT,
     EXACT,
     HEURISTIC,
+    INTERLEAVED,
     KINDS,
     PRECOMPUTED,
     TEXT,
@@ -33,6 +35,7 @@ from packidx.processor.counts import (
 from packidx.processor.families.base import no_pixels
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
+    Ending,
     Expanded,
     FeatureRuns,
     between,
@@ -198,21 +201,24 @@ class ConversationCounter:
         """Sample `number` of `media` as the text that is tokenized.
 
         Raises:
-            BadRecord: as `ChatTemplate.render`.
+            BadRecord: as `ChatTemplate.render`; ``no_eos_token`` for a document.
         """
         files = self.files
         assert files is not None and files.template is not None  # a TextEncoder was made of them
+        ending = _ending(files, conversation) if conversation.is_document else None
         result = files.template.render(conversation)
         if any(files.around_text):
             result = between(*files.around_text, result)
         if not conversation.media:
-            return Expanded(result.text, result.label_spans, ())
+            return Expanded(result.text, result.label_spans, (), ending=ending)
         own = slice(media.offsets[number], media.offsets[number + 1])
         kinds = [medium.kind for medium in conversation.media]
         placeholders = files.vision.placeholders if files.vision is not None else {}
-        return expand(
+        expanded = expand(
             result, kinds, media.tokens[own].tolist(), media.expansions[own], placeholders
         )
+        expanded.ending = ending
+        return expanded
 
     def tokenize(
         self, conversation: Conversation, media: MediaColumns
@@ -233,7 +239,9 @@ class ConversationCounter:
         files, text = self.files, self.text
         assert files is not None and text is not None  # whoever expands texts has both
         strings = [item.text for item in expanded]
-        batch = text.encode(strings, list(map(files.adds_special_tokens, strings)))
+        adds = [e.ending is not None or files.adds_special_tokens(e.text) for e in expanded]
+        ends = [None if e.ending is None else e.ending.token for e in expanded]
+        batch = text.encode(strings, adds, ends)
         return batch, locate_runs(batch, expanded, files.feature_ids)
 
     def _tokenize(
@@ -247,10 +255,12 @@ class ConversationCounter:
         texts.method[rows] = self._method(TEXT)
         if not self.files.is_known:  # samples with media were compared as a whole
             alone = np.diff(media.offsets)[rows] == 0
+            alone &= np.array([item.ending is None for item in expanded])
             texts.method[rows[~alone]] = EXACT
             if self.compared.by is not None and TEXT not in self.compared.equal:
                 error = self._not_as_counted("of text alone")
                 texts.errors |= dict.fromkeys(rows[alone].tolist(), error)
+        self._judge_documents(expanded, rows, texts)
         mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
@@ -260,6 +270,19 @@ class ConversationCounter:
         last = places(batch, runs, spans.stop - 1)
         return spans._replace(start=places(batch, runs, spans.start), stop=last + 1)
 
+    def _judge_documents(
+        self, expanded: Sequence[Expanded], rows: Int64s, texts: Texts
+    ) -> None:
+        """Documents are exact where such were compared, as samples of a chat template are."""
+        assert self.files is not None
+        for row, item in zip(rows.tolist(), expanded, strict=True):
+            if item.ending is None:
+                continue
+            kind = INTERLEAVED if item.runs else DOCUMENT
+            texts.method[row] = self._method(kind)
+            if not self.files.is_known and kind in self.compared.unequal:
+                texts.errors[row] = self._not_as_counted(f"that are {kind}")
+
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
         """(tokens of the text, method) as the record states them, or by its characters."""
         if conversation.text_tokens is not None:
@@ -267,6 +290,19 @@ class ConversationCounter:
         parts = (part for turn in conversation.turns for part in turn.parts)
         characters = sum(len(part) for part in parts if isinstance(part, str))
         return characters // CHARS_PER_TOKEN, HEURISTIC
+
+
+def _ending(files: ProcessorFiles, document: Conversation) -> Ending:
+    """What ends a document.
+
+    Raises:
+        BadRecord: ``no_eos_token``.
+    """
+    if files.end_of_text is None:
+        text = "has no eos_token, with which a document must end: state it in"
+        raise BadRecord("no_eos_token", f"{files.name} {text} its tokenizer_config.json")
+    policy = files.policy
+    return Ending(files.end_of_text, policy.end_of_turn and any(policy.trains(document.turns)))
 
 
 def _media_token_in_text() -> BadRecord:

@@ -202,6 +202,7 @@ def mixed_name(kinds: Iterable[str]) -> str:
 
 
 TEXT = "text"
+DOCUMENT, INTERLEAVED = "documents", "interleaved documents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,8 @@ class Compared:
     reason: str | None = None
     """Why nothing was compared."""
     equal: tuple[str, ...] = ()
-    """Kinds of samples, `TEXT` alone or with an `IMAGE`, that had the same tokens, each of them."""
+    """Kinds of samples, `TEXT` alone, with an ``image`` and so on, or a `DOCUMENT`, that had the same
+    tokens, each of them."""
     unequal: tuple[str, ...] = ()
     """Kinds of which at least one sample had other tokens."""
     detail: str | None = None

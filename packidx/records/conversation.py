@@ -97,6 +97,9 @@ class Conversation:
     """The sample's token ids, where the record holds them: then no template is rendered."""
     labels: Sequence[int] | None = None
     """With `input_ids`: -100 where nothing is trained; None means the ids themselves."""
+    is_document: bool = False
+    """Whether it is a document: the text and media of one turn, without a chat template, behind
+    which the tokenizer's end-of-text token stands."""
 
     media: tuple[Media, ...] = field(init=False, repr=False, compare=False)
     """All media, in order of appearance."""
@@ -143,5 +146,7 @@ def to_record(
         labels = conversation.labels
         tokens = {"input_ids": list(conversation.input_ids)}
         return tokens if labels is None else {**tokens, "labels": list(labels)}
-    messages = {"messages": [message(turn) for turn in conversation.turns]}
+    messages: dict[str, Any] = {"messages": [message(turn) for turn in conversation.turns]}
+    if conversation.is_document:
+        messages["messages"][0]["role"] = "document"
     return {**messages, "tools": conversation.tools} if conversation.tools else messages

@@ -23,6 +23,7 @@ import jinja2.meta
 
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import limits
+from packidx.processor.chat_template.documents import Documents
 from packidx.processor.chat_template.environment import Generation, chat_environment
 from packidx.processor.chat_template.limits import TooLarge, in_time
 from packidx.processor.chat_template.messages import (
@@ -123,7 +124,8 @@ class ChatTemplate:
         return partial(ChatTemplate, **options), (self.source, self.special_tokens)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """`conversation` as text, as transformers renders it without a generation prompt.
+        """`conversation` as text, as transformers renders it without a generation prompt; a document
+        as it is.
 
         Raises:
             BadRecord: ``template`` if the template fails or hides what the assistant says;
@@ -133,6 +135,10 @@ class ChatTemplate:
             LimitError: the template does not come to an end.
             MemoryError: it ran out.
         """
+        if conversation.is_document:
+            text, spans, media = self._documents.write(conversation)
+            _check_unicode(text)
+            return Rendered(text, spans if any(self.policy.trains(conversation.turns)) else (), media)
         try:
             key, texts = structure(conversation, self._names)
         except Unusual:
@@ -211,6 +217,10 @@ class ChatTemplate:
     @cached_property
     def _traced_template(self) -> jinja2.Template:
         return self._tracing.from_string(self.source)
+
+    @cached_property
+    def _documents(self) -> Documents:
+        return Documents(self._render, self.media_tokens)
 
     @cached_property
     def _form(self) -> Form:

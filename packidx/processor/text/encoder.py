@@ -42,7 +42,7 @@ class TokenBatch:
     prefix: Int64s
     """``[n]`` tokens before the text's own (``<s>``)."""
     suffix: Int64s
-    """``[n]`` tokens after the text's own (``</s>``)."""
+    """``[n]`` tokens after the text's own (``</s>``, and a document's end of text)."""
 
     @property
     def lengths(self) -> Int64s:
@@ -78,25 +78,34 @@ class TextEncoder:
             self.vocabulary.gigatoken  # noqa: B018
         self.vocabulary.token_bytes  # noqa: B018
 
-    def encode(self, texts: Sequence[str], adds: Sequence[bool]) -> TokenBatch:
+    def encode(
+        self, texts: Sequence[str], adds: Sequence[bool], ends: Sequence[int | None] = ()
+    ) -> TokenBatch:
         """Tokens of texts as the processor has them.
 
         Args:
             texts: valid Unicode.
             adds: for each whether the tokenizer's own special tokens are put around it.
+            ends: for each the token that it must end with, if any; it is added where it is not
+                the last one already. None at all where this is empty.
 
         Raises:
             MismatchError: the backend's ids are not those of `tokenizers`.
         """
         ids, offsets = self._encode(list(texts))
         prefix, suffix = self.vocabulary.affixes if any(adds) else ((), ())
-        num = np.asarray(adds, np.int64)
-        num_prefix, num_suffix = num * len(prefix), num * len(suffix)
-        if prefix or suffix:
+        num_prefix = np.asarray(adds, np.int64) * len(prefix)
+        num_suffix = np.asarray(adds, np.int64) * len(suffix)
+        if prefix or suffix or any(end is not None for end in ends):
             parts: list[Any] = []
             for number, add in enumerate(adds):
                 own = ids[offsets[number] : offsets[number + 1]]
-                parts += (prefix, own, suffix) if add else (own,)
+                sample = [*prefix, *own, *suffix] if add else own
+                end = ends[number] if ends else None
+                if end is not None and (len(sample) == 0 or sample[-1] != end):
+                    sample = [*sample, end]
+                    num_suffix[number] += 1
+                parts.append(sample)
             ids = np.concatenate([np.asarray(part, np.int64) for part in parts])
             offsets = offsets + np.concatenate([[0], np.cumsum(num_prefix + num_suffix)])
         return TokenBatch(ids, offsets, num_prefix, num_suffix)

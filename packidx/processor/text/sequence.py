@@ -22,6 +22,16 @@ from packidx.processor.families import Expansion
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What ends a document."""
+
+    token: int
+    """Id of the end-of-text token; it is there once, whoever writes it."""
+    is_trained: bool
+    """Whether it contributes to the loss."""
+
+
 @dataclass(slots=True)  # not frozen: there is one per record, and frozen ones are made slowly
 class Expanded:
     """A rendered conversation with its media's text, every run of feature tokens written once."""
@@ -34,6 +44,8 @@ class Expanded:
     """Per medium, as they stand in the text, how often each of its feature tokens is repeated."""
     order: tuple[int, ...] | None = None
     """The number of each of these media in the conversation; None where that is the same."""
+    ending: Ending | None = None
+    """Of a document, which gets the tokenizer's own special tokens too; None of any other."""
 
 
 def expand(
@@ -168,8 +180,8 @@ def trained_tokens(
 ) -> NDArray[np.bool_]:
     """``[total]`` which of the batch's tokens contribute to the loss.
 
-    Those that lie wholly in a label span, but no feature token and no sample's first token, which
-    nothing predicts.
+    Those that lie wholly in a label span, and the special tokens around a document, but no feature
+    token and no sample's first token, which nothing predicts.
     """
     starts, ends = text.borders(
         batch, [item.text for item in expanded], [item.label_spans for item in expanded]
@@ -179,6 +191,11 @@ def trained_tokens(
     np.add.at(steps, starts[good], 1)
     np.add.at(steps, ends[good], -1)
     mask: NDArray[np.bool_] = np.cumsum(steps)[:-1] > 0
+    for number, item in enumerate(expanded):
+        if item.ending is not None:
+            begin, end = batch.offsets[number], batch.offsets[number + 1]
+            mask[begin : begin + batch.prefix[number]] = bool(item.label_spans)
+            mask[end - batch.suffix[number] : end] = item.ending.is_trained
     mask[runs.tokens] = False
     mask[batch.offsets[:-1][batch.lengths > 0]] = False
     return mask

@@ -3,11 +3,13 @@
 ShareGPT (``conversations`` of ``from``/``value``), OpenAI (``messages`` of ``role``/``content``)
 and NeMo (``conversation``, ``_text_tokens``, ``mm_inputs_meta``) differ in names only. So one
 parser takes any of the names: it looks for the turns under the keys of `TURN_KEYS` in that order.
-A record without turns may be a question and its answer (`single_turn`), or tokens (``input_ids``),
-which win over anything else that it holds.
+A record without turns may be a question and its answer, or a medium's caption (`single_turn`), or,
+where nothing else is said, a text alone (`documents`). Tokens (``input_ids``) win over anything
+else that a record holds, then turns, then questions with answers, then captions.
 
 A placeholder (``<image>``, ``<video>``, ``<audio>``) in any text stands for the next entry of the
-record's own list (``image``/``images`` …), as does a content part without a reference.
+record's own list (``image``/``images`` …), as does a content part without a reference. In the text
+of a document it stands for nothing: that is as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.dialects.documents import is_document, plain_document
 from packidx.records.dialects.nemo_meta import StatedMedia, stated_media
 from packidx.records.dialects.preferences import refuse_preferences
 from packidx.records.dialects.single_turn import single_turn
@@ -76,13 +79,15 @@ def parse(record: Any) -> Conversation:
         return tokens
     refuse_preferences(record)
     lists = _media_lists(record)
-    turns = [_turn(turn, number, lists) for number, turn in enumerate(_raw_turns(record))]
+    raw_turns = _raw_turns(record)
+    count = integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
+    if is_document(raw_turns):
+        written = _document(raw_turns[0], lists)
+        lists.check()
+        return Conversation((written,), count, is_document=True)
+    turns = [_turn(turn, number, lists) for number, turn in enumerate(raw_turns)]
     lists.check()
-    return Conversation(
-        _with_system(record, turns),
-        integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens"),
-        _tools(record.get("tools")),
-    )
+    return Conversation(_with_system(record, turns), count, _tools(record.get("tools")))
 
 
 class _MediaLists:
@@ -133,7 +138,10 @@ def _media_lists(record: Mapping[str, Any]) -> _MediaLists:
 def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
     key = next((key for key in TURN_KEYS if record.get(key) is not None), None)
     if key is None:
-        if (row := single_turn(record)) is not None:
+        row = single_turn(record)
+        if row is None:
+            row = plain_document(record)
+        if row is not None:
             return row
         raise BadRecord(
             "no_messages",
@@ -145,6 +153,21 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
     if not turns:
         raise BadRecord("no_messages", f"{key!r} is empty")
     return list(turns)
+
+
+def _document(turn: Mapping[str, Any], lists: _MediaLists) -> Turn:
+    """The one turn of a document, its text as it is."""
+    content = turn.get("content")
+    parts: list[str | Media] = []
+    for part in content if isinstance(content, list | tuple) else [content]:
+        if isinstance(part, str) or part_kind(part) == "text":
+            text = _text_of(part, 0)
+            parts += [text] if text else []
+        else:
+            parts += _part(part, 0, lists)
+    if not parts:
+        raise BadRecord("no_messages", "the document is empty")
+    return Turn("assistant", tuple(parts))
 
 
 def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
@@ -208,14 +231,18 @@ def _parts(content: Any, number: int, lists: _MediaLists) -> Parts:
 def _part(part: Any, number: int, lists: _MediaLists) -> Parts:
     kind = part_kind(part)
     if kind == "text":
-        text = part if isinstance(part, str) else part.get("text")
-        if not isinstance(text, str):
-            raise BadRecord("bad_turn", f"a text part of turn {number} is {named(text)}")
-        return _split(text, lists)
+        return _split(_text_of(part, number), lists)
     if kind is not None:
         medium = medium_of(kind, part)
         return (lists.next(kind) if medium.ref is None else lists.own(medium),)
     raise BadRecord("bad_turn", f"turn {number} has a content part {_unknown_part(part)}")
+
+
+def _text_of(part: Any, number: int) -> str:
+    text = part if isinstance(part, str) else part.get("text")
+    if not isinstance(text, str):
+        raise BadRecord("bad_turn", f"a text part of turn {number} is {named(text)}")
+    return text
 
 
 def _unknown_part(part: Any) -> str:

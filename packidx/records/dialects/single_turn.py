@@ -1,8 +1,9 @@
 """Tables of one question and one answer a row, as messages.
 
 Columns ``prompt``/``response``, ``instruction``/``input``/``output`` (Alpaca, with ``history``),
-``question``/``answer``; or just a medium's ``caption`` or ``text``. Such tables seldom have
-placeholders: where the texts have none, the media stand before the question.
+``question``/``answer``, or any such question with any such answer; or just a medium's ``caption``
+or ``text``. Such tables seldom have placeholders: where the texts have none, the media stand before
+the question.
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
+from packidx.records.dialects.columns import CAPTIONS
 from packidx.records.dialects.webdataset import media_first
 from packidx.records.media.references import LIST_KEYS, media_entries, named
 
-_FORMS = (
+_USUAL = (
     ("prompt", "query", "response"),
     ("prompt", "query", "completion"),
     ("instruction", "input", "output"),
     ("question", None, "answer"),
 )
-_CAPTIONS = ("caption", "text")
+_MIXED = tuple(
+    (question, addition, answer)
+    for question, addition in {form[:2]: None for form in _USUAL}
+    for *_, answer in _USUAL
+)
+_FORMS = (*_USUAL, *(form for form in _MIXED if form not in _USUAL))
 
 
 def single_turn(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -37,7 +44,7 @@ def single_turn(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
         return _turns(record, asked, _text(record[answer], answer))
     has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
-    for key in _CAPTIONS:
+    for key in CAPTIONS:
         if has_media and record.get(key) is not None:
             return _turns(record, "", _text(record[key], key))
     return None

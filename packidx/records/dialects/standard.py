@@ -12,6 +12,14 @@ from typing import Any
 
 from packidx.errors import BadRecord
 from packidx.records.containers.tar.samples import MEMBERS
+from packidx.records.dialects.columns import is_pairs, with_columns, with_pairs
+from packidx.records.dialects.documents import (
+    TEXT_LIST,
+    is_interleaved,
+    is_sentences,
+    with_interleaved,
+    with_sentences,
+)
 from packidx.records.dialects.loongforge import TEXTS, is_texts, stated_type, with_texts
 from packidx.records.dialects.webdataset import has_placeholder, with_members
 from packidx.records.layout import TURN_KEYS, Layout
@@ -19,15 +27,33 @@ from packidx.records.media.references import LIST_KEYS, media_entries
 
 
 def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
-    """A record in the standard names, with the media that its container has beside it."""
+    """A record in the standard names, with the media that its container has beside it.
+
+    Args:
+        record: as it stands in its shard, or as a transform returned it.
+        layout: how its source names things.
+        cells: all its values are text, from a table.
+
+    Raises:
+        BadRecord: it is of no known form.
+    """
     record = layout.apply(record, cells=cells)
-    if TEXTS not in record and MEMBERS not in record:
-        return record
-    stated = _stated_kinds(record)
-    record = with_members(with_texts(record), stated)
-    if stated is not None:
-        _check_kinds(record, stated)
-    return record
+    if TEXTS in record or MEMBERS in record or TEXT_LIST in record:
+        stated = _stated_kinds(record)
+        record = with_members(_with_turns(record), stated)
+        if stated is not None:
+            _check_kinds(record, stated)
+    return with_columns(record)
+
+
+def _with_turns(record: dict[str, Any]) -> dict[str, Any]:
+    """`record` with messages, where it has them in other words."""
+    if is_texts(record):
+        texts = record[TEXTS]
+        if is_pairs(texts):
+            return with_pairs(record)
+        return with_interleaved(record) if is_interleaved(texts) else with_texts(record)
+    return with_sentences(record) if is_sentences(record) else record
 
 
 def _stated_kinds(record: Mapping[str, Any]) -> frozenset[str] | None:
