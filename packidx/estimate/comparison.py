@@ -45,7 +45,7 @@ _LITTLE = 1 << 20
 """Bytes of data that `tokenizers` has tokenized before `gigatoken` is loaded."""
 
 _TEXT_RANGES = 64
-_NUM_RANGES, _PER_RANGE = 8, 8
+_NUM_RANGES, _PER_RANGE, _FIRST = 8, 8, 2
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
 _MAX_CLIP_PIXELS, _MAX_SECONDS = 1 << 26, 120
 _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
@@ -71,18 +71,24 @@ def compare(
     if installed("transformers") is None:
         return Compared(reason="transformers was not installed")
     talks = None if processor.is_known else _talks(counter, shards, scans)
+    if talks is None:
+        documents = _has_documents(shards, scans)
+    else:
+        documents = any(talk.is_document for talk in talks)
     path = None
     if processor.folder is not None:
         versions = [f"{name} {installed(name)}" for name in _BUILDERS]
         parts = [processor.fingerprint(), *versions, *content_of(processor.folder)]
         parts += [] if talks is None else map(_words, talks)
+        parts += ["documents"] if documents else []
         name = digests.digest(*map(str.encode, parts))
         path = os.path.join(cache.folder(), "compared", f"{name}.json")
         if (kept := _kept(path)) is not None:
             return kept
     if talks is None:
         talks = _talks(counter, shards, scans)
-    compared: Compared = import_module("packidx.encode.proof").compare(processor, talks)
+    proof = import_module("packidx.encode.proof")
+    compared: Compared = proof.compare(processor, talks, documents)
     if path is None or compared.by is None or (compared.unequal and processor.is_known):
         return compared  # what could not be compared may be another time
     return _keep(path, compared)
@@ -95,7 +101,22 @@ def _words(talk: Conversation) -> str:
         + tuple(part if isinstance(part, str) else (part.kind, _facts(part)) for part in turn.parts)
         for turn in talk.turns
     ]
-    return repr((turns, talk.tools))
+    return repr((turns, talk.tools, *([True] if talk.is_document else [])))
+
+
+def _has_documents(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> bool:
+    """Whether the first records of some source of this machine are documents."""
+    firsts = {
+        shard.source: (shard, scan.ranges[0])
+        for shard, scan in reversed(list(zip(shards, scans, strict=True)))
+        if scan.ranges and not urls.is_url(shard.path)
+    }
+    for shard, record_range in firsts.values():
+        for raw in itertools.islice(raw_records(shard, record_range), _FIRST):
+            with contextlib.suppress(BadRecord, RecursionError):
+                if not isinstance(raw.record, BadRecord) and parse(raw.record).is_document:
+                    return True
+    return False
 
 
 def _facts(medium: Media) -> MediaInfo:

@@ -270,9 +270,7 @@ class ConversationCounter:
         last = places(batch, runs, spans.stop - 1)
         return spans._replace(start=places(batch, runs, spans.start), stop=last + 1)
 
-    def _judge_documents(
-        self, expanded: Sequence[Expanded], rows: Int64s, texts: Texts
-    ) -> None:
+    def _judge_documents(self, expanded: Sequence[Expanded], rows: Int64s, texts: Texts) -> None:
         """Documents are exact where such were compared, as samples of a chat template are."""
         assert self.files is not None
         for row, item in zip(rows.tolist(), expanded, strict=True):

@@ -216,8 +216,8 @@ class Compared:
     reason: str | None = None
     """Why nothing was compared."""
     equal: tuple[str, ...] = ()
-    """Kinds of samples, `TEXT` alone, with an ``image`` and so on, or a `DOCUMENT`, that had the same
-    tokens, each of them."""
+    """Kinds of samples, `TEXT` alone or with an ``image`` and so on, or a `DOCUMENT`, of which each
+    had the same tokens."""
     unequal: tuple[str, ...] = ()
     """Kinds of which at least one sample had other tokens."""
     detail: str | None = None

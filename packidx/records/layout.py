@@ -19,7 +19,7 @@ TURN_KEYS = ("messages", "conversations", "conversation")
 COLUMNS = (
     *("messages", "images", "videos", "audios", "system", "tools", "id"),
     *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
-    *("prompt", "query", "response", "history"),
+    *("prompt", "query", "response", "history", "caption", "text"),
 )
 """Standard columns that another may stand for."""
 TAGS = {

@@ -202,6 +202,110 @@ def tokens(folder: Path) -> None:
     )
 
 
+def finevision(folder: Path) -> None:
+    def record(*images: bytes, **pairs: str) -> dict[str, Any]:
+        texts = [{"user": u, "assistant": a, "source": "x"} for u, a in pairs.items()]
+        structs = [{"bytes": image, "path": None} for image in images]
+        return {"images": structs, "texts": texts, "source": "x", "relevance_min": 4}
+
+    parquet(
+        folder,
+        "finevision.parquet",
+        record(png(), **{"What is it?": "A cat.", "And this?": " "}),
+        record(png(), png(1), **{"Both <image> and <image>?": "Yes."}),
+        record(Hello="Hi."),
+    )
+
+
+def tar_captions(folder: Path) -> None:
+    members = []
+    for number, caption in enumerate(("A cat.", "Ein Häuschen\n")):
+        key = f"00000000{number}"
+        described = {"url": "http://x/a.jpg", "key": key, "status": "success", "width": 60}
+        members.append((f"{key}.jpg", png(number)))
+        members.append((f"{key}.txt", caption.encode()))
+        if number:
+            members.append((f"{key}.json", json.dumps(described).encode()))
+    (folder / "00000.tar").write_bytes(tar_of(members))
+
+
+def laion(folder: Path) -> None:
+    row = {"url": "http://x/a.jpg", "key": "000", "status": "success", "error_message": None}
+    row |= {"width": 60, "height": 80, "original_width": 600, "exif": "{}", "sha256": "0"}
+    rows = [{**row, "caption": "A cat.", "jpg": png()}, {**row, "caption": "é", "jpg": png(1)}]
+    parquet(folder, "00000.parquet", *rows)
+
+
+def imagefolder(folder: Path) -> None:
+    for name in ("train", "test"):
+        put_images(folder / "photos" / name, "a.png", "deep/b.png")
+    rows = [["a.png", "A cat."], ["deep/b.png", "Two, <b>cats</b>"]]
+    table(folder / "photos" / "test", "metadata.csv", "file_name,text", *rows)
+    names = ["a.png", "deep/b.png"]
+    asked = {"question": "Same?", "answer": "No."}
+    lines(folder / "photos" / "train", "metadata.jsonl", {"images_file_names": names, **asked})
+
+
+ODD = ["  \n", "漢字 <image> é\u0301", "<|im_start|>user"]
+
+
+def documents(folder: Path) -> None:
+    records = [{"text": text, "id": number} for number, text in enumerate(["It was.", *ODD])]
+    lines(folder, "docs.jsonl", *records)
+
+
+def documents_in_parquet(folder: Path) -> None:
+    row = {"id": "<urn:uuid:1>", "url": "http://x/a.html", "language_score": 0.9}
+    rows = [{"text": text, **row} for text in ("It was.", ODD[1])]
+    parquet(folder, "000_00000.parquet", *rows)
+
+
+def other_name(folder: Path) -> None:
+    lines(folder, "code.jsonl", {"content": "def f():\n    pass\n", "lang": "Python"})
+
+
+def tar_documents(folder: Path) -> None:
+    texts = ["It was.", "Zeile\r\né"]
+    members = [(f"{number}.txt", text.encode()) for number, text in enumerate(texts)]
+    (folder / "docs.tar").write_bytes(tar_of(members))
+
+
+def obelics(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    lines(
+        folder,
+        "obelics.jsonl",
+        {"texts": ["One:", None, "Two.\n\n"], "images": [None, "a.png", None], "metadata": "[]"},
+        {"texts": [None, None, " end", None], "images": ["a.png", "b.png", None, "b.png"]},
+        {"texts": ["Alone"], "images": [None]},
+        {"texts": ["", "é"], "images": ["b.png", None]},
+    )
+
+
+def mmc4(folder: Path) -> None:
+    put_images(folder, "a.png", "b.png")
+    image = {"raw_url": "http://x/a.png", "matched_sim": 0.3, "face_detections": None}
+    infos = [
+        {**image, "image_name": "b.png", "matched_text_index": 1},
+        {**image, "image_name": "a.png", "matched_text_index": 0},
+        {**image, "image_name": "a.png", "matched_text_index": 1},
+    ]
+    lines(
+        folder,
+        "mmc4.jsonl",
+        {"text_list": ["One.", "Two."], "image_info": infos, "url": "http://x"},
+        {"text_list": ["One.", "", "Two."], "image_info": []},
+    )
+
+
+END = "<|im_end|>]]"
+"""Behind a document: this tokenizer's eos_token."""
+DOCUMENTS = [
+    f"It[[ was.{END}",
+    f"  \n[[{END}",
+    f"漢[[字 <image> é\u0301{END}",
+    f"<|im_start|>[[user{END}",
+]
 ONE = chat(ASKED, "A cat.")
 FIRST = chat("<image>What is it?", "A cat.")
 
@@ -262,6 +366,54 @@ LAYOUTS = [
         "captions in a table",
         captions,
         [chat("<image>", "A cat."), chat("<image>", "Ein Häuschen")],
+    ),
+    DataLayout(
+        "FineVision, The Cauldron",
+        finevision,
+        [
+            chat("<image>What is it?", "A cat.", "And this?", " "),
+            chat("Both <image> and <image>?", "Yes."),
+            chat("Hello", "Hi."),
+        ],
+    ),
+    DataLayout(
+        "captions in tars",
+        tar_captions,
+        [chat("<image>", "A cat."), chat("<image>", "Ein Häuschen\n")],
+    ),
+    DataLayout(
+        "LAION, img2dataset's Parquet", laion, [chat("<image>", "A cat."), chat("<image>", "é")]
+    ),
+    DataLayout(
+        "imagefolder",
+        imagefolder,
+        [
+            chat("<image>", "A cat."),
+            chat("<image>", "Two, <b>cats</b>"),
+            chat("<image><image>Same?", "No."),
+        ],
+    ),
+    DataLayout("documents", documents, DOCUMENTS),
+    DataLayout("documents in Parquet", documents_in_parquet, DOCUMENTS[::2]),
+    DataLayout("documents of another name", other_name, [f"def[[ f():\n    pass\n{END}"]),
+    DataLayout("documents in tars", tar_documents, [f"It[[ was.{END}", f"Ze[[ile\r\né{END}"]),
+    DataLayout(
+        "OBELICS",
+        obelics,
+        [
+            f"One[[:]]<image>[[Two.\n\n{END}",
+            f"<image><image>[[ end]]<image>[[{END}",
+            f"Al[[one{END}",
+            f"<image>[[é{END}",
+        ],
+    ),
+    DataLayout(
+        "MMC4",
+        mmc4,
+        [
+            f"<image>[[One. ]]<image><image>[[Two.{END}",
+            f"One[[.  Two.{END}",
+        ],
     ),
     DataLayout("tokens", tokens, ["Hello[[, world]]", "Hello,[[ world]]", "Hello[[, world]]"]),
 ]

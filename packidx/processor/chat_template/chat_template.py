@@ -124,8 +124,9 @@ class ChatTemplate:
         return partial(ChatTemplate, **options), (self.source, self.special_tokens)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """`conversation` as text, as transformers renders it without a generation prompt; a document
-        as it is.
+        """`conversation` as text, as transformers renders it without a generation prompt.
+
+        A document is rendered by no template (`documents.Documents`).
 
         Raises:
             BadRecord: ``template`` if the template fails or hides what the assistant says;
@@ -138,7 +139,9 @@ class ChatTemplate:
         if conversation.is_document:
             text, spans, media = self._documents.write(conversation)
             _check_unicode(text)
-            return Rendered(text, spans if any(self.policy.trains(conversation.turns)) else (), media)
+            return Rendered(
+                text, spans if any(self.policy.trains(conversation.turns)) else (), media
+            )
         try:
             key, texts = structure(conversation, self._names)
         except Unusual:

@@ -124,15 +124,16 @@ def with_sentences(record: dict[str, Any]) -> dict[str, Any]:
 def _placed(entry: Any, num_sentences: int) -> tuple[int, dict[str, Any]]:
     if not isinstance(entry, OBJECT):
         raise BadRecord("bad_media", f"an entry of 'image_info' is {named(entry)}, not an object")
-    at = entry.get("matched_text_index")
-    if integer(at, 0, num_sentences - 1, "matched_text_index", "bad_media") is None:
+    stated = entry.get("matched_text_index")
+    at = integer(stated, 0, num_sentences - 1, "matched_text_index", "bad_media")
+    if at is None:
         text = f"an image of 'image_info' has no matched_text_index: {cut(dict(entry))}"
         raise BadRecord("bad_media", text)
     name = next((entry[key] for key in _NAMES if entry.get(key)), None)
     if name is None:
         text = f"an image of 'image_info' has neither image_name nor raw_url: {cut(dict(entry))}"
         raise BadRecord("bad_media", text)
-    return int(at), _image(name)
+    return at, _image(name)
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -357,7 +357,10 @@ BAD: list[tuple[Any, str, str]] = [
     ({"prompt": 5, "response": "r"}, "bad_turn", "'prompt' is a number"),
     ({"prompt": "q", "response": ["r"]}, "bad_turn", "'response' is a list"),
     ({"prompt": "q"}, "no_messages", "none of"),
-    ({"text": "no image"}, "no_messages", "none of"),
+    ({"caption": "no image"}, "no_messages", "none of"),
+    ({"text": "no image", "image": None}, "no_messages", "'text' and nothing in 'image'"),
+    ({"text": ""}, "no_messages", "the document is empty"),
+    ({"text": ["a"]}, "bad_turn", "'text' is a list, not text"),
     ({"prompt": "q<image>", "response": "r"}, "media_mismatch", "but 0"),
     (
         {"prompt": "<image>", "response": "r", "images": ["a", "b"]},

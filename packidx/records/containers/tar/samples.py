@@ -17,7 +17,7 @@ MEMBERS = "__members__"
 KEY = "__key__"
 """Where a record has its sample's key, as in a WebDataset."""
 
-RECORD = "json"  # the extension
+RECORD, TEXT = "json", "txt"  # extensions
 DUPLICATE = "duplicate_key"
 """Why a sample is rejected whose key came before."""
 
@@ -74,8 +74,9 @@ def _named(name: str) -> tuple[str, str] | None:
 
 
 def is_record(name: str) -> bool:
+    """Whether a member is its sample's record, or a text beside it."""
     named = _named(name)
-    return named is not None and named[1] == RECORD
+    return named is not None and named[1] in (RECORD, TEXT)
 
 
 def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
@@ -85,17 +86,38 @@ def record_of(sample: Sample, where: str = "") -> dict[str, Any]:
     for file in files:
         if file.wrong is not None:
             raise BadRecord(file.wrong.reason, f"member {file.name!r}: {file.wrong.detail}{where}")
-    member = sample.extensions.get(RECORD)
-    if member is None:
+    own = [sample.extensions.get(extension) for extension in (RECORD, TEXT)]
+    if own == [None, None]:
         has = ", ".join(sample.extensions)[:200]
-        text = f"sample {sample.key!r} has no json member, only {has}: a record is that{where}"
-        raise BadRecord("bad_record", text)
-    content = member.data if isinstance(member.data, bytes) else b""
-    record = decode(content, f" (member {member.name!r} of the shard){where}")
-    others = {file.name: file.data or b"" for file in files if file is not member}
+        text = f"has no json or txt member, only {has}: a record is one of these"
+        raise BadRecord("bad_record", f"sample {sample.key!r} {text}{where}")
+    member, text_file = own
+    record: dict[str, Any] = {}
+    if member is not None:
+        content = member.data if isinstance(member.data, bytes) else b""
+        record = decode(content, f" (member {member.name!r} of the shard){where}")
+    others = {file.name: file.data or b"" for file in files if file not in own}
+    if text_file is not None:
+        record = _with_text(record, text_file, member is None, where)
     if record.get("id") in (None, ""):
         record["id"] = sample.key
     return {**record, KEY: sample.key, MEMBERS: Members(sample.key, others)}
+
+
+def _with_text(record: dict[str, Any], file: Member, is_alone: bool, where: str) -> dict[str, Any]:
+    """`record` with the text beside it, unless it has one of that name.
+
+    Raises:
+        BadRecord: ``bad_utf8``, the text is all there is, and is not UTF-8.
+    """
+    try:
+        text = (file.data if isinstance(file.data, bytes) else b"").decode()
+    except UnicodeDecodeError:
+        if is_alone:
+            detail = f"member {file.name!r} is not UTF-8: write it anew{where}"
+            raise BadRecord("bad_utf8", detail) from None
+        return record  # it may be anything beside a record that says what it needs itself
+    return {TEXT: text, **record}
 
 
 def duplicate(sample: Sample) -> BadRecord:
