@@ -32,10 +32,9 @@ from packidx.processor.counts import (
     fill,
     stated,
 )
-from packidx.processor.families.base import no_pixels
+from packidx.processor.refused import ending_of, media_token_in_text, refuse_size
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
-    Ending,
     Expanded,
     FeatureRuns,
     between,
@@ -205,7 +204,7 @@ class ConversationCounter:
         """
         files = self.files
         assert files is not None and files.template is not None  # a TextEncoder was made of them
-        ending = _ending(files, conversation) if conversation.is_document else None
+        ending = ending_of(files, conversation) if conversation.is_document else None
         result = files.template.render(conversation)
         if any(files.around_text):
             result = between(*files.around_text, result)
@@ -231,7 +230,7 @@ class ConversationCounter:
         expanded = self.expand(conversation, 0, media)
         batch, runs = self._encode([expanded])
         if runs.mismatched:
-            raise _media_token_in_text()
+            raise media_token_in_text()
         return expanded, batch, runs
 
     def _encode(self, expanded: Sequence[Expanded]) -> tuple[TokenBatch, FeatureRuns]:
@@ -251,7 +250,7 @@ class ConversationCounter:
         batch, runs = self._encode(expanded)
         assert self.text is not None and self.files is not None
         for number in runs.mismatched:
-            texts.errors[int(rows[number])] = _media_token_in_text()
+            texts.errors[int(rows[number])] = media_token_in_text()
         texts.method[rows] = self._method(TEXT)
         if not self.files.is_known:  # samples with media were compared as a whole
             alone = np.diff(media.offsets)[rows] == 0
@@ -290,25 +289,6 @@ class ConversationCounter:
         return characters // CHARS_PER_TOKEN, HEURISTIC
 
 
-def _ending(files: ProcessorFiles, document: Conversation) -> Ending:
-    """What ends a document.
-
-    Raises:
-        BadRecord: ``no_eos_token``.
-    """
-    if files.end_of_text is None:
-        text = "has no eos_token, with which a document must end: state it in"
-        raise BadRecord("no_eos_token", f"{files.name} {text} its tokenizer_config.json")
-    policy = files.policy
-    return Ending(files.end_of_text, policy.end_of_turn and any(policy.trains(document.turns)))
-
-
-def _media_token_in_text() -> BadRecord:
-    """Why a text with feature tokens of its own is refused."""
-    text = "a text holds a token that stands for media: remove or escape it"
-    return BadRecord("media_token_in_text", text)
-
-
 def _given_labels(conversation: Conversation) -> Bools:
     """Which positions contribute to the loss of a record that holds its own ids, bool [T]."""
     trained = np.ones(len(conversation.input_ids or ()), bool)
@@ -316,12 +296,3 @@ def _given_labels(conversation: Conversation) -> Bools:
         trained = np.asarray(conversation.labels, np.int64) >= 0
     trained[:1] = False
     return trained
-
-
-def refuse_size(height: int, width: int) -> BadRecord:
-    """Why an image of this size, in pixels, becomes no token."""
-    if height <= 0 or width <= 0:
-        return no_pixels(height, width)
-    return BadRecord(
-        "aspect_ratio", f"an image of {width}x{height} pixels: one side is over 200 times the other"
-    )

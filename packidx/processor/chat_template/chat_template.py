@@ -25,7 +25,7 @@ from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template import limits
 from packidx.processor.chat_template.documents import Documents
 from packidx.processor.chat_template.environment import Generation, chat_environment
-from packidx.processor.chat_template.limits import TooLarge, in_time
+from packidx.processor.chat_template.limits import TooLarge, check_unicode, in_time
 from packidx.processor.chat_template.messages import (
     Form,
     Unusual,
@@ -124,9 +124,8 @@ class ChatTemplate:
         return partial(ChatTemplate, **options), (self.source, self.special_tokens)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """`conversation` as text, as transformers renders it without a generation prompt.
-
-        A document is rendered by no template (`documents.Documents`).
+        """`conversation` as text, as transformers renders it without a generation prompt; a
+        document as `Documents` writes it.
 
         Raises:
             BadRecord: ``template`` if the template fails or hides what the assistant says;
@@ -138,7 +137,7 @@ class ChatTemplate:
         """
         if conversation.is_document:
             text, spans, media = self._documents.write(conversation)
-            _check_unicode(text)
+            check_unicode(text)
             return Rendered(
                 text, spans if any(self.policy.trains(conversation.turns)) else (), media
             )
@@ -160,7 +159,7 @@ class ChatTemplate:
         except TooLarge as error:
             raise _refusal(error) from error
         if not text.isascii():
-            _check_unicode(text)
+            check_unicode(text)
         if skeleton.media is None or self._placeholders.are_in(texts):
             media = self._placeholders.find(conversation, text)
         else:
@@ -177,7 +176,7 @@ class ChatTemplate:
 
     def _render_slowly(self, conversation: Conversation) -> Rendered:
         text = self._render(conversation)
-        _check_unicode(text)
+        check_unicode(text)
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._search_spans(conversation, text), media)
 
@@ -223,7 +222,7 @@ class ChatTemplate:
 
     @cached_property
     def _documents(self) -> Documents:
-        return Documents(self._render, self.media_tokens)
+        return Documents(self._render, self.media_tokens, self.policy)
 
     @cached_property
     def _form(self) -> Form:
@@ -296,10 +295,3 @@ class ChatTemplate:
 
 def _refusal(error: Exception) -> BadRecord:
     return BadRecord("template", f"the chat template refuses it: {error}")
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise BadRecord("bad_text", f"the text is not valid Unicode: {error}") from error

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.limits import MAX_TEXT
+from packidx.processor.chat_template.limits import MAX_TEXT, check_unicode
 from packidx.processor.chat_template.placeholders import Placeholders
 from packidx.processor.chat_template.turns.spans import Span
+from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
 
 _WORDS = ("Zq0zZ", "Zq1zZ", "Zq2zZ")  # which no template writes itself
@@ -25,18 +26,23 @@ class Documents:
     Args:
         render: a conversation as the template writes it.
         media_tokens: kind of medium → its placeholder, where the processor has one.
+        policy: what is trained on: a document as a whole, where assistants are.
     """
 
     def __init__(
-        self, render: Callable[[Conversation], str], media_tokens: Mapping[str, str]
+        self,
+        render: Callable[[Conversation], str],
+        media_tokens: Mapping[str, str],
+        policy: LabelPolicy,
     ) -> None:
         self._render = render
+        self._policy = policy
         self._tokens = media_tokens
         self._placeholders = Placeholders(media_tokens)
         self._written: dict[str, str] = {}
 
     def write(self, conversation: Conversation) -> tuple[str, tuple[Span, ...], tuple[int, ...]]:
-        """A document's text, where its own words are in it, and its media's placeholders.
+        """A document's text, what is trained on in it, its own words, and its media's placeholders.
 
         Raises:
             BadRecord: ``media_token_in_text`` if a text holds a placeholder token,
@@ -46,9 +52,10 @@ class Documents:
         texts: list[str] = []
         spans: list[Span] = []
         length = 0
+        (trains,) = self._policy.trains(conversation.turns)
         for part in conversation.turns[0].parts:
             written = part if isinstance(part, str) else self.medium(part.kind)
-            if isinstance(part, str):
+            if isinstance(part, str) and trains:
                 spans.append((length, length + len(part)))
             texts.append(written)
             length += len(written)
@@ -56,6 +63,7 @@ class Documents:
             text = f"a document of {length:,} characters: at most {MAX_TEXT:,} are read"
             raise BadRecord("bad_text", text)
         text = "".join(texts)
+        check_unicode(text)
         return text, _joined(spans), self._placeholders.find(conversation, text)
 
     def medium(self, kind: str) -> str:

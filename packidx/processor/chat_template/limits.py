@@ -23,7 +23,7 @@ import jinja2.filters
 import jinja2.nodes
 import jinja2.sandbox
 
-from packidx.errors import LimitError
+from packidx.errors import BadRecord, LimitError
 from packidx.processor.chat_template.bounds import (
     FILTER_BOUNDS,
     METHOD_BOUNDS,
@@ -243,3 +243,15 @@ def _between(separator: str, items: Iterable[Any]) -> Iterator[str]:
         if number:
             yield separator
         yield item
+
+
+def check_unicode(text: str) -> None:
+    """Refuse a text that cannot be encoded.
+
+    Raises:
+        BadRecord: ``bad_text``, it holds half a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecord("bad_text", f"the text is not valid Unicode: {error}") from error
