@@ -23,6 +23,8 @@ from processors import FEW_RANKS, qwen_folders
 
 from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.estimate.again.told import TakenOver
+from packidx.estimate.comparison import compared_with
+from packidx.processor.counts import Compared
 from packidx.records import shards
 from packidx.records.containers import lines
 
@@ -407,6 +409,25 @@ def test_other_software(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         corpus.count()
     taken = corpus.again()
     assert taken.reason is not None and "0.0.9" in taken.reason
+
+
+def test_what_is_decided_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another text backend, or another outcome of the comparison: nothing is taken over."""
+    corpus = Corpus(tmp_path, names="ab")
+    corpus.options["processor"] = str(qwen_folders(tmp_path / "p", FEW_RANKS)["qwen2.5-vl"])
+    corpus.count()
+    nbytes = sum(path.stat().st_size for path in corpus.data.iterdir())
+    monkeypatch.setattr("packidx.estimate.comparison._LITTLE", nbytes + 1)
+    corpus.write("b", [*records("b"), chat("more")])
+    taken = corpus.again()
+    assert taken.num_samples == 0 and "its text was counted by tokenizers" in (taken.reason or "")
+    unequal = Compared(by=compared_with(), records=1, unequal=("text",), detail="one")
+    monkeypatch.setattr("packidx.estimate.api.compare", lambda *_: unequal)
+    corpus.write("b", records("b"))
+    corpus.write("c", records("c"))
+    taken = corpus.again()
+    assert taken.num_samples == 0 and "came out otherwise" in (taken.reason or "")
+    assert corpus.count(fresh=True).methods == {"heuristic": 3 * PER_SHARD - 12}
 
 
 def test_columns_that_only_some_parts_have(tmp_path: Path) -> None:
