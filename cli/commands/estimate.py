@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packidx.records.layout import PAIRS
+
 from ..options import output_option, settings_option, worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from ..show.facts import compared_fact
@@ -66,6 +68,12 @@ if TYPE_CHECKING:
     help="What tokenizes; auto takes the faster one for the data, if both agree on its text.",
 )
 @click.option(
+    "--pair",
+    type=click.Choice(PAIRS),
+    help="Take one side of preference pairs as a record of its own: the chosen answer or the "
+    "rejected one. Without it such records are rejected; with it all others are.",
+)
+@click.option(
     "--fresh",
     is_flag=True,
     help="Count all, where otherwise rows of shards that have not changed are taken over from the "
@@ -78,8 +86,8 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
 
     A SOURCE is a file of records, a mix, a glob or a folder, here or at s3://…; NAME=SOURCE names
     it. Every record becomes a row of the lengths table: one that cannot be a sample is marked
-    rejected, with the reason. --column, --tag and --delimiter hold for all SOURCEs; a mix must not
-    state the same.
+    rejected, with the reason. --column, --tag, --delimiter and --pair hold for all SOURCEs; a mix
+    must not state the same.
     """
     if options["encode"] is None and options["transform"] is None:  # who may want it
         from ..startup import spare_pandas

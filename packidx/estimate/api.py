@@ -85,6 +85,7 @@ def estimate_lengths(
     columns: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
+    pair: str | None = None,
     workers: int | None = None,
     engine: str = "local",
     max_rejected: str | float | None = None,
@@ -133,6 +134,8 @@ def estimate_lengths(
             must not be among the sources then; the same holds for tags and the delimiter.
         tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character.
+        pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``; by default
+            none is, and their records are rejected.
         workers: processes; the CPUs that this process may use by default.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
             is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
@@ -157,7 +160,7 @@ def estimate_lengths(
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
-    layout = Layout(columns or {}, tags or {}, delimiter=delimiter)
+    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair)
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
     left_out = not_read(shards)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packidx.errors import LimitError, SourceError
+from packidx.errors import LimitError, OptionError, SourceError
 from packidx.estimate.api import decided
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import ShardContext
@@ -28,7 +28,7 @@ from packidx.precompute.values import LISTS, check_form
 from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
-from packidx.records.shards import is_large, scan_shards
+from packidx.records.shards import Shard, is_large, scan_shards
 from packidx.records.sources.find_shards import find_shards, not_read
 from packidx.run.engines import open_workers
 from packidx.run.limits import num_workers
@@ -98,6 +98,7 @@ def precompute(
     root, remote = check_folder(media_root), check_remote(remote_media)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
     shards = find_shards(given, Layout(columns or {}, tags or {}, delimiter=delimiter))
+    _refuse_pairs(shards)
     left_out = not_read(shards)
     names = output_names(shards)
     check_output(output, shards, given)
@@ -122,6 +123,15 @@ def precompute(
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary
+
+
+def _refuse_pairs(shards: Sequence[Shard]) -> None:
+    source = next((shard.source for shard in shards if shard.layout.pair is not None), None)
+    if source is not None:
+        raise OptionError(
+            f"the mix says `pair` of {source}, and a record that is written back has both sides "
+            "and room for one's count: leave `pair` out, or write each side's records yourself"
+        )
 
 
 def _refuse_nothing(totals_by_shard: Sequence[SliceTotals]) -> None:

@@ -20,6 +20,7 @@ COLUMNS = (
     *("messages", "images", "videos", "audios", "system", "tools", "id"),
     *("input_ids", "labels", "text_tokens", "mm_inputs_meta"),
     *("prompt", "query", "response", "history", "caption", "text"),
+    *("chosen", "rejected"),
 )
 """Standard columns that another may stand for."""
 TAGS = {
@@ -46,7 +47,16 @@ _STRUCTURED = frozenset(
     (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
     + ("images", "image", "videos", "video", "audios", "audio")
 )
-_OPTIONS = {"columns": "--column", "tags": "--tag", "delimiter": "--delimiter"}
+_PAIR_KEYS = ("prompt", "chosen", "rejected", "rejected_messages")  # that may hold turns
+_ROLE_KEYS = ("role", "from")
+_OPTIONS = {
+    "columns": "--column",
+    "tags": "--tag",
+    "delimiter": "--delimiter",
+    "pair": "--pair",
+}
+PAIRS = ("chosen", "rejected")
+"""What `Layout.pair` may be: which answer of preference pairs is taken."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class Layout:
     """How much of it the mix wants: its planned weight. Lengths do not depend on it."""
     delimiter: str | None = None
     """Between cells, for tables in text; None is the kind's own."""
+    pair: str | None = None
+    """Which side of preference pairs is taken (`PAIRS`); None takes no pairs."""
 
     def __post_init__(self) -> None:
         _check_names("column", self.columns, COLUMNS)
@@ -74,6 +86,8 @@ class Layout:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise OptionError(f"{name} is {value!r}: give text, or leave it out")
+        if self.pair not in (None, *PAIRS):
+            raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIRS)}")
 
     def to_json(self) -> dict[str, Any]:
         """The layout for a manifest: only what differs from the default."""
@@ -102,7 +116,7 @@ class Layout:
             options: of the command line; its media root and ratio are no part of this.
 
         Raises:
-            OptionError: both say something of columns, of tags or of the delimiter.
+            OptionError: both say something of columns, of tags, of the delimiter or of pairs.
         """
         stated = {}
         for name, option in _OPTIONS.items():
@@ -132,6 +146,8 @@ class Layout:
         if self.columns:
             record = self._renamed(record)
         record = _structured(record)
+        if self.pair is not None:
+            record = self._with_sides(record)
         if cells:
             record = _numbers(record)
         return self._retagged(record) if self.tags else record
@@ -151,10 +167,32 @@ class Layout:
 
     def _retagged(self, record: dict[str, Any]) -> dict[str, Any]:
         key = next((key for key in TURN_KEYS if record.get(key) is not None), None)
-        if key is None or not isinstance(record[key], list | tuple):
-            return record
         roles = {word: TAGS[tag] for tag, word in self.tags.items() if TAGS[tag] is not None}
-        return {**record, key: [self._turn(turn, roles) for turn in record[key]]}
+        changed: dict[str, Any] = {}
+        for name in (key, *(_PAIR_KEYS if self.pair is not None else ())):
+            turns = None if name is None else record.get(name)
+            if isinstance(turns, list | tuple):
+                changed[str(name)] = [self._turn(turn, roles) for turn in turns]
+            elif isinstance(turns, dict) and name in _PAIR_KEYS:
+                changed[str(name)] = self._turn(turns, roles)
+        return {**record, **changed} if changed else record
+
+    def _with_sides(self, record: dict[str, Any]) -> dict[str, Any]:
+        """`record` with turns for JSON text of turns, where a pair may have either."""
+        role_keys = {*_ROLE_KEYS, self.tags.get("role_tag", "role")}
+        changed = {}
+        for key in _PAIR_KEYS:
+            value = record.get(key)
+            if not isinstance(value, str) or value[:1] not in ("[", "{"):
+                continue
+            try:
+                turns = orjson.loads(value)
+            except ValueError:
+                continue  # a text that begins with a bracket
+            listed = turns if isinstance(turns, list) else [turns]
+            if listed and all(isinstance(t, dict) and role_keys & t.keys() for t in listed):
+                changed[key] = turns
+        return {**record, **changed} if changed else record
 
     def _turn(self, turn: Any, roles: Mapping[str, str | None]) -> Any:
         if not isinstance(turn, dict):

@@ -12,11 +12,13 @@ import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
 from data_layouts import LAYOUTS, DataLayout
 from packidx_cli.main import main
+from pair_layouts import PAIR_LAYOUTS
 
 from packidx.encode import ProcessorEncoder
 from packidx.torch import PackedDataset
 from packidx.torch.sample.encoded import IGNORE
 
+ALL = [*LAYOUTS, *PAIR_LAYOUTS]
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 IMAGE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
 
@@ -33,7 +35,7 @@ def documented() -> dict[str, str]:
 
 
 def test_every_layout_is_documented_and_every_row_is_run() -> None:
-    names = [layout.name for layout in LAYOUTS]
+    names = [layout.name for layout in ALL]
     assert sorted(names) == sorted(documented())
 
 
@@ -42,7 +44,7 @@ def encoder(processors: Path) -> ProcessorEncoder:
     return ProcessorEncoder(str(processors / "qwen2.5-vl"))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name.replace(" ", "-"))
+@pytest.mark.parametrize("layout", ALL, ids=lambda layout: layout.name.replace(" ", "-"))
 def test_what_docs_say_is_what_is_read(
     layout: DataLayout,
     processors: Path,

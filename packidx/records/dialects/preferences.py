@@ -16,9 +16,10 @@ from packidx.errors import BadRecord
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.references import OBJECT
 
-_BESIDE = ("rejected_response", "rejected_messages")
+BESIDE = ("rejected_response", "rejected_messages")
+"""Columns of an answer to avoid, beside a record that has the other one as its own."""
 _WORDS = {"true": True, "false": False}
-_KEYS = frozenset(("rejected", "kto_tag", "label", *_BESIDE))
+_KEYS = frozenset(("rejected", "kto_tag", "label", *BESIDE))
 
 
 def refuse_preferences(record: Mapping[str, Any]) -> None:
@@ -29,25 +30,24 @@ def refuse_preferences(record: Mapping[str, Any]) -> None:
     """
     if _KEYS.isdisjoint(record.keys()):
         return
-    if _is_answer(record.get("chosen")) and _is_answer(record.get("rejected")):
+    if is_answer(record.get("chosen")) and is_answer(record.get("rejected")):
         raise _refusal(
             "a pair of answers in 'chosen' and 'rejected'",
-            "name that side's column (--column messages=chosen for whole conversations, "
-            "--column response=chosen for texts beside a prompt)",
+            "take one side, --pair chosen",
         )
-    if _is_answer(record.get("rejected")) and _is_answer(record.get("response")) and _turns(record):
+    if is_answer(record.get("rejected")) and is_answer(record.get("response")) and _turns(record):
         raise _refusal(
             "an answer and one to avoid, in 'rejected', beside turns that hold neither",
             "put the answer behind the turns in the file, and leave 'rejected' out",
         )
-    for name in _BESIDE:
-        if _is_answer(record.get(name)):
-            raise _refusal(f"an answer to avoid in {name!r}", "leave that column out of the file")
+    for name in BESIDE:
+        if is_answer(record.get(name)):
+            raise _refusal(f"an answer to avoid in {name!r}", "take one side, --pair chosen")
     if _verdict(record.get("kto_tag")) is not None:
         raise _refusal(
             "a verdict on its answer in 'kto_tag'", "keep the records to train on, without it"
         )
-    asked_and_said = _is_answer(record.get("prompt")) and _is_answer(record.get("completion"))
+    asked_and_said = is_answer(record.get("prompt")) and is_answer(record.get("completion"))
     verdict = _verdict(record.get("label"))
     if asked_and_said and verdict is not None:
         raise _refusal(
@@ -60,8 +60,15 @@ def refuse_preferences(record: Mapping[str, Any]) -> None:
         )
 
 
+def has_pair(record: Mapping[str, Any]) -> bool:
+    """Whether a record has two answers, one of which is better."""
+    if any(is_answer(record.get(name)) for name in BESIDE):
+        return True
+    return is_answer(record.get("chosen")) and is_answer(record.get("rejected"))
+
+
 def _turns(record: Mapping[str, Any]) -> bool:
-    return any(_is_answer(record.get(key)) for key in TURN_KEYS)
+    return any(is_answer(record.get(key)) for key in TURN_KEYS)
 
 
 def _verdict(value: Any) -> bool | None:
@@ -71,8 +78,8 @@ def _verdict(value: Any) -> bool | None:
     return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
 
 
-def _is_answer(value: Any) -> bool:
-    """Whether it is text, a turn or turns, and not a flag, a number or an empty cell."""
+def is_answer(value: Any) -> bool:
+    """Whether `value` is text, a turn or turns, and not a flag, a number or an empty cell."""
     if isinstance(value, list | tuple):
         return bool(value) and all(isinstance(item, (str, *OBJECT)) for item in value)
     return bool(value) and isinstance(value, (str, *OBJECT))

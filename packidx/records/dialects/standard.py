@@ -21,6 +21,7 @@ from packidx.records.dialects.documents import (
     with_sentences,
 )
 from packidx.records.dialects.loongforge import TEXTS, is_texts, stated_type, with_texts
+from packidx.records.dialects.sides import take_side
 from packidx.records.dialects.webdataset import has_placeholder, with_members
 from packidx.records.layout import TURN_KEYS, Layout
 from packidx.records.media.references import LIST_KEYS, media_entries
@@ -38,6 +39,8 @@ def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, A
         BadRecord: it is of no known form.
     """
     record = layout.apply(record, cells=cells)
+    if layout.pair is not None:
+        record = take_side(with_columns(record), layout.pair)
     if TEXTS in record or MEMBERS in record or TEXT_LIST in record:
         stated = _stated_kinds(record)
         record = with_members(_with_turns(record), stated)

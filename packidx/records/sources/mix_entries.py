@@ -14,7 +14,7 @@ from packidx.records.layout import Layout
 
 HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
 _PREFERENCES = ("chosen", "rejected", "kto_tag")
-_COMMON_KEYS = ("file_name", "columns", "tags", "media_dir", "sample_ratio", "delimiter")
+_COMMON_KEYS = ("file_name", "columns", "tags", "media_dir", "sample_ratio", "delimiter", "pair")
 _META_KEYS = (
     *_COMMON_KEYS,
     *("formatting", "split", "ranking", "subset", "folder", "num_samples"),
@@ -64,6 +64,8 @@ def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> Da
     columns = dict(entry.get("columns") or {})
     if entry.get("formatting") == "alpaca":
         columns = {**_ALPACA, **columns}
+        if entry.get("pair") is not None:
+            del columns["response"]
         columns = {k: v for k, v in columns.items() if k != v}
     layout = _layout(where, entry, columns, _media_folder(where, folder, entry.get("media_dir")))
     locations = [_beside(folder, location) for location in _locations(where, entry["file_name"])]
@@ -111,6 +113,7 @@ def _layout(
             media,
             1.0 if ratio is None else ratio,
             entry.get("delimiter"),
+            entry.get("pair"),
         )
     except (OptionError, TypeError, ValueError) as error:
         raise SourceError(f"{where}: {error}") from None
@@ -124,11 +127,13 @@ def _check_keys(where: str, entry: Any, known: Sequence[str]) -> None:
 
 def _refuse_preferences(where: str, entry: Mapping[str, Any]) -> None:
     columns = entry.get("columns") or {}
-    stated = [key for key in _PREFERENCES if key in columns] + ["ranking"] * bool(
-        entry.get("ranking")
-    )
+    stated = [key for key in _PREFERENCES if key in columns]
+    stated += ["ranking"] * bool(entry.get("ranking"))
+    if entry.get("pair") is not None:
+        stated = [key for key in stated if key == "kto_tag"]
     if stated:
-        raise SourceError(f"{where}: {stated[0]} is for preference data, which is not packed")
+        cure = "leave it out" if stated[0] == "kto_tag" else 'give "pair", too: "chosen", say'
+        raise SourceError(f"{where}: {stated[0]} is for preference data: {cure}")
     if entry.get("num_samples"):
         raise SourceError(f"{where}: num_samples is not supported: give a sample_ratio")
     formatting = entry.get("formatting")

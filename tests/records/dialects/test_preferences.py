@@ -8,50 +8,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from preference_records import ASKED, BAD, CHAT, GOOD, PREFERENCES
 
 from packidx import estimate_lengths
 from packidx.errors import BadRecord
 from packidx.records.dialects.parse import parse
-
-ASKED = [{"role": "user", "content": "Which?"}]
-GOOD = [{"role": "assistant", "content": "This."}]
-BAD = [{"role": "assistant", "content": "That."}]
-
-PREFERENCES: dict[str, dict[str, Any]] = {
-    "TRL, texts": {"prompt": "Which?", "chosen": "This.", "rejected": "That."},
-    "TRL, whole texts": {"chosen": "Which? This.", "rejected": "Which? That."},
-    "TRL, messages": {"prompt": ASKED, "chosen": GOOD, "rejected": BAD},
-    "TRL, whole conversations": {"chosen": ASKED + GOOD, "rejected": ASKED + BAD},
-    "TRL, with images": {"prompt": ASKED, "images": ["a"], "chosen": GOOD, "rejected": BAD},
-    "UltraFeedback": {"messages": ASKED + GOOD, "chosen": ASKED + GOOD, "rejected": ASKED + BAD},
-    "RLAIF-V": {"image": "a", "question": "Which?", "chosen": "This.", "rejected": "That."},
-    "LLaMA-Factory, sharegpt": {
-        "conversations": [{"from": "human", "value": "Which?"}],
-        "chosen": {"from": "gpt", "value": "This."},
-        "rejected": {"from": "gpt", "value": "That."},
-    },
-    "LLaMA-Factory, alpaca": {
-        "instruction": "Which?",
-        "input": "",
-        "chosen": "This.",
-        "rejected": "That.",
-    },
-    "LLaMA-Factory, KTO": {"messages": ASKED + GOOD, "kto_tag": False},
-    "ms-swift": {"messages": ASKED + GOOD, "rejected_response": "That."},
-    "ms-swift, several": {"messages": ASKED + GOOD, "rejected_response": ["That.", "Neither."]},
-    "ms-swift, messages": {"messages": ASKED + GOOD, "rejected_messages": ASKED + BAD},
-    "ms-swift, query and response": {
-        "query": "Which?",
-        "response": "This.",
-        "rejected_response": "That.",
-    },
-    "LLaMA-Factory, KTO in a table": {"messages": ASKED + GOOD, "kto_tag": "false"},
-    "TRL, unpaired": {"prompt": "Which?", "completion": "That.", "label": False},
-    "TRL, unpaired, in a table": {"prompt": "Which?", "completion": "That.", "label": "False"},
-    "TRL, unpaired, in numbers": {"prompt": "Which?", "completion": "That.", "label": 0},
-    "ms-swift, KTO": {"messages": ASKED + BAD, "label": False},
-    "ms-swift, KTO of an answer": {"query": "Which?", "response": "That.", "label": False},
-}
 
 
 @pytest.mark.parametrize("record", PREFERENCES.values(), ids=PREFERENCES)
@@ -61,9 +22,6 @@ def test_preference_data_is_refused_by_its_name(record: dict[str, Any]) -> None:
     assert caught.value.reason == "preference_data"
     assert any(f"{name!r}" in caught.value.detail for name in record)
     assert "which answer to train on" in caught.value.detail
-
-
-CHAT: dict[str, Any] = {"messages": ASKED + GOOD}
 
 
 @pytest.mark.parametrize(
