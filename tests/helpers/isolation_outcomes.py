@@ -65,22 +65,34 @@ class Isolation:
 
 
 def isolation_of(model_type: str, tmp: Path, attention: str = "sdpa") -> Isolation:
-    """The outcome for one model type, under sdpa, eager, flex, or flash by plain PyTorch.
+    """The outcome for one model type, as `isolations_of` has it."""
+    (isolation,) = isolations_of(model_type, tmp, (attention,))
+    return isolation
+
+
+def isolations_of(model_type: str, tmp: Path, attentions: Sequence[str]) -> list[Isolation]:
+    """The outcomes for one model type, under sdpa, eager, flex, or flash by plain PyTorch.
 
     Args:
         tmp: where processors are kept from one call to the next.
     """
     processor, folder = processor_of(model_type, tmp)
-    model = tiny_vlm(model_type, processor, "eager" if attention == "eager" else "sdpa")
-    try:
-        if attention == "flex":
-            prepare_model(model, attention="flex_attention")
-        else:
-            prepare_model(use_flash(model) if attention == "flash" else model)
-    except MismatchError as refused:
-        return Isolation(model_type, False, str(refused))
-    samples = samples_of(processor, folder, model.config)
-    return compared(model_type, model, samples, "sdpa" if attention == "eager" else attention)
+    samples: list[dict[str, Any]] = []
+    outcomes = []
+    for attention in attentions:
+        model = tiny_vlm(model_type, processor, "eager" if attention == "eager" else "sdpa")
+        try:
+            if attention == "flex":
+                prepare_model(model, attention="flex_attention")
+            else:
+                prepare_model(use_flash(model) if attention == "flash" else model)
+        except MismatchError as refused:
+            outcomes.append(Isolation(model_type, False, str(refused)))
+            continue
+        samples = samples or samples_of(processor, folder, model.config)
+        collated = "sdpa" if attention == "eager" else attention
+        outcomes.append(compared(model_type, model, samples, collated))
+    return outcomes
 
 
 def compared(

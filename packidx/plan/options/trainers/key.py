@@ -159,8 +159,8 @@ def packer(rule: str, compared: str | None) -> Word:
 
 IN_ORDER = Word(
     {"strategy": "next-fit"},
-    "samples fill one pack after another in the data's order; the order of the packs is the "
-    "schedule's, and not the data's",
+    "samples fill one pack after another in the data's order; the order within a pack and of the "
+    "packs is the plan's own",
 )
 
 

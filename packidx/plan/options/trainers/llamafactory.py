@@ -82,7 +82,9 @@ _KEYS = {
     "train_on_prompt": ignored(
         "what is trained, `packidx estimate --labels` says", bool, "a switch"
     ),
-    "mask_history": ignored("`packidx estimate --labels last` is the same", bool, "a switch"),
+    "mask_history": ignored(
+        "`packidx estimate --labels last` trains the same turn", bool, "a switch"
+    ),
     "per_device_train_batch_size": BATCH,
     "gradient_accumulation_steps": BATCH,
 }
