@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Int64s
 from packidx.errors import BadRecord
 from packidx.estimate.counter import ExaminedRecord, RecordCounter
-from packidx.estimate.examine import ShardContext, count_rows, examine
+from packidx.estimate.examine import ShardContext, changes_of, count_rows, examine
 from packidx.estimate.job import EstimateJob, shard_contexts, source_sums
 from packidx.estimate.tasks import count_by
 from packidx.format.lengths import CalibratedSource, Calibration
@@ -102,7 +102,10 @@ def _examine(sample: _Chosen, counter: RecordCounter) -> ExaminedRecord:
     shard, located = sample.shard, (sample.row, sample.offset, sample.nbytes)
     record: dict[str, Any] | BadRecord
     try:
-        record = read_row(shard.path, *located, kind=shard.container, layout=shard.layout)
+        transform, shift = counter.transform, sample.sample_id - sample.row
+        change = None if transform is None else changes_of(transform, shift)
+        options: dict[str, Any] = {"kind": shard.container, "layout": shard.layout}
+        record = read_row(shard.path, *located, **options, change=change)
     except BadRecord as error:
         record = error
     return examine(RawRecord(*located, record), shard, sample.sample_id, counter)

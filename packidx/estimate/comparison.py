@@ -30,7 +30,7 @@ from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.media.audio import media_sound
-from packidx.records.media.opener import is_remote
+from packidx.records.media.opener import is_remote, open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.video import media_info
 from packidx.software import installed
@@ -72,7 +72,7 @@ def compare(
         return Compared(reason="transformers was not installed")
     talks = None if processor.is_known else _talks(counter, shards, scans)
     if talks is None:
-        documents = _has_documents(shards, scans)
+        documents = _has_documents(counter, shards, scans)
     else:
         documents = any(talk.is_document for talk in talks)
     path = None
@@ -104,7 +104,9 @@ def _words(talk: Conversation) -> str:
     return repr((turns, talk.tools, *([True] if talk.is_document else [])))
 
 
-def _has_documents(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -> bool:
+def _has_documents(
+    counter: RecordCounter, shards: Sequence[ShardContext], scans: Sequence[ShardScan]
+) -> bool:
     """Whether the first records of some source of this machine are documents."""
     firsts = {
         shard.source: (shard, scan.ranges[0])
@@ -112,7 +114,7 @@ def _has_documents(shards: Sequence[ShardContext], scans: Sequence[ShardScan]) -
         if scan.ranges and not urls.is_url(shard.path)
     }
     for shard, record_range in firsts.values():
-        for raw in itertools.islice(raw_records(shard, record_range), _FIRST):
+        for raw in itertools.islice(raw_records(shard, record_range, counter.transform), _FIRST):
             with contextlib.suppress(BadRecord, RecursionError):
                 if not isinstance(raw.record, BadRecord) and parse(raw.record).is_document:
                     return True
@@ -157,7 +159,9 @@ def _talks(
     images: list[Conversation] = []
     texts: list[Conversation] = []
     for shard, record_range in _spread_ranges(local, _NUM_RANGES):
-        for raw in itertools.islice(raw_records(shard, record_range), _PER_RANGE):
+        for raw in itertools.islice(
+            raw_records(shard, record_range, counter.transform), _PER_RANGE
+        ):
             talk = _opened(raw, shard, counter)
             if talk is not None:
                 (images if talk.media else texts).append(talk)
@@ -178,8 +182,8 @@ def _opened(raw: RawRecord, shard: ShardContext, counter: RecordCounter) -> Conv
         is_known = counter.files is not None and counter.files.is_known
         if is_known and any(medium.kind != "image" for medium in talk.media):
             return None  # a family's videos are compared in the project's tests
-        if talk.media or counter.transform is not None:
-            talk = parse(counter.open(raw.record, shard.root, 0))
+        if talk.media:
+            talk = parse(open_media(raw.record, shard.root))
         facts = [_facts(medium) for medium in talk.media]
     except (BadRecord, MissingExtraError, OSError, MemoryError, RecursionError):
         return None
@@ -222,7 +226,7 @@ def _texts(
     """What is tokenized of records from all over the data, at most `NUM_TEXTS` or so."""
     ranges = _spread_ranges(zip(shards, scans, strict=True), _TEXT_RANGES)
     for shard, record_range in ranges:
-        raws = raw_records(shard, record_range)
+        raws = raw_records(shard, record_range, counter.transform)
         for raw in itertools.islice(raws, -(-NUM_TEXTS // len(ranges))):
             item = examine(raw, shard, 0, counter)
             if item.error is not None or item.conversation is None or item.conversation.input_ids:

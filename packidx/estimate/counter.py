@@ -15,8 +15,6 @@ from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation, MediaInfo
 from packidx.records.dialects.parse import parse
-from packidx.records.media.opener import open_media
-from packidx.records.media.paths import MediaRoot
 from packidx.user_code.transform import Function, Transform
 
 
@@ -85,7 +83,7 @@ class RecordCounter:
     Attributes:
         files: the processor, None without one.
         encoder: the user's encoder, None without one.
-        transform: what changes records before they are encoded, None without one.
+        transform: what changes the files' records, None without one.
         opens_media: whether records are handed over with their media opened.
     """
 
@@ -100,7 +98,7 @@ class RecordCounter:
         self.encoder = encoder
         self.transform = transform
         self._measures = encoder is not None and not cheap
-        self.opens_media = self._measures or transform is not None
+        self.opens_media = self._measures
         if cheap and files is not None:
             files = replace(files, tokenizer=None)  # media as ever, text by guess
         self.counter = ConversationCounter(files)
@@ -152,15 +150,6 @@ class RecordCounter:
     def is_known(self) -> bool:
         """Whether `fingerprints` tell this counter from every other one."""
         return self.encoder is None or self.encoder.fingerprint() is not None
-
-    def open(self, record: dict[str, Any], root: MediaRoot, sample_id: int) -> dict[str, Any]:
-        """The record as the reader hands it to an encoder: media opened, transformed.
-
-        Raises:
-            BadRecord: media cannot be opened, or the transform failed.
-        """
-        opened = open_media(record, root)
-        return opened if self.transform is None else self.transform.apply(opened, sample_id)
 
     def measure(self, record: dict[str, Any], item: ExaminedRecord) -> None:
         """Run the encoder on an opened record, where there is one to run.

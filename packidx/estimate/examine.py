@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +23,11 @@ from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media.audio import media_sound
-from packidx.records.media.opener import check_reference, is_remote, media_size
+from packidx.records.media.opener import check_reference, is_remote, media_size, open_media
 from packidx.records.media.paths import MediaRoot
 from packidx.records.media.video import media_info
 from packidx.records.shards import record_key
+from packidx.user_code.transform import Transform
 
 BATCH = 512
 """Records that are tokenised together."""
@@ -50,19 +52,34 @@ class ShardContext:
     layout: Layout = DEFAULT
 
 
-def raw_records(shard: ShardContext, record_range: RecordRange) -> Iterator[RawRecord]:
-    """The records of one range of a shard, as they stand there.
+def raw_records(
+    shard: ShardContext,
+    record_range: RecordRange,
+    transform: Transform | None = None,
+    shift: int = 0,
+) -> Iterator[RawRecord]:
+    """The records of one range of a shard, in the standard names.
+
+    Args:
+        transform: what they are before they are laid out, if anything else than they are.
+        shift: how much a record's sample id is more than its row.
 
     Raises:
         SourceError: the shard cannot be read.
     """
-    return shards.read_records(shard.path, record_range, shard.container, shard.layout)
+    change = None if transform is None else changes_of(transform, shift)
+    return shards.read_records(shard.path, record_range, shard.container, shard.layout, change)
+
+
+def changes_of(transform: Transform, shift: int) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+    """`transform` of records by their row; see `raw_records`."""
+    return lambda record, row: transform.apply(record, row + shift)
 
 
 def name_in_shard(raw: RawRecord) -> str | None:
     """What a record is called by its shard or by itself; None where it has no name."""
     if raw.key is not None or isinstance(raw.record, BadRecord):
-        return raw.key
+        return raw.key or None
     return record_key(raw.record)
 
 
@@ -104,7 +121,7 @@ def _begun(
         return item
     with _errors_kept(item):
         if counter.opens_media:
-            opened = counter.open(raw.record, shard.root, sample_id)
+            opened = open_media(raw.record, shard.root)
             counter.measure(opened, item)
             if item.measured is None:
                 item.conversation = parse(opened)

@@ -29,7 +29,7 @@ def shard_rows(
         SourceError: the shard cannot be read.
     """
     shift = first_id - record_range.first_row
-    raws = raw_records(shard, record_range)
+    raws = raw_records(shard, record_range, counter.transform, shift)
     while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
         yield _table(shard, rows, counter)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from packidx.errors import ChangedSource, FormatError, OptionError, PackidxError, SourceError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from packidx.format.manifest import Shard
     from packidx.records.layout import Layout
     from packidx.records.media.paths import MediaRoot
+    from packidx.user_code.transform import Transform
 
 
 class Change(NamedTuple):
@@ -53,10 +54,15 @@ class Fetcher:
 
     Of the manifest it needs, per shard, `uri`, `bytes`, and `container` where it is not JSON Lines;
     per source `name`, `media_root`, and `remote_media` and `layout` where they were stated.
+
+    Args:
+        index: locates the records.
+        transform: what they are before they are laid out; None reads them as they are.
     """
 
-    def __init__(self, index: Snapshot) -> None:
+    def __init__(self, index: Snapshot, transform: Transform | None = None) -> None:
         self.index = index
+        self._transform = transform
         sources = index.snapshot.sources
         self._layouts = {source.name: _layout(index, source) for source in sources}
         self._media_roots = {
@@ -68,8 +74,12 @@ class Fetcher:
         self._compared: set[int] = set()  # and those that were looked at more closely
         self._changes: list[Change] = []
 
-    def read(self, sample: Sample) -> dict[str, Any]:
+    def read(self, sample: Sample, epoch: int = 0) -> dict[str, Any]:
         """The record of `sample` in its own dialect and the standard names, its media opened.
+
+        Args:
+            sample: as planned.
+            epoch: of its pack, for the transform.
 
         Raises:
             PackidxError: the snapshot was planned from bare lengths and locates nothing.
@@ -78,10 +88,10 @@ class Fetcher:
         """
         from packidx.records.media.opener import open_media
 
-        located = self.record(sample)
+        located = self.record(sample, epoch)
         return open_media(located.record, located.root, self.index.resolve)
 
-    def read_together(self, samples: Sequence[Sample]) -> dict[int, dict[str, Any]]:
+    def read_together(self, samples: Sequence[Sample], epoch: int = 0) -> dict[int, dict[str, Any]]:
         """The records, by number, of those of `samples` that wait for a store, asked for together.
 
         Without those that `read` will do as quickly, or that cannot be read, as it will say.
@@ -97,7 +107,7 @@ class Fetcher:
 
         def attempt(number: int) -> dict[str, Any] | None:
             try:
-                return self.read(samples[number])
+                return self.read(samples[number], epoch)
             except Exception:
                 return None
 
@@ -123,7 +133,7 @@ class Fetcher:
         number = sample.shard
         return None if number is None or number >= len(self.index.snapshot.shards) else number
 
-    def record(self, sample: Sample) -> Located:
+    def record(self, sample: Sample, epoch: int = 0) -> Located:
         """The record of `sample`, its media where they are.
 
         Raises:
@@ -132,7 +142,7 @@ class Fetcher:
                 another one's.
             BadRecord, SourceError: record or shard cannot be read.
         """
-        from packidx.records.shards import key_of, own_root, read_row
+        from packidx.records.shards import own_root, read_named_row
 
         located = sample.offset is not None and sample.nbytes is not None
         shard = self._shard_of(sample)
@@ -146,13 +156,32 @@ class Fetcher:
         layout = self.layout(sample.source)
         row = -1 if sample.row is None else sample.row
         try:
-            record = read_row(path, row, sample.offset, sample.nbytes, kind=kind, layout=layout)
+            record, key = read_named_row(
+                path,
+                row,
+                sample.offset,
+                sample.nbytes,
+                kind=kind,
+                layout=layout,
+                change=self._change(sample, epoch),
+            )
         except SourceError:
             self._checked.discard(shard)  # it may have changed since it was looked at
             self.shard(shard)
             raise
-        check_key(path, sample, key_of(record, kind))
+        check_key(path, sample, key)
         return Located(record, self._root(sample.source or "", own_root(path, kind)))
+
+    def _change(
+        self, sample: Sample, epoch: int
+    ) -> Callable[[dict[str, Any], int], dict[str, Any]] | None:
+        """The transform of one sample's record."""
+        transform = self._transform
+        if transform is None:
+            return None
+        return lambda record, _: transform.apply(
+            record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
+        )
 
     def _root(self, source: str, own: str) -> MediaRoot:
         from packidx.records.media.paths import MediaRoot

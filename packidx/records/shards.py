@@ -21,7 +21,7 @@ from packidx.records.containers.blocks import file_version, local_shard
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.containers.registry import container
 from packidx.records.containers.tar.container import TAR
-from packidx.records.containers.tar.samples import KEY
+from packidx.records.containers.tar.samples import KEY, MEMBERS
 from packidx.records.dialects.standard import standard
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shard_marks import marks_of
@@ -29,6 +29,8 @@ from packidx.records.shard_marks import marks_of
 if TYPE_CHECKING:
     from packidx.run.progress import Progress
 
+NAMELESS = ""
+"""`RawRecord.key` of a record that has no name in its file, whatever it has become."""
 _KEYS = ("id", "key", "__key__", "uid")  # a record's own id
 
 
@@ -44,9 +46,17 @@ def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
 
 
 def read_records(
-    path: str, record_range: RecordRange, kind: str = JSONL, layout: Layout = DEFAULT
+    path: str,
+    record_range: RecordRange,
+    kind: str = JSONL,
+    layout: Layout = DEFAULT,
+    change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
 ) -> Iterator[RawRecord]:
     """The records of one range of a shard, in the standard names.
+
+    Args:
+        change: (a record as it stands in the file, its row) → the record that is taken for it. What
+            it is called stays what the file's is.
 
     A record that cannot be decoded, or that the layout does not fit, is a `BadRecord` in its place:
     as many come out as the scan counted.
@@ -55,11 +65,15 @@ def read_records(
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
     with _whole(path, kind) as local:
-        yield from _standard_records(local, record_range, kind, layout)
+        yield from _standard_records(local, record_range, kind, layout, change)
 
 
 def _standard_records(
-    path: str, record_range: RecordRange, kind: str, layout: Layout
+    path: str,
+    record_range: RecordRange,
+    kind: str,
+    layout: Layout,
+    change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
 ) -> Iterator[RawRecord]:
     cells = _has_cells(kind)
     plain = layout == DEFAULT
@@ -68,8 +82,11 @@ def _standard_records(
         if isinstance(record, BadRecord):
             yield raw
             continue
+        if change is not None:
+            raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
         try:
-            applied = standard(record, DEFAULT if plain else layout, cells)
+            changed = record if change is None else _changed(record, raw.row, change)
+            applied = standard(changed, DEFAULT if plain else layout, cells)
         except BadRecord as error:
             yield raw._replace(record=error.with_traceback(None))
             continue
@@ -84,18 +101,39 @@ def read_row(
     *,
     kind: str = JSONL,
     layout: Layout = DEFAULT,
+    change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """One record of a shard, in the standard names.
+
+    Args:
+        change: as for `read_records`.
 
     Raises:
         BadRecord: it cannot be decoded or the layout does not fit; the detail names file and place.
         SourceError: the file is missing, unreadable or has no such record.
     """
+    record, _ = read_named_row(path, row, offset, nbytes, kind=kind, layout=layout, change=change)
+    return record
+
+
+def read_named_row(
+    path: str,
+    row: int,
+    offset: int | None = None,
+    nbytes: int | None = None,
+    *,
+    kind: str = JSONL,
+    layout: Layout = DEFAULT,
+    change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
+) -> tuple[dict[str, Any], str | None]:
+    """`read_row`, and what the record is called in its file."""
     is_read_there = "." in kind or (offset is not None and nbytes is not None)
     with nullcontext(path) if is_read_there else local_shard(path) as local:
         record = container(kind, layout.delimiter).read_row(local, row, offset, nbytes)
+    key = key_of(record, kind, layout)
     try:
-        return standard(record, layout, _has_cells(kind))
+        changed = record if change is None else _changed(record, row, change)
+        return standard(changed, layout, _has_cells(kind)), key
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
 
@@ -112,12 +150,27 @@ def record_key(record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def key_of(record: Mapping[str, Any], kind: str) -> str | None:
-    """What a record is called in its shard, a container of `kind`; None where it has no name."""
+def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> str | None:
+    """What a record, as it stands in its shard, is called there; None where it has no name.
+
+    Args:
+        kind: of the shard's container.
+        layout: of its source.
+    """
     if kind != TAR:
-        return record_key(record)
-    named = record.get(KEY)  # not there where a layout says which members are read
+        column = layout.columns.get("id")
+        return record_key(record if column is None else {"id": record.get(column)})
+    named = record.get(KEY)
     return None if named is None else str(named)
+
+
+def _changed(
+    record: dict[str, Any], row: int, change: Callable[[dict[str, Any], int], dict[str, Any]]
+) -> dict[str, Any]:
+    """What `change` makes of a record; the files that a tar has beside it stay beside it."""
+    shown = {name: value for name, value in record.items() if name != MEMBERS}
+    beside = {name: record[name] for name in (KEY, MEMBERS) if MEMBERS in record}
+    return {**change(shown, row), **beside}
 
 
 def own_root(path: str, kind: str) -> str:

@@ -164,7 +164,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         pack = self.index.pack(number)
         epoch = pack.stats["epoch"] or 0
         happened: Happened = []
-        with self._reader.together(pack.samples):
+        with self._reader.together(pack.samples, epoch):
             read = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
         fitted = self._fitted(pack, read, happened)
         result = self._join(fitted) | media_counts(fitted.samples, fitted.pack, happened)

@@ -1,8 +1,9 @@
 """Transforms that may change a sample's length: ``f(record, rng) -> record``.
 
 The plan holds for what training builds, so a transform runs where lengths are counted and where
-samples are read, on the same record (media opened) and with the same random numbers: a generator
-made of (seed, epoch, sample_id, copy), never of a worker, a rank or the time.
+samples are read, on the same record, as it stands in its file, and with the same random numbers: a
+generator made of (seed, epoch, sample_id, copy), never of a worker, a rank or the time. What it
+returns is read as a file's record is: laid out, its media opened, encoded.
 
 The numbers are NumPy's (`Philox`, whose bits never change; what ``rng.integers`` and the others
 make of them may change between releases, so the manifest's ``software`` has NumPy's version). A
@@ -62,7 +63,7 @@ class Transform:
     def apply(
         self, record: dict[str, Any], sample_id: int, *, epoch: int = 0, copy: int = 0
     ) -> dict[str, Any]:
-        """The record, whose media are opened, as that sample of the plan is encoded.
+        """The record that a file's is taken for, as that sample of the plan.
 
         Raises:
             BadRecord: ``transform_failed``, or what the function raises itself.

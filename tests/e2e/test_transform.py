@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision_cpu  # noqa: F401  (before transformers)
 from packidx_cli.main import main
 from PIL import Image
+from record_files import tar_of, write
 from torch.utils.data import DataLoader
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, MismatchError, OptionError
+from packidx.export.energon import export_energon
 from packidx.index import Index
 from packidx.torch import PackedDataset, PackSampler
 from packidx.user_code.transform import Transform, planned_transform
@@ -27,6 +30,8 @@ from packidx.user_code.transform import Transform, planned_transform
 COUNT = 40
 CODE = '''
 """Transforms as a user writes them."""
+
+from PIL import Image
 
 
 def with_system(record, rng):
@@ -40,7 +45,8 @@ def with_system(record, rng):
 def cropped(record, rng):
     """Every image cut to a random part of it."""
     images = []
-    for image in record.get("images") or []:
+    for path in record.get("images") or []:
+        image = Image.open(path)
         width, height = (int(rng.integers(28, side + 1)) for side in image.size)
         images.append(image.crop((0, 0, width, height)))
     return {**record, "images": images}
@@ -75,7 +81,7 @@ def shard(tmp_path: Path) -> Path:
         Image.new("RGB", (120 + 31 * number, 90), (number, 0, 0)).save(tmp_path / f"{number}.png")
     with open(tmp_path / "data.jsonl", "w") as file:
         for number in range(COUNT):
-            images = [f"{(number + k) % 4}.png" for k in range(number % 3)]
+            images = [str(tmp_path / f"{(number + k) % 4}.png") for k in range(number % 3)]
             messages = [
                 {"role": "user", "content": "<image>" * len(images) + f"What, {number}?"},
                 {"role": "assistant", "content": "It is so. " * (number % 5 + 1)},
@@ -231,6 +237,78 @@ def test_the_epoch_of_a_pack_and_the_copy_of_a_sample_count(
     sample = index.pack(0).samples[0]
     dataset._reader.read(sample._replace(length=1, padded_length=1, copy=2), 7, [])
     assert asked == [(7, sample.sample_id, 2)]
+
+
+# -- what it gets and what becomes of it -----------------------------------------------------------
+
+FOREIGN = '''
+def laid_out(record, rng):
+    """Records of a shape that nobody knows, as they stand in the file."""
+    assert set(record) - {"__key__"} == {"id", "frage", "bild", "antworten"}, sorted(record)
+    answer = record["antworten"][rng.integers(len(record["antworten"]))]
+    asked = {"who": "U", "text": "<image>" + record["frage"]}
+    return {"id": "other", "chat": [asked, {"who": "A", "text": answer}], "pic": [record["bild"]]}
+'''
+OPTIONS: dict[str, Any] = {
+    "columns": {"messages": "chat", "images": "pic"},
+    "tags": {"role_tag": "who", "content_tag": "text", "user_tag": "U", "assistant_tag": "A"},
+}
+
+
+def foreign_data(folder: Path, kind: str) -> Path:
+    """Twelve records with an image each."""
+    images = []
+    for number in range(4):
+        images.append(folder / f"{number}.png")
+        Image.new("RGB", (120 + 31 * number, 90)).save(images[-1])
+    answers = ["Yes.", "It is so.", "Nobody knows, and nobody ever will."]
+    records = [
+        {"id": f"r{n}", "frage": f"What, {n}?", "bild": f"{n % 4}.png", "antworten": answers}
+        for n in range(12)
+    ]
+    if kind != "tar":
+        return Path(write(folder, kind, records))
+    members = []
+    for n, record in enumerate(records):
+        members.append((f"r{n}.png", images[n % 4].read_bytes()))
+        members.append((f"r{n}.json", json.dumps({**record, "bild": "png"}).encode()))
+    (folder / "data.tar").write_bytes(tar_of(members))
+    return folder / "data.tar"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "tar"])
+def test_a_shape_that_nobody_knows(
+    kind: str,
+    processors: Path,
+    encoder: ProcessorEncoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It gets the file's own record; what it returns has names of its own, and media to open."""
+    (tmp_path / "foreign_shape.py").write_text(FOREIGN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "foreign_shape", raising=False)
+    source, folder = foreign_data(tmp_path, kind), processors / "qwen2.5-vl"
+    transform = "foreign_shape:laid_out"
+    index = planned(source, folder, "t", transform=transform, seed=3, **OPTIONS)
+    table = pq.read_table(tmp_path / "t" / "lengths" / "part-00000.parquet")
+    rows = table.select(["key", "method", "status", "num_images"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(f"r{n}", "exact", "ok", 1) for n in range(12)]
+    dataset = PackedDataset(index, encoder, transform=transform)
+    for number in range(len(dataset)):
+        pack = dataset[number]
+        assert len(pack["input_ids"]) == index.pack(number).stats["length"]
+        assert len(pack["image_grid_thw"]) == len(pack["sample_ids"])
+    command = ["verify", str(index.path), "--processor", str(folder), "--sample", "99"]
+    assert main([*command, "--transform", transform]) == 0
+    assert "12 samples encoded, 0 differences" in capsys.readouterr().out
+    with pytest.raises(OptionError, match="counted with the transform"):
+        export_energon(index.path, tmp_path / "out", workers=1)
+    options = {"encode": encoder, "transform": transform, "workers": 1, "seed": 3}
+    estimate_lengths(str(source), tmp_path / "encoded", **OPTIONS, **options)
+    encoded = pq.read_table(tmp_path / "encoded" / "part-00000.parquet")
+    assert encoded["length"].to_pylist() == table["length"].to_pylist()
 
 
 # -- the function itself ---------------------------------------------------------------------------

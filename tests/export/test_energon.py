@@ -269,18 +269,14 @@ def shout(record: Line, rng: np.random.Generator) -> Line:
     return record
 
 
-def test_a_declared_transform_is_told(tmp_path: Path) -> None:
-    """It draws by `sample_id`, so lines must have it."""
+def test_a_plan_of_a_transform_is_refused(tmp_path: Path) -> None:
+    """It gets the files' own records, which lines do not have."""
     source = tars(tmp_path / "tars")
     name = f"{__name__}:shout"
     estimate_lengths(str(source), tmp_path / "l", transform=name, workers=1)
     plan_packs(tmp_path / "l", tmp_path / "index", capacity=1500)
-    summary = export_energon(tmp_path / "index", tmp_path / "out", workers=1)
-    assert [text for text in summary.warnings if f"the transform {name}:" in text]
-    opened = open_index(tmp_path / "index")
-    for line in lines_of(tmp_path / "out"):
-        ids = [one.sample_id for one in opened.pack(line["pack_id"]).samples]
-        assert [one["sample_id"] for one in line["samples"]] == ids
+    with pytest.raises(OptionError, match=f"counted with the transform {name}"):
+        export_energon(tmp_path / "index", tmp_path / "out", workers=1)
 
 
 # -- where it says that the media are --------------------------------------------------------------

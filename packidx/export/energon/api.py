@@ -84,7 +84,8 @@ def export_energon(
 
     Raises:
         NotFoundInIndex, FormatError: there is no such snapshot, or it cannot be read.
-        OptionError: an option or `output` cannot be used, or the samples are not in tars.
+        OptionError: an option or `output` cannot be used, the samples are not in tars, or the plan
+            is of a transform.
         SourceError, BadRecord, MismatchError: a tar is not the one that was planned.
     """
     begun = time.monotonic()
@@ -132,10 +133,17 @@ def _tars(index: Index) -> list[Shard]:
 
     Raises:
         PackidxError: the plan does not say where its samples are, or has none.
-        OptionError: one is no tar.
+        OptionError: one is no tar, or the plan is of a transform.
     """
     if not index.num_packs:
         raise OptionError(f"snapshot {index.id[:12]} has no pack, so there is nothing to export")
+    transform = index.snapshot.lengths.transform
+    if transform is not None:
+        raise OptionError(
+            f"the lengths of snapshot {index.id[:12]} were counted with the transform "
+            f"{transform.name}, which gets the files' own records, and lines have others: export "
+            "a plan of lengths without one, or read this one with packidx.torch.PackedDataset"
+        )
     packed = {source.name for source in index.snapshot.sources if source.num_samples}
     shards = [shard for shard in index.snapshot.shards if shard.source in packed]
     if not shards:
@@ -180,11 +188,6 @@ def _about_lengths(index: Index) -> list[str]:
         warnings.append(
             f"{guessed} of {sum(methods.values())} lengths are guesses, so token_len is not "
             "len(input_ids): estimate with --processor"
-        )
-    if declared := index.snapshot.lengths.transform:
-        warnings.append(
-            f"lengths were counted after the transform {declared.name}: apply it in the task "
-            "encoder (packidx.user_code.transform), or packs will not have the planned length"
         )
     return warnings
 

@@ -127,12 +127,11 @@ def written(sample: NamedSample, shard: str, aux: str | None) -> Written:
     return Written(sample.key, {**said, **to_record(conversation, _message)}, media, aux)
 
 
-def pack_line(pack: Pack, samples: Sequence[Written], *, with_ids: bool) -> bytes:
+def pack_line(pack: Pack, samples: Sequence[Written]) -> bytes:
     """A pack's line, the newline included.
 
     Args:
         samples: the pack's, by position.
-        with_ids: whether a transform needs to know `sample_id`.
 
     Raises:
         SourceError: a record is nested too deeply.
@@ -142,8 +141,7 @@ def pack_line(pack: Pack, samples: Sequence[Written], *, with_ids: bool) -> byte
         "pack_id": pack.pack_id,
         **({"epoch": epoch} if epoch else {}),
         "samples": [
-            _sample(sample, located, with_ids)
-            for sample, located in zip(samples, pack.samples, strict=True)
+            _sample(sample, located) for sample, located in zip(samples, pack.samples, strict=True)
         ],
     }
     try:
@@ -156,7 +154,7 @@ def pack_line(pack: Pack, samples: Sequence[Written], *, with_ids: bool) -> byte
         ) from None
 
 
-def _sample(sample: Written, located: Sample, with_ids: bool) -> dict[str, Any]:
+def _sample(sample: Written, located: Sample) -> dict[str, Any]:
     optional = {
         "copy": located.copy,
         "piece": located.piece,
@@ -169,7 +167,6 @@ def _sample(sample: Written, located: Sample, with_ids: bool) -> dict[str, Any]:
         "media": sample.media,
         "token_len": located.length,
         **{name: value for name, value in optional.items() if value},
-        **({"sample_id": located.sample_id} if with_ids else {}),
     }
 
 

@@ -58,7 +58,6 @@ class PartWriter:
 
     def __init__(self, index: Index, sources: Sources, output: OutputFolder) -> None:
         self._index, self._sources, self._output = index, sources, output
-        self._with_ids = index.snapshot.lengths.transform is not None
         self._fetcher = Fetcher(index)
         self._threads: ThreadPoolExecutor | None = None
 
@@ -87,7 +86,7 @@ class PartWriter:
         for number in range(part.first, part.end):
             pack = self._index.pack(number)
             samples = list(self._all_written(pack.samples))
-            lines.append(pack_line(pack, samples, with_ids=self._with_ids))
+            lines.append(pack_line(pack, samples))
             num_media += sum(len(sample.media) for sample in samples)
         path = self._path(part)
         files.write_atomic(path, b"".join(lines))

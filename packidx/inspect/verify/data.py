@@ -126,15 +126,12 @@ def check_samples(
     rows = permutation(index.snapshot.result.num_pieces, derive_key(seed, "verify"))[:wanted]
     options = index.snapshot.options
     shift, longest = int(options.shift), options.planned_capacity // options.align * options.align
-    fetcher = Fetcher(index)
+    fetcher = Fetcher(index, transform)
     wrong, cut = [], 0
     for row in index.samples().take(np.sort(rows)).to_pylist():
         sample = Sample(**row)
         try:
-            record = fetcher.read(sample)
-            if transform is not None:
-                epoch = index.pack(sample.pack_id).stats["epoch"]
-                record = transform.apply(record, sample.sample_id, epoch=epoch, copy=sample.copy)
+            record = fetcher.read(sample, index.pack(sample.pack_id).stats["epoch"] or 0)
             length = int(np.asarray(encoder(record)["input_ids"]).size) - shift
         except MissingExtraError:  # says nothing of the plan
             raise

@@ -72,9 +72,9 @@ class SampleReader:
         policy: Policy,
         pad_token_id: int,
     ) -> None:
-        self._index, self._encode, self._transform = index, encode, transform
+        self._index, self._encode = index, encode
         self._policy, self._pad_token_id = policy, pad_token_id
-        self._fetcher = Fetcher(index)
+        self._fetcher = Fetcher(index, transform)
         self._ready: dict[tuple[int, int], dict[str, Any]] = {}  # by pack and position
         options = index.snapshot.options
         self._shift = options.shift
@@ -89,9 +89,9 @@ class SampleReader:
         self._holes = Holes(index, encode, self._read_again, pad_token_id)
 
     @contextmanager
-    def together(self, samples: Sequence[Sample]) -> Iterator[None]:
+    def together(self, samples: Sequence[Sample], epoch: int) -> Iterator[None]:
         """While it lasts, `read` has the records of `samples` that a store must be asked for."""
-        records = self._fetcher.read_together(samples)
+        records = self._fetcher.read_together(samples, epoch)
         ready = {(samples[n].pack_id, samples[n].position): read for n, read in records.items()}
         self._ready |= ready
         try:
@@ -155,11 +155,7 @@ class SampleReader:
         """The whole sample, as long as it may be."""
         record = self._ready.pop((sample.pack_id, sample.position), None)
         if record is None:
-            record = self._fetcher.read(sample)
-        if self._transform is not None:
-            record = self._transform.apply(
-                record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
-            )
+            record = self._fetcher.read(sample, epoch)
         encoded = normalise(self._encode(record), rules_of(self._encode))
         return shift(encoded) if self._shift and encoded.length else encoded
 
