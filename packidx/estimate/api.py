@@ -114,7 +114,7 @@ def estimate_lengths(
             asked where it has one.
         labels: which tokens are trained on (`LabelPolicy.parse`), with a processor.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it: applied to every record
-            before it is encoded, here and by the reader.
+            as it stands in its file, here and by the reader; what it returns is taken for it.
         seed: of the transform, and of the samples that are drawn for `calibrate`.
         calibrate: estimate lengths without tokenizing or encoding, then encode so many random
             samples for real with `processor` or `encode`; a plan takes its margin from that.

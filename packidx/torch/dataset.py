@@ -78,7 +78,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
             (one number for each token) or ``'index:NAME'`` (numbers of NAME's rows).
         roots: old prefix -> new prefix of shard and media paths.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it, where the lengths were
-            counted with one: applied to every record, its media opened, before `encode`. Its
+            counted with one: applied to every record as it stands in its file. Its
             random numbers are the plan's: of its seed, the pack's epoch, sample and copy.
         on_mismatch: about a sample that is not what was planned: ``'error'`` raises; ``'drop'``
             makes it a hole; ``'truncate'`` cuts a longer one, fills a shorter one with pad tokens,
