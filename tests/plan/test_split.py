@@ -130,7 +130,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(ROWS, OPTIONS)
 def test_pieces_are_few_and_hold_all_that_fits(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], options: dict[str, Any]
@@ -190,7 +190,7 @@ def test_a_truncation_keeps_what_stands_before_a_medium(
         assert held == ([(0, stop)] if stop > 0 else [])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     ROWS,
     st.integers(4, 30),
