@@ -35,14 +35,24 @@ TAGS = {
 """What LLaMA-Factory and NeMo call the words of a turn → the role such a word means."""
 
 _KEYS = {"text_tokens": "_text_tokens"}  # a column's key in the record, where it has another name
+_SAID = ("caption", "text", "TEXT", "txt")
 _RIVALS = {
-    "messages": TURN_KEYS,
+    "messages": (*TURN_KEYS, "texts", "text_list"),
     "images": ("images", "image"),
     "videos": ("videos", "video"),
     "audios": ("audios", "audio"),
     "id": ("id", "key", "__key__", "uid"),
-}  # standard keys that a stated column stands for, so that no other is taken for it
-_REQUIRED = ("messages", "input_ids", "labels", "prompt", "response")
+    "prompt": ("prompt", "instruction", "question"),
+    "query": ("query", "input"),
+    "response": ("response", "completion", "output", "answer"),
+    "caption": _SAID,
+    "text": _SAID,
+}  # keys of the same meaning as a stated column, so that no other is taken for it
+_ELSE = frozenset(
+    (*TURN_KEYS, "image", "images", "video", "videos", "audio", "audios")
+    + ("chosen", "rejected", "input_ids", "labels")
+)  # keys with a meaning that they lose where they are stated to be something else
+_REQUIRED = ("messages", "input_ids", "labels", "prompt", "response", "caption", "text")
 _STRUCTURED = frozenset(
     (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
     + ("images", "image", "videos", "video", "audios", "audio")
@@ -153,10 +163,12 @@ class Layout:
         return self._retagged(record) if self.tags else record
 
     def _renamed(self, record: dict[str, Any]) -> dict[str, Any]:
-        own = set(self.columns.values())
+        """`record` with the stated names besides its own; what would be taken for a stated column,
+        or for what it is stated not to be, is left out."""
         hidden = {name for standard in self.columns for name in _RIVALS.get(standard, (standard,))}
         hidden.update(_KEYS.get(standard, standard) for standard in self.columns)
-        renamed = {k: v for k, v in record.items() if k not in own and k not in hidden}
+        hidden |= _ELSE & set(self.columns.values())
+        renamed = {k: v for k, v in record.items() if k not in hidden}
         for standard, name in self.columns.items():
             if record.get(name) is not None:
                 renamed[_KEYS.get(standard, standard)] = record[name]
@@ -221,7 +233,7 @@ def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
             raise OptionError(f"there is no {kind} {name!r} to state; known: {', '.join(known)}")
         if not isinstance(own, str) or not own:
             raise OptionError(f"the {kind} {name!r} is {own!r}: give the name that the data uses")
-    words = list(given.values())
+    words = list(given.values()) if kind == "tag" else []  # a column may be two things
     twice = sorted({word for word in words if words.count(word) > 1})
     if twice:
         raise OptionError(f"{kind} {twice[0]!r} is stated to be two things: give each its own")

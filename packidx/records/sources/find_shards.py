@@ -20,6 +20,7 @@ from packidx.records.sources.folders import (
     in_folder,
     prepared_shards,
     refuse_compressed_in,
+    refuse_media_alone,
     source_name,
     unread,
 )
@@ -106,6 +107,7 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
         folder = storage.is_folder(_strip_scheme(arg))
         if folder:
             refuse_compressed_in(arg, _strip_scheme(arg))
+            refuse_media_alone(arg, _strip_scheme(arg))
         nothing = "no such file or folder, or its bucket may not be listed"
         missing = nothing if urls.is_url(arg) else "no such file"
         hint = "no data file in it" if folder else missing

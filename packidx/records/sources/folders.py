@@ -18,6 +18,7 @@ from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
 from packidx.records.containers.tar.container import COMPRESSED, TAR, refuse_compressed
+from packidx.records.dialects.webdataset import kind_of_name
 from packidx.records.layout import Layout
 from packidx.records.shards import Shard
 from packidx.records.sources import energon
@@ -68,6 +69,23 @@ def refuse_compressed_in(arg: str, folder: str) -> None:
     for here, _, files in energon.walk_once(folder):
         for name in sorted(files):
             refuse_compressed(os.path.join(arg, _below(here, folder), name))
+
+
+def refuse_media_alone(arg: str, folder: str) -> None:
+    """Say what a folder of images, as those of classes, lacks; it has no data file.
+
+    Raises:
+        SourceError: it has images, videos or sounds.
+    """
+    for here, _, files in energon.walk_once(folder):
+        medium = next((name for name in sorted(files) if kind_of_name(name) is not None), None)
+        if medium is not None:
+            shown = os.path.join(_below(here, folder), medium)
+            raise SourceError(
+                f"{arg} has media ({shown}) and nothing that says what is trained on: put a "
+                "metadata.csv, metadata.jsonl or metadata.parquet beside them, with the columns "
+                "file_name and text (or question and answer); a folder's name is taken for no label"
+            )
 
 
 def _below(path: str, folder: str) -> str:

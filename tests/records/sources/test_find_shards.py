@@ -171,3 +171,12 @@ def test_read_record_of_a_missing_or_short_shard(tmp_path: Path) -> None:
     path.write_bytes(b"{}")
     with pytest.raises(SourceError, match="only 1 of the 9 bytes"):
         read_row(str(path), 0, 1, 9)
+
+
+def test_images_without_metadata(tmp_path: Path) -> None:
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "photos" / "cat" / "1.JPG").touch()
+    with pytest.raises(SourceError, match=r"has media \(cat/1.JPG\) .* metadata.csv"):
+        find_shards([str(tmp_path / "photos")])
+    (tmp_path / "photos" / "metadata.csv").write_text("file_name,text\ncat/1.JPG,A cat.\n")
+    assert len(find_shards([str(tmp_path / "photos")])) == 1
