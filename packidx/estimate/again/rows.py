@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from packidx.estimate.examine import ShardContext, name_in_shard, raw_records
 from packidx.format import schema
-from packidx.format.parquet import as_arrow
+from packidx.format.parquet import as_arrow, conform
 from packidx.io.copies import StoredFile, local_copy
 from packidx.records.containers.base import RecordRange
 
@@ -45,8 +45,8 @@ def read_part(file: StoredFile) -> pa.Table:
         FormatError: it has another one, or none.
         OSError: it cannot be read.
     """
-    with local_copy(file) as copy:
-        return pq.read_table(copy, schema=schema.LENGTHS_WITH_SPANS, use_threads=False)
+    with local_copy(file) as copy, pq.ParquetFile(copy) as stored:
+        return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)
 
 
 def taken_rows(
