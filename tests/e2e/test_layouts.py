@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torchvision_cpu  # noqa: F401  (before transformers)
-from data_layouts import LAYOUTS, DataLayout
+from data_layouts import LAYOUTS, DataLayout, lines
 from packidx_cli.main import main
 from pair_layouts import PAIR_LAYOUTS
 
@@ -91,3 +93,36 @@ def said(pack: dict[str, Any], encoder: ProcessorEncoder) -> dict[int, str]:
                 begin = at
         samples[int(sample_id)] = IMAGE.sub("<image>", text)
     return samples
+
+
+def test_long_documents_are_split_and_exported(
+    processors: Path, encoder: ProcessorEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces hold all tokens once; a document that was exported is a document."""
+    monkeypatch.chdir(tmp_path)
+    text = "It was a dark and stormy night, 漢字.\n" * 40
+    lines(tmp_path, "docs.jsonl", {"text": text}, {"text": "Short."})
+    options = ["--processor", str(processors / "qwen2.5-vl"), "--workers", "1", "--quiet"]
+    assert main(["estimate", "docs.jsonl", "-o", "lengths", *options]) == 0
+    plan = ["plan", "lengths", "-o", "index", "--on-long", "split", "--capacity", "64", "--quiet"]
+    assert main(plan) == 0
+    dataset = PackedDataset("index", encoder)
+    pieces = sorted(
+        (sample.sample_id, sample.piece, number, at)
+        for number in range(len(dataset))
+        for at, sample in enumerate(dataset.index.pack(number).samples)
+    )
+    ids: dict[int, list[int]] = {0: [], 1: []}
+    for sample_id, _, number, at in pieces:
+        pack = dataset[number]
+        borders = pack["cu_seqlens"].tolist()
+        ids[sample_id] += pack["input_ids"][borders[at] : borders[at + 1]].tolist()
+    assert ids[0] == encoder({"text": text})["input_ids"].tolist()
+    assert ids[1] == encoder({"text": "Short."})["input_ids"].tolist()
+    assert main(["plan", "lengths", "-o", "whole", "--capacity", "4096", "--quiet"]) == 0
+    assert main(["export", "wds", "whole", "-o", "packs", "--quiet"]) == 0
+    (tar,) = Path("packs").glob("*.tar")
+    with tarfile.open(tar) as archive:
+        names = [name for name in archive.getnames() if name.endswith("json")]
+        records = [json.loads(archive.extractfile(name).read()) for name in names]  # type: ignore[union-attr]
+    assert '"role": "document"' in json.dumps(records)
