@@ -43,7 +43,9 @@ _NUM_MIXED = 4
 _SIZES = ((64, 48), (337, 211), (300, 100), (90, 400))  # width, height
 
 
-def compare(files: ProcessorFiles, talks: Sequence[Conversation], documents: bool) -> Compared:
+def compare(
+    files: ProcessorFiles, talks: Sequence[Conversation], documents: bool = False
+) -> Compared:
     """Compare our tokens with the real processor's, also on `talks`, whose images are opened.
 
     Args:
