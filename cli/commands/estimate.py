@@ -12,6 +12,7 @@ from packidx.records.layout import PAIRS
 from ..options import output_option, settings_option, worker_options
 from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
 from ..show.facts import compared_fact
+from ..show.samples import print_samples, shown_samples
 from ..show.taken_over import taken_over_facts
 from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
 
@@ -79,9 +80,18 @@ if TYPE_CHECKING:
     help="Count all, where otherwise rows of shards that have not changed are taken over from the "
     "table that is there. Files that records refer to may have changed, too.",
 )
+@click.option(
+    "--show",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print the first N samples, by turns of the sources, as the model will see them, with the "
+    "text that is trained on marked.",
+)
 @worker_options("count")
 @source_options
-def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
+def estimate(
+    max_rejected: str | None, quiet: bool, as_json: bool, show: int | None, **options: Any
+) -> None:
     """Count the tokens of every record of the SOURCEs, without decoding pixels.
 
     A SOURCE is a file of records, a mix, a glob or a folder, here or at s3://…; NAME=SOURCE names
@@ -97,15 +107,26 @@ def estimate(max_rejected: str | None, quiet: bool, as_json: bool, **options: An
     from packidx.estimate.summary import read_limit, rejection_warnings
 
     read_limit(max_rejected)  # before the work is done
+    if show is not None and options["processor"] is None and options["encode"] is None:
+        raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")
     with progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
     untrained = _untrained(summary)
     warnings = [*summary.warnings, *_damaged(summary)]
+    samples = None if show is None else shown_samples(summary.path, show, options)
     if as_json:
         told = [*warnings, *untrained, *rejection_warnings(summary.sources)]
-        print_json(dataclasses.asdict(summary) | {"warnings": told})
+        document = dataclasses.asdict(summary) | {"warnings": told}
+        if samples is not None:
+            document["shown"] = [
+                dataclasses.asdict(sample) | {"runs": [run._asdict() for run in sample.runs]}
+                for sample in samples
+            ]
+        print_json(document)
     else:
         _print(summary)
+        if samples is not None:
+            print_samples(samples)
     if summary.discarded_parts:
         removed = "was removed" if summary.discarded_parts == 1 else "were removed"
         parts = number_of(summary.discarded_parts, "finished part")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -110,6 +111,19 @@ def terminal_width() -> int:
 
 def _marked(mark: str, text: str) -> str:
     return click.style(text, fg="red", bold=True) if mark == "NO" else click.style(text, dim=True)
+
+
+def print_marked_text(runs: Iterable[tuple[str, bool]]) -> None:
+    """Text of which some parts are marked: in colour on a terminal, else, and where NO_COLOR is
+    set, in brackets: ``⟦so⟧``."""
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    shown = []
+    for text, marked in runs:
+        text = visible(text, lines=True)
+        if marked:
+            text = click.style(text, fg="green", bold=True) if coloured else f"⟦{text}⟧"
+        shown.append(text)
+    click.echo("".join(shown))
 
 
 def print_text(text: str) -> None:

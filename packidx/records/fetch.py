@@ -12,8 +12,9 @@ from packidx.format.schema import Sample
 from packidx.io import cache, storage, urls
 
 if TYPE_CHECKING:
-    from packidx.format.index import IndexManifest, Source
-    from packidx.format.manifest import Shard
+    from packidx.format.index import IndexManifest
+    from packidx.format.lengths import LengthsManifest
+    from packidx.format.manifest import Shard, SourceData
     from packidx.records.layout import Layout
     from packidx.records.media.paths import MediaRoot
     from packidx.user_code.transform import Transform
@@ -43,7 +44,11 @@ class Snapshot(Protocol):
     path: str
     id: str
     roots: dict[str, str]
-    snapshot: IndexManifest
+
+    @property
+    def snapshot(self) -> IndexManifest | LengthsManifest:
+        """Its manifest, or that of lengths: sources and shards."""
+        ...
 
     def resolve(self, uri: str) -> str:
         """Where `uri` is now."""
@@ -261,7 +266,7 @@ def _size(path: str) -> int:
     return cache.remembered_stat(path).nbytes
 
 
-def _layout(index: Snapshot, source: Source) -> Layout:
+def _layout(index: Snapshot, source: SourceData) -> Layout:
     from packidx.records.layout import Layout
 
     try:

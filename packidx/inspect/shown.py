@@ -1,0 +1,179 @@
+"""Samples of a lengths table as a model will see them: tokens in words, and which are trained."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packidx.arrays import Bools, Int64s
+from packidx.errors import PackidxError
+from packidx.format.lengths import LengthsManifest
+from packidx.format.manifest import load
+from packidx.format.schema import Sample
+from packidx.io import urls
+from packidx.lengths.existing import KIND
+from packidx.lengths.first_rows import first_samples
+from packidx.records.fetch import Fetcher
+from packidx.user_code.transform import Transform
+
+Encode = Callable[[dict[str, Any]], Mapping[str, Any]]
+_IGNORED = -100
+_FOLDED = 4
+"""Equal special tokens in a row, from which on they are told by their number."""
+
+
+class Words:
+    """Tokens as text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """`tokenizer`: of `tokenizers`."""
+        self._tokenizer = tokenizer
+        self._special = set(tokenizer.get_added_tokens_decoder())
+
+    def is_special(self, ids: Int64s) -> Bools:
+        """bool [n]: a token that no text is made of."""
+        return np.isin(ids, list(self._special))
+
+    def of(self, ids: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def token(self, ident: int) -> str:
+        """One token."""
+        return str(self._tokenizer.id_to_token(ident))
+
+
+class Numbers:
+    """Tokens as their numbers, where nobody knows their text."""
+
+    def is_special(self, ids: Int64s) -> Bools:
+        """bool [n]: nothing is known of any."""
+        return np.ones(len(ids), bool)
+
+    def of(self, ids: Sequence[int]) -> str:
+        """The numbers."""
+        return "".join(f" {ident}" for ident in ids)
+
+    def token(self, ident: int) -> str:
+        """One number."""
+        return f" {ident}"
+
+
+class Run(NamedTuple):
+    """Neighbouring tokens that are all trained on, or none of which is."""
+
+    text: str
+    num_tokens: int
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSample:
+    """One sample."""
+
+    sample_id: int
+    source: str | None
+    key: str | None
+    pair: str | None
+    """``'chosen'`` or ``'rejected'``, of a preference pair."""
+    planned_length: int
+    """Tokens by the table."""
+    length: int = 0
+    """Tokens that the encoder made."""
+    label_tokens: int = 0
+    """Those of them that are trained on."""
+    runs: list[Run] = field(default_factory=list)
+    error: str | None = None
+    """Why the sample could not be built."""
+
+
+class _Records:
+    """A lengths table as what a `Fetcher` reads by."""
+
+    def __init__(self, path: str, manifest: LengthsManifest) -> None:
+        self.path, self.id, self.snapshot = path, manifest.fingerprint, manifest
+        self.roots: dict[str, str] = {}
+
+    def resolve(self, uri: str) -> str:
+        """Where a file is: where it was counted."""
+        return urls.local_path(uri)
+
+
+def shown_samples(
+    path: str,
+    number: int,
+    encode: Encode,
+    words: Words | Numbers,
+    transform: Transform | None = None,
+) -> list[ShownSample]:
+    """The first `number` usable samples of the lengths table at `path`, by turns of its sources,
+    built as the reader builds them.
+
+    Args:
+        encode: what the table was counted with, as was `transform`.
+
+    Raises:
+        FormatError, OSError: the table cannot be read.
+        PackidxError: nothing can be encoded.
+    """
+    manifest = load(urls.join(path, KIND.manifest), LengthsManifest, "estimate again")
+    fetcher = Fetcher(_Records(path, manifest), transform)
+    return [
+        _shown(sample, fetcher, encode, words) for sample in first_samples(path, manifest, number)
+    ]
+
+
+def _shown(sample: Sample, fetcher: Fetcher, encode: Encode, words: Words | Numbers) -> ShownSample:
+    pair = getattr(sample, "pair", None)
+    known = sample.sample_id, sample.source, sample.key, pair, sample.length
+    try:
+        encoded = encode(fetcher.read(sample))
+    except PackidxError as error:
+        return ShownSample(*known, error=str(error))
+    ids = np.asarray(encoded["input_ids"], np.int64).reshape(-1)
+    labels = encoded.get("labels")
+    labels = ids if labels is None else np.asarray(labels, np.int64).reshape(-1)
+    trained = labels != _IGNORED
+    trained[:1] = False  # nothing predicts the first token
+    runs = list(runs_of(ids, trained, words))
+    return ShownSample(*known, len(ids), int(trained.sum()), runs)
+
+
+def runs_of(ids: Int64s, trained: Bools, words: Words | Numbers) -> Iterator[Run]:
+    """The tokens in words, int64 [n] and bool [n].
+
+    What stands for a medium, and whatever special token comes again and again, is one token and
+    its number: ``<|image_pad|>×256``. No token is left out: what the text of a part of the tokens
+    is depends on those before, so each run is what the text of all tokens up to its end has more
+    than that up to its beginning.
+    """
+    folded = _repeated(ids, words.is_special(ids))
+    border = np.ones(len(ids) + 1, bool)
+    border[1:-1] = (trained[1:] != trained[:-1]) | (folded[1:] != folded[:-1])
+    border[1:-1] |= folded[1:] & (ids[1:] != ids[:-1])
+    before = ""
+    pieces = []
+    for start, stop in itertools.pairwise(np.flatnonzero(border).tolist()):
+        upto = words.of(ids[:stop].tolist())
+        text = upto[len(os.path.commonprefix([before, upto])) :]
+        if folded[start]:
+            text = f"{words.token(int(ids[start]))}×{stop - start}"
+        pieces.append(Run(text, stop - start, bool(trained[start])))
+        before = upto
+    for is_trained, same in itertools.groupby(pieces, key=lambda run: run.trained):
+        neighbours = list(same)
+        num_tokens = sum(run.num_tokens for run in neighbours)
+        yield Run("".join(run.text for run in neighbours), num_tokens, is_trained)
+
+
+def _repeated(ids: Int64s, special: Bools) -> Bools:
+    """bool [n]: the token is one of `_FOLDED` equal special ones in a row, or more."""
+    first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]]) if len(ids) else ids
+    sizes = np.diff(np.append(first, len(ids)))
+    return np.repeat(sizes >= _FOLDED, sizes) & special

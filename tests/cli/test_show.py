@@ -1,0 +1,230 @@
+"""`estimate --show`: samples as the model will see them, what is trained marked."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torchvision_cpu  # noqa: F401 - before transformers
+from every_processor.build import build
+from every_processor.classes import processor_classes
+from family_processors import family_processor
+from hypothesis import given
+from hypothesis import strategies as st
+from packidx_cli.main import main
+from packidx_cli.show import console
+from PIL import Image
+from tokenizers import Tokenizer
+
+from packidx.encode import ProcessorEncoder
+from packidx.inspect.shown import Numbers, Words, runs_of
+
+ANSWERS = ["Ein Rotkehlchen 🐦.", "Birke", "Ja, naïve⟦x⟧"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    Image.new("RGB", (300, 200)).save(tmp_path / "a.png")
+    lines = [
+        {"id": f"n{number}", "messages": turns("<image>was ist das?" * (number < 2), answer)}
+        | {"images": ["a.png"] * (number < 2)}
+        for number, answer in enumerate(ANSWERS)
+    ]
+    lines[2]["messages"][0]["content"] = "Kein Bild?"
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    bad = [{"id": "bad", "messages": []}, {"id": "good", "messages": turns("hi", "ho")}]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in bad))
+    return tmp_path
+
+
+def turns(asked: str, answered: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> Any:
+    capsys.readouterr()  # what was printed when the processor was made
+    assert main(["estimate", *map(str, arguments), "--quiet", "--json"]) == status
+    return json.loads(capsys.readouterr().out)["shown"]
+
+
+def check(samples: list[dict[str, Any]], encoder: ProcessorEncoder) -> None:
+    """What is shown is what was counted, and the marked text is the answers."""
+    assert [sample["key"] for sample in samples[:3]] == ["n0", "good", "n1"]  # sources by turns
+    tokenizer = encoder.files.tokenizer
+    assert tokenizer is not None
+    for sample, answer in zip(samples, [ANSWERS[0], "ho", ANSWERS[1], ANSWERS[2]], strict=True):
+        assert sample["length"] == sample["planned_length"] > 0 and sample["error"] is None
+        assert sum(run["num_tokens"] for run in sample["runs"]) == sample["length"]
+        trained = [run for run in sample["runs"] if run["trained"]]
+        assert sum(run["num_tokens"] for run in trained) == sample["label_tokens"]
+        assert len(trained) == 1 and answer in trained[0]["text"]
+        assert len(trained[0]["text"]) < len(answer) + 40
+        assert answer not in "".join(run["text"] for run in sample["runs"] if not run["trained"])
+
+
+@pytest.mark.parametrize("family", ["qwen2.5-vl", "internvl-small", "glm4v"])
+def test_each_family_is_shown_as_it_is_counted(
+    family: str,
+    data: Path,
+    processors: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = processors / family
+    if not folder.exists():
+        _, folder = family_processor(family, tmp_path)
+    samples = shown(
+        capsys,
+        data / "a.jsonl",
+        data / "b.jsonl",
+        "--processor",
+        folder,
+        "--show",
+        9,
+        "-o",
+        tmp_path / "l",
+    )
+    encoder = ProcessorEncoder(folder)
+    check(samples, encoder)
+    text = "".join(run["text"] for run in samples[0]["runs"])
+    number = re.search(r"×(\d+)", text)
+    assert number and int(number[1]) >= 20  # an image's tokens, and none of them twice
+    assert text.count(f"×{number[1]}") == 1
+
+
+def test_a_probed_processor(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "AyaVisionProcessor"
+    _, folder = build(name, processor_classes()[name], tmp_path)
+    arguments = data / "a.jsonl", data / "b.jsonl", "--processor", folder, "-o", tmp_path / "l"
+    check(shown(capsys, *arguments, "--show", 9), ProcessorEncoder(folder))
+
+
+def test_in_a_file_brackets_mark_what_is_trained(
+    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
+    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 0
+    head, text = capsys.readouterr().out.split("── ")
+    assert "rejected  1" in head
+    assert text.startswith("b good: 23 tokens, 2 trained\n<|im_start|>system\n")
+    assert text.endswith("<|im_start|>assistant\n⟦ho<|im_end|>⟧\n\n")
+
+
+def test_nothing_trained_is_told(
+    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "c.jsonl").write_text(json.dumps({"messages": turns("hi", "ho")[:1]}) + "\n")
+    command = ["estimate", str(data / "c.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
+    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 0
+    assert "tokens, NOTHING is trained" in capsys.readouterr().out
+
+
+def test_nothing_to_show_is_told(
+    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "c.jsonl").write_text('{"messages": []}\n')
+    command = ["estimate", str(data / "c.jsonl"), "-o", str(tmp_path / "l"), "--quiet"]
+    assert main([*command, "--processor", str(processors / "qwen2.5-vl"), "--show", "1"]) == 1
+    assert "no sample to show: every record was rejected" in capsys.readouterr().out
+
+
+def test_a_sample_that_cannot_be_built_is_told(
+    data: Path, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = data / "a.jsonl", "--processor", processors / "qwen2.5-vl", "-o", tmp_path / "l"
+    assert shown(capsys, *arguments, "--show", 1)[0]["error"] is None
+    (data / "a.png").unlink()
+    assert "a.png" in shown(capsys, *arguments, "--show", 1)[0]["error"]
+
+
+def test_it_needs_what_makes_the_tokens(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["estimate", str(data / "b.jsonl"), "-o", str(tmp_path / "l"), "--show", "1"]) == 2
+    assert "--show needs what makes the tokens" in capsys.readouterr().err
+
+
+def test_colour_marks_it_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(console.click, "echo", printed.append)
+    monkeypatch.setattr(console.sys.stdout, "isatty", lambda: True, raising=False)
+    runs = [("a\x1b", False), ("b\n", True)]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console.print_marked_text(runs)
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.print_marked_text(runs)
+    assert printed == ["a\\x1b\x1b[32m\x1b[1mb\n\x1b[0m", "a\\x1b⟦b\n⟧"]
+
+
+def doubled(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"messages": turns(record["frage"], 2 * record["antwort"])}
+
+
+def test_a_transform_holds(
+    processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"frage": "eins", "antwort": "zwei"}\n')
+    options = "--processor", processors / "qwen2.5-vl", "--transform", f"{__name__}:doubled"
+    [sample] = shown(capsys, tmp_path / "a.jsonl", *options, "--show", 1, "-o", tmp_path / "l")
+    assert [run["text"] for run in sample["runs"] if run["trained"]] == ["zweizwei<|im_end|>"]
+
+
+def by_words(record: dict[str, Any]) -> dict[str, list[int]]:
+    ids = [len(word) for turn in record["messages"] for word in turn["content"].split()]
+    return {"input_ids": ids, "labels": [-100, *ids[1:]]}
+
+
+def test_an_encoder_of_ones_own_is_shown_by_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
+    [sample] = shown(
+        capsys,
+        tmp_path / "a.jsonl",
+        "--encode",
+        f"{__name__}:by_words",
+        "--show",
+        1,
+        "-o",
+        tmp_path / "l",
+    )
+    assert [(run["text"], run["trained"]) for run in sample["runs"]] == [
+        (" 1", False),
+        (" 3 2", True),
+    ]
+
+
+@given(text=st.text(max_size=40), data=st.data())
+def test_no_token_is_lost_at_the_borders(text: str, data: st.DataObject, words: Words) -> None:
+    ids = np.array(words._tokenizer.encode(text).ids, np.int64)
+    trained = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))), bool
+    )
+    runs = list(runs_of(ids, trained, words))
+    assert sum(run.num_tokens for run in runs) == len(ids)
+    assert [run.trained for run in runs] == [
+        bool(t) for n, t in enumerate(trained) if not n or t != trained[n - 1]
+    ]
+    shown = "".join(run.text for run in runs)
+    whole = words.of(ids.tolist())
+    if "\ufffd" not in shown:
+        assert shown == whole
+    assert [c for c in whole if c.isascii()] == [c for c in shown if c.isascii()]
+
+
+@pytest.fixture(scope="module")
+def words(processors: Path) -> Words:
+    return Words(Tokenizer.from_file(str(processors / "qwen2.5-vl" / "tokenizer.json")))
+
+
+def test_many_equal_tokens_are_one_and_their_number() -> None:
+    ids = np.array([7, 7, 7, 7, 7, 1, 2, 2], np.int64)
+    [run] = runs_of(ids, np.zeros(8, bool), Numbers())
+    assert run.text == " 7×5 1 2 2"
+    first, second = runs_of(ids, np.arange(8) > 2, Numbers())
+    assert (first.text, second.text) == (" 7×3", " 7×2 1 2 2")
+    assert list(runs_of(ids[:0], np.zeros(0, bool), Numbers())) == []
