@@ -80,6 +80,8 @@ class ProcessorFiles:
         }
         if self.own_settings:
             content["own"] = self.own_settings
+        if self.eos_token is not None:
+            content["end_of_text"] = self.eos_token
         return content
 
     @cached_property
@@ -88,6 +90,8 @@ class ProcessorFiles:
         content = self._content
         told = {name: content[name] for name in ("tokenizer", "template") if content[name]}
         told = {name: digest(canonical_json(part))[:12] for name, part in told.items()}
+        if self.eos_token is not None:
+            told["end_of_text"] = self.eos_token
         return (
             told
             | named_settings("labels", content["policy"], False)

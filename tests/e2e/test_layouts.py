@@ -53,6 +53,7 @@ def test_what_docs_say_is_what_is_read(
     encoder: ProcessorEncoder,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     layout.write(tmp_path)
@@ -60,7 +61,10 @@ def test_what_docs_say_is_what_is_read(
     assert program == "packidx"
     folder = str(processors / "qwen2.5-vl")
     options = ["--processor", folder, "-o", "lengths", "--workers", "1", "--quiet"]
-    assert main([*command, *options]) == 0
+    assert main([*command, *options, "--show", "99", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["shown"]
+    shown.sort(key=lambda sample: sample["sample_id"])  # which came by turns of the sources
+    assert [as_shown(sample["runs"]) for sample in shown] == list(layout.samples)
     rows = pq.read_table(sorted(Path("lengths").glob("part-*.parquet"))).to_pylist()
     assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * len(layout.samples)
     assert {row["method"] for row in rows} == {"exact"}
@@ -72,6 +76,12 @@ def test_what_docs_say_is_what_is_read(
     sizes = dataset[0]["cu_seqlens"].diff().tolist()
     lengths = dict(zip(dataset[0]["sample_ids"].tolist(), sizes, strict=True))
     assert {row["sample_id"]: row["length"] for row in rows} == lengths
+
+
+def as_shown(runs: list[dict[str, Any]]) -> str:
+    """What `--show` says, in the words of `said`."""
+    text = "".join(f"[[{run['text']}]]" if run["trained"] else run["text"] for run in runs)
+    return re.sub(r"<\|vision_start\|><\|image_pad\|>×\d+<\|vision_end\|>", "<image>", text)
 
 
 def said(pack: dict[str, Any], encoder: ProcessorEncoder) -> dict[int, str]:

@@ -76,6 +76,15 @@ def test_each_family_and_setting_has_its_own_fingerprint(
     assert len(seen) == 5
 
 
+def test_documents_that_end_otherwise_are_told(folder: Path) -> None:
+    before = load_processor(folder)
+    assert before.settings["end_of_text"] == "<|im_end|>"
+    edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>")
+    after = load_processor(folder)
+    assert after.fingerprint() != before.fingerprint()
+    assert after.settings["end_of_text"] == "<|endoftext|>"
+
+
 def test_spellings_of_one_processor(folder: Path) -> None:
     before = load_processor(folder).fingerprint()
     template = folder / "chat_template.jinja"
