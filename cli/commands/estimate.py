@@ -71,8 +71,8 @@ if TYPE_CHECKING:
 @click.option(
     "--pair",
     type=click.Choice(PAIRS),
-    help="Take one side of preference pairs as a record of its own: the chosen answer or the "
-    "rejected one. Without it such records are rejected; with it all others are.",
+    help="Take one side of preference pairs as a record of its own, or both, as two samples that "
+    "a plan keeps together. Without it such records are rejected; with it all others are.",
 )
 @click.option(
     "--fresh",

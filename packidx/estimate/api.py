@@ -134,7 +134,8 @@ def estimate_lengths(
             must not be among the sources then; the same holds for tags and the delimiter.
         tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
         delimiter: between the cells of CSV and TSV files, one character.
-        pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``; by default
+        pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``, or
+            ``'both'``, which makes two samples of a record that a plan keeps together; by default
             none is, and their records are rejected.
         workers: processes; the CPUs that this process may use by default.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
@@ -169,6 +170,10 @@ def estimate_lengths(
 
     name = None if processor is None else os.fspath(processor)
     _check_method(method, calibrate, name is not None or encode is not None)
+    if calibrate and any(shard.layout.takes_both for shard in shards):
+        raise OptionError(
+            "calibrate knows single samples, and --pair both makes units of two: count them exactly"
+        )
     settings = CounterSettings(
         name,
         processor_settings or {},

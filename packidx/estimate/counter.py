@@ -69,6 +69,7 @@ class ExaminedRecord:
     offset: int | None = None
     nbytes: int | None = None
     key: str | None = None
+    pair: str | None = None
     conversation: Conversation | None = None
     infos: tuple[MediaInfo | None, ...] = ()
     measured: Measured | None = None

@@ -155,7 +155,7 @@ def identity_of(job: EstimateJob, earlier: str | None = None) -> str:
             ROW_GROUP,
             BATCH,
             schema.FORMAT_VERSION,
-            str(schema.LENGTHS_WITH_SPANS),
+            str(schema.ALL_LENGTHS),
         ],
         "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
         "software": software(),
@@ -171,9 +171,9 @@ def make_manifest(
     """The manifest of a finished table."""
     rejected, encoder = _total(part.rejected for part in parts), job.encoder
     num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
-    columns = schema.LENGTHS_WITH_SPANS.names[:num_columns]  # the last only where a part has it
+    columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
     names = digests_module.canonical_json(columns)
-    digests = [[*part.digests, ""][:num_columns] for part in parts]
+    digests = [[*part.digests, "", ""][:num_columns] for part in parts]
     values = [digest.encode() for of_part in digests for digest in of_part]
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())

@@ -12,12 +12,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
+from packidx.errors import BadRecord
 from packidx.estimate.counter import ExaminedRecord, RecordCounter
 from packidx.estimate.examine import BATCH, ShardContext, count_rows, examine_batch, raw_records
 from packidx.format import schema
 from packidx.format.schema import METHODS
+from packidx.format.terms import PAIR_SIDES
 from packidx.processor.counts import KINDS, UNKNOWN, Counts, MediaColumns, Spans
 from packidx.records.containers.base import RecordRange
+
+OTHER_SIDE = "other_side"
+"""Why a side of a preference pair is rejected that is all right itself."""
 
 
 def shard_rows(
@@ -36,6 +41,7 @@ def shard_rows(
 
 def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordCounter) -> pa.Table:
     counts, good = count_rows(rows, counter)
+    reject_together(rows, counts, good)
     num = len(rows)
     names = [f"{shard.name}#{item.row}" if item.key is None else item.key for item in rows]
     columns: dict[str, Any] = {
@@ -55,9 +61,25 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
         nothing = pa.scalar(None, columns["media"].type)
         columns["media"] = pc.if_else(pa.array(known), columns["media"], nothing)
     columns.update(_status_columns(rows, counter.counted_by))
-    written = schema.LENGTHS_WITH_SPANS
+    columns["pair"] = [item.pair for item in rows]
+    written = schema.ALL_LENGTHS
     arrays = [_array(columns[field.name], field.type) for field in written]
     return pa.Table.from_arrays(arrays, schema=written)
+
+
+def reject_together(rows: Sequence[ExaminedRecord], counts: Counts, good: Sequence[int]) -> None:
+    """Reject the other side of each rejected one: half a pair is none."""
+    counted = {number: at for at, number in enumerate(good)}
+    for number in range(len(rows) - 1) if any(item.pair for item in rows) else ():
+        sides = rows[number], rows[number + 1]
+        if (sides[0].pair, sides[1].pair) != PAIR_SIDES:
+            continue
+        for side, other, at in ((*sides, number), (*sides[::-1], number + 1)):
+            if side.error is None and other.error is not None and other.error.reason != OTHER_SIDE:
+                text = f"the {other.pair} side: {other.error.reason}: {other.error.detail}"
+                side.error = BadRecord(OTHER_SIDE, text)
+                if at in counted:
+                    counts.errors[counted[at]] = side.error
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -180,7 +180,7 @@ def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
 def _count(
     task: Task, counter: RecordCounter, progress: Callable[[int], None] | None = None
 ) -> pa.Table:
-    tables = [schema.LENGTHS_WITH_SPANS.empty_table()]
+    tables = [schema.ALL_LENGTHS.empty_table()]
     first_id = task.first_id
     for (shard, record_range), old in zip(task.ranges, task.earlier, strict=True):
         if old is not None:

@@ -28,7 +28,14 @@ from packidx.format.manifest import (
     unique,
 )
 from packidx.format.plan import Options, Result
-from packidx.format.schema import DROPPED, FORMAT_VERSION, INDEX_FORMAT, PACKS, SAMPLES
+from packidx.format.schema import (
+    DROPPED,
+    FORMAT_VERSION,
+    INDEX_FORMAT,
+    PACKS,
+    SAMPLES,
+    SAMPLES_OPTIONAL,
+)
 from packidx.io import urls
 
 TABLE_NAMES = ("packs", "samples", "dropped")
@@ -36,7 +43,7 @@ _ID = re.compile("[0-9a-f]{32}")
 
 TABLES = {"packs": PACKS, "samples": SAMPLES, "dropped": DROPPED}
 # Columns that a file may lack; they read as null.
-OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": ("media",), "dropped": ()}
+OPTIONAL: dict[str, tuple[str, ...]] = {"packs": (), "samples": SAMPLES_OPTIONAL, "dropped": ()}
 
 
 def is_snapshot_id(text: str) -> bool:
@@ -100,6 +107,12 @@ class IndexManifest(Manifest):
     files: tuple[TableFile, ...]
     created: str
     software: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether both sides of preference pairs of a source are samples."""
+        layouts = (source.layout for source in self.sources)
+        return any(layout is not None and layout.pair == "both" for layout in layouts)
 
     def check(self) -> None:
         unique([file.path for file in self.files], "file")

@@ -94,7 +94,7 @@ class Layout(JsonObject):
     media_root: Place | None = None
     sample_ratio: Annotated[float, Range(0)] = 1.0
     delimiter: Annotated[str, Form(bool, "no text")] | None = None
-    pair: Literal["chosen", "rejected"] | None = None
+    pair: Literal["chosen", "rejected", "both"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

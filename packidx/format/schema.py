@@ -66,6 +66,10 @@ LENGTHS = pa.schema(
 LABEL_SPANS = pa.list_(pa.struct([pa.field("start", pa.int32()), pa.field("stop", pa.int32())]))
 LENGTHS_WITH_SPANS = LENGTHS.append(pa.field("label_spans", LABEL_SPANS))
 SPANS_FROM = 1024
+# Of tables with preference pairs both sides of which are samples (FORMAT.md).
+PAIR = pa.field("pair", pa.string())
+ALL_LENGTHS = LENGTHS_WITH_SPANS.append(PAIR)
+"""Every column that a lengths table may have."""
 
 SUMMED = (
     "label_tokens",
@@ -108,10 +112,11 @@ SAMPLES = pa.schema(
         pa.field("label_tokens", pa.int32()),
         *LOCATOR,
         pa.field("media", PIECE_MEDIA),
+        PAIR,
     ]
 )
-# Of lengths that say nothing of media: the column is left out, and read as null.
-SAMPLES_WITHOUT_MEDIA = pa.schema([field for field in SAMPLES if field.name != "media"])
+SAMPLES_OPTIONAL = ("media", "pair")
+"""Columns that are left out where the lengths do not have them, and read as null."""
 
 DROPPED = pa.schema(
     [LENGTHS.field(name) for name in ("sample_id", "source", "key", "length", "reason", "detail")]
@@ -141,6 +146,7 @@ class Sample(NamedTuple):
     offset: int | None
     nbytes: int | None
     media: list[dict[str, Any]] | None = None
+    pair: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

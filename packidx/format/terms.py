@@ -11,6 +11,8 @@ OnLong = Literal["drop", "split", "truncate", "error"]
 GroupBy = Literal["source", "media_type"]
 Schedule = Literal["stratified", "cost", "random"]
 Side = Literal["train", "holdout"]
+PAIR_SIDES = ("chosen", "rejected")
+"""The sides of a preference pair, in the order in which their samples stand."""
 MAX_CAPACITY = 1 << 30
 
 BY_CHOICE = ("excluded", "consumed", "holdout", "train", "mix", "max_packs")

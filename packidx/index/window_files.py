@@ -72,7 +72,7 @@ class WindowFiles:
         """Close the files; the first window has one of each table at least: the schema is there."""
         for name in TABLES:
             if self._window == 0 and name not in self._open:
-                self.write(name, TABLES[name].empty_table())
+                self.write(name, _empty(name))
         files = [file for name in TABLES if name in self._open for file in self._open[name].close()]
         self._open = {}
         return WrittenWindow(files, self._digest.hexdigest())
@@ -118,7 +118,7 @@ class _TableFiles:
 
     def close(self) -> list[TableFile]:
         """Entries of the manifest for these files."""
-        rest = self._rest if self._rest is not None else TABLES[self._table].empty_table()
+        rest = self._rest if self._rest is not None else _empty(self._table)
         if rest.num_rows or (self._writer is None and not self._done):
             self._append(rest)
         if self._writer is not None:
@@ -159,6 +159,12 @@ class _TableFiles:
         )
         self._done.append(file)
         self._writer, self._rows, self._number = None, 0, self._number + 1
+
+
+def _empty(table: str) -> pa.Table:
+    """No row of a table; of no pairs either."""
+    schema = TABLES[table]
+    return pa.schema(field for field in schema if field.name != "pair").empty_table()
 
 
 @contextlib.contextmanager

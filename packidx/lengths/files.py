@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, SourceError
-from packidx.format.schema import LENGTHS_WITH_SPANS
+from packidx.format.schema import ALL_LENGTHS
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile, local_copy
 from packidx.io.own_files import LIST
@@ -115,7 +115,7 @@ def known_names(uri: str, path: str, footer: pq.FileMetaData) -> set[str]:
     if "length" not in names:
         where = "" if uri == path else f": {os.path.basename(path)} has none"
         raise FormatError(f"{uri} has no column `length`{where}; {HELP}")
-    for name in LENGTHS_WITH_SPANS.names:
+    for name in ALL_LENGTHS.names:
         if names.count(name) > 1:
             raise FormatError(f"{path} has the column `{name}` twice: keep one")
     return set(names)

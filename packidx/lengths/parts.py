@@ -105,15 +105,14 @@ def write_part(
     """Write a part, by way of `begin_part`'s file, and its note: both, or nothing to take over.
 
     Args:
-        table: of schema `LENGTHS_WITH_SPANS`, or `LENGTHS`, which a part without any spans gets.
+        table: of schema `ALL_LENGTHS`; a part has no more of its columns than it needs.
         same: a part file of another table that holds these very rows.
 
     Raises:
         FormatError: `same` is damaged.
         OSError: it cannot be written.
     """
-    if "label_spans" in table.column_names and not pc.any(table["label_spans"].is_valid()).as_py():
-        table = table.select(schema.LENGTHS.names)
+    table = _with_what_is_known(table)
     if same is None:
         with parquet.open_writer(temporary, table.schema) as writer:
             writer.write_table(table, row_group_size=ROW_GROUP)
@@ -138,6 +137,15 @@ def write_part(
     files.fsync_path(output.table)
     output.finish(_name(number), asdict(part), [path])
     return part
+
+
+def _with_what_is_known(table: pa.Table) -> pa.Table:
+    """`table` up to the last of the columns that a table may lack and that says something."""
+    for known in (schema.ALL_LENGTHS, schema.LENGTHS_WITH_SPANS):
+        last = known.names[-1]
+        if last in table.column_names and pc.any(table[last].is_valid()).as_py():
+            return table.select(known.names)
+    return table.select(schema.LENGTHS.names)
 
 
 def begin_part(output: OutputFolder, number: int) -> str:

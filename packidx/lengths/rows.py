@@ -13,7 +13,8 @@ import pyarrow as pa
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow
-from packidx.format.schema import LENGTHS, LENGTHS_WITH_SPANS, METHODS
+from packidx.format.schema import ALL_LENGTHS, LENGTHS, METHODS
+from packidx.format.terms import PAIR_SIDES
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,38 @@ class LengthsRows:
         column = self.frame.get_column("length")
         values: Int32s = column.cast(pl.Int32).fill_null(0).to_numpy()
         return values if values.min(initial=0) >= 0 else np.maximum(values, 0)
+
+    @cached_property
+    def chosen(self) -> Int64s:
+        """Numbers of the rows that are the chosen side of a preference pair, int64, ascending: the
+        rejected one is the row behind it.
+
+        Raises:
+            FormatError: a side stands alone.
+        """
+        if "pair" not in self.frame.columns:
+            return np.empty(0, np.int64)
+        column = self.frame.get_column("pair")
+        sides = [(column == side).fill_null(False).to_numpy() for side in PAIR_SIDES]
+        first, second = (np.flatnonzero(side) for side in sides)
+        alone = np.setxor1d(first + 1, second)
+        if len(alone) or len(first) + len(second) != len(column) - column.null_count():
+            number = int(alone[0]) if len(alone) else 0
+            number = min(number, self.num_rows - 1)
+            raise FormatError(
+                f"{self.uri}: at sample {self.sample_id[number]} a side of a preference pair "
+                "stands alone: `pair` is 'chosen' and, of the next sample, 'rejected', or null"
+            )
+        return first
+
+    @cached_property
+    def unit_id(self) -> Int64s:
+        """int64 [n], by which samples are drawn: their ids, and of both sides of a pair one."""
+        if not len(self.chosen):
+            return self.sample_id
+        ids = self.sample_id.copy()
+        ids[self.chosen + 1] = ids[self.chosen]
+        return ids
 
     def check_ids(self) -> None:
         """Raise a FormatError unless every sample id is above the one before it."""
@@ -138,7 +171,7 @@ class LengthsRows:
     def arrow(self, name: str) -> pa.Array:
         """Column `name` as Arrow has it, one chunk."""
         column = self.frame.get_column(name).to_arrow(compat_level=pl.CompatLevel.oldest())
-        kind = LENGTHS_WITH_SPANS.field(name).type
+        kind = ALL_LENGTHS.field(name).type
         return column if pa.types.is_integer(kind) else column.cast(kind)
 
     def chunks(self, name: str) -> Iterator[pa.Array]:
@@ -148,7 +181,7 @@ class LengthsRows:
 
     def take(self, name: str, rows: Ints) -> pa.Array:
         """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""
-        kind = LENGTHS.field(name).type
+        kind = ALL_LENGTHS.field(name).type
         if name == "sample_id":
             if name not in self.frame.columns:
                 return as_arrow(np.add(rows, self.start, dtype=np.int64))
@@ -178,7 +211,7 @@ _MOST = 1 << 48
 
 def typed(column: pl.Series, uri: str) -> pl.Series:
     """`column` if it is what the schema says, else a FormatError that names it."""
-    want = LENGTHS_WITH_SPANS.field(column.name).type
+    want = ALL_LENGTHS.field(column.name).type
     where = f"{uri}: column `{column.name}`"
     if pa.types.is_integer(want):
         if not (column.dtype.is_integer() or column.dtype == pl.Null):

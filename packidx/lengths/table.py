@@ -20,7 +20,7 @@ from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import Calibration, LengthsManifest
 from packidx.format.manifest import Encoder, Shard, load, without_ranges
-from packidx.format.schema import LENGTHS_WITH_SPANS, METHODS
+from packidx.format.schema import ALL_LENGTHS, METHODS
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
 from packidx.lengths.files import (
@@ -88,7 +88,7 @@ class Lengths:
     def columns(self) -> list[str]:
         """The known columns that are present."""
         present = set().union(*self.names)
-        return [name for name in LENGTHS_WITH_SPANS.names if name in present]
+        return [name for name in ALL_LENGTHS.names if name in present]
 
     @cached_property
     def num_samples(self) -> int:

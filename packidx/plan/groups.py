@@ -72,9 +72,9 @@ def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]
         codes, names = column_codes(rows, "source")
         return names, codes[items.row]
     _need(rows, "num_images", kind)
-    images, _ = rows.ints("num_images", items.row)
-    videos, _ = rows.ints("num_videos", items.row)
-    sounds, _ = rows.ints("audio_tokens", items.row)
+    images, _ = items.whole("num_images")
+    videos, _ = items.whole("num_videos")
+    sounds, _ = items.whole("audio_tokens")
     held = [(values > 0).astype(np.int32) for values in (images, videos, sounds)]
     return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
 

@@ -48,12 +48,12 @@ def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
         # Sums below 2^53 are exact in the doubles that bincount adds.
         return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
 
-    if slots.sums is not None and items.padded is items.length:
+    if slots.sums is not None and items.padded is items.length and items.folded is None:
         sizes, tokens, squares = slots.sums
     else:
         length = items.length[item]
         sizes = np.bincount(slots.pack, minlength=slots.num_packs).astype(np.int64)
-        tokens, squares = total(length), total(length.astype(np.float64) ** 2)
+        tokens, squares = total(length), total(items.squares[item])
     sums: dict[str, tuple[Int64s, Bools | None]] = {
         "length": (tokens, None),
         "attention_cost": (squares, None),

@@ -104,6 +104,11 @@ def preview(
     options = options or PlanOptions(capacities[0])
     asked = [replace(options, capacity=capacity) for capacity in capacities]
     table = read_lengths(lengths)
+    if "pair" in table.columns:
+        raise OptionError(
+            f"{lengths} has preference pairs, which a dry run does not know to keep together: plan "
+            "one capacity, and see what `packidx stats` says of it"
+        )
     with table.local_files() as paths:
         counted = survey(paths)
     if not counted.usable(options.shift).num_rows:

@@ -23,7 +23,8 @@ from packidx.plan.schedule.cost_model import CostModel
 from packidx.plan.schedule.pack_order import schedule
 from packidx.plan.select.dropped import dropped_with
 from packidx.plan.select.eligible import Rules
-from packidx.plan.select.items import Items, make_items
+from packidx.plan.select.items import Items
+from packidx.plan.select.make_items import make_items
 from packidx.plan.windows import Window
 
 _SOURCES = 16  # the largest ones, whose shares the schedule looks at
@@ -35,7 +36,7 @@ class Variant:
 
     packs: Packs
     ordered: Int64s
-    """[n], items by pack and position, as `with_length` has them."""
+    """[n], samples by pack and position, numbers in `Items.samples`, as `with_length` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,12 @@ class WindowPlan:
     @property
     def num_samples(self) -> int:
         """Samples of which any item is packed."""
-        if self.items.copy is None and self.items.piece is None and self.draw is None:
-            return self.items.num_items
-        packed = np.zeros(self.items.rows.num_rows, bool)
-        packed[self.items.row if self.draw is None else self.items.row[self.draw.stayed]] = True
+        items = self.items
+        if items.copy is None and items.piece is None and self.draw is None:
+            return items.samples.num_items
+        packed = np.zeros(items.rows.num_rows, bool)
+        chosen = np.arange(items.num_items) if self.draw is None else self.draw.stayed
+        packed[items.rows_of(chosen)] = True
         return int(packed.sum())
 
     @property
@@ -107,7 +110,9 @@ class WindowPlan:
     @property
     def num_pieces(self) -> int:
         """Rows of the samples table in one epoch."""
-        return self.items.num_items if self.draw is None else len(self.draw.stayed)
+        if self.draw is None:
+            return self.items.samples.num_items
+        return len(self.items.rows_of(self.draw.stayed))
 
     def bounds(self) -> list[tuple[int, str]]:
         """Lower bound of each group's packs in one epoch, and the name of its proof."""
@@ -150,7 +155,7 @@ class WindowPlan:
             known = chunk.length if plain else None
             length = self.items.length[item] if known is None else known
             ordered[first[chunk.pack] + chunk.position] = with_length(item, length)
-        return Variant(packs, ordered)
+        return unfolded(self.items, Variant(packs, ordered))
 
     def keep(self, packs: Bools) -> WindowPlan:
         """The plan with some of its provisional packs, bool [n], in every epoch; it drops the
@@ -158,16 +163,22 @@ class WindowPlan:
         slots, _ = self._compose(0)
         is_kept = packs[slots.pack]
         stayed = slots.item[is_kept]
-        lost, kept = (np.unique(self.items.row[items]) for items in (slots.item[~is_kept], stayed))
+        lost, kept = (
+            np.unique(self.items.rows_of(items)) for items in (slots.item[~is_kept], stayed)
+        )
         rows = np.setdiff1d(lost, kept, assume_unique=True)
         detail = f"not among the {self.options.max_packs} packs that were drawn"
         dropped = dropped_with(self.dropped, self.items.rows, rows, "max_packs", detail)
         return replace(self, dropped=dropped, draw=_Draw(packs, stayed, rows))
 
     def pack_sizes(self) -> Int64s:
-        """Items in each provisional pack, int64 [packs]."""
+        """Samples in each provisional pack, int64 [packs]."""
         slots, _ = self._compose(0)
-        return np.bincount(slots.pack, minlength=slots.num_packs)
+        sizes = np.bincount(slots.pack, minlength=slots.num_packs)
+        if self.items.folded is not None:
+            pairs = self.items.folded.is_pair[slots.item]
+            sizes += np.bincount(slots.pack[pairs], minlength=slots.num_packs)
+        return sizes
 
     def num_packs(self, epoch: int = 0) -> int:
         """Packs of one epoch."""
@@ -229,6 +240,19 @@ class WindowPlan:
         sizes, limits, _ = group.problem.sizes()
         sample = self.items.row[group.items].astype(np.int64)
         return keep_apart(slots, sample, sizes, limits, derive_key(self.options.seed, "apart"))
+
+
+def unfolded(items: Items, folded: Variant) -> Variant:
+    """A variant of items as one of their samples: the sides of a pair follow each other."""
+    if items.folded is None:
+        return folded
+    item = folded.ordered & 0xFFFFFFFF
+    number, sizes = items.folded.samples_of(item)
+    sums = np.append(0, np.cumsum(sizes))
+    ends = np.cumsum(folded.packs.sizes)
+    of_packs = sums[ends] - sums[ends - folded.packs.sizes]
+    ordered = with_length(number.astype(np.int32), items.samples.length[number])
+    return Variant(replace(folded.packs, sizes=of_packs), ordered)
 
 
 def plan_window(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from packidx.errors import OptionError
+from packidx.format.terms import PAIR_SIDES
 from packidx.lengths.table import Lengths
 from packidx.plan.options.plan_options import PlanOptions
 
@@ -54,11 +57,19 @@ def windows_of(lengths: Lengths, options: PlanOptions, taken: list[Window]) -> l
     else:
         cuts = [*range(first + limit, lengths.num_samples, limit), lengths.num_samples]
     windows = list(taken)
-    for stop in dict.fromkeys(cuts):
+    for stop in dict.fromkeys(_between_pairs(lengths, cut) for cut in cuts):
         if stop > first or not windows:
             windows.append(Window(len(windows), first, stop))
             first = stop
     return windows
+
+
+def _between_pairs(lengths: Lengths, cut: int) -> int:
+    """A cut before row `cut`, or behind it where it would part it from its preference pair."""
+    if "pair" not in lengths.columns or cut >= lengths.num_samples:
+        return cut
+    side = lengths.read(cut, cut + 1, ["pair"]).take("pair", np.zeros(1, np.int64))[0].as_py()
+    return cut + 1 if side == PAIR_SIDES[1] else cut
 
 
 def _fitting(lengths: Lengths, options: PlanOptions) -> int | None:

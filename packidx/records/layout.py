@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from packidx.errors import BadRecord, OptionError
+from packidx.format.terms import PAIR_SIDES
 
 TURN_KEYS = ("messages", "conversations", "conversation")
 COLUMNS = (
@@ -65,7 +66,8 @@ _OPTIONS = {
     "delimiter": "--delimiter",
     "pair": "--pair",
 }
-PAIRS = ("chosen", "rejected")
+BOTH = "both"
+PAIRS = (*PAIR_SIDES, BOTH)
 """What `Layout.pair` may be: which answer of preference pairs is taken."""
 
 
@@ -98,6 +100,15 @@ class Layout:
                 raise OptionError(f"{name} is {value!r}: give text, or leave it out")
         if self.pair not in (None, *PAIRS):
             raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIRS)}")
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether each record is a pair of samples."""
+        return self.pair == BOTH
+
+    def of_side(self, side: str | None) -> Layout:
+        """The layout of the records of one side, where both are taken."""
+        return replace(self, pair=side) if self.takes_both and side is not None else self
 
     def to_json(self) -> dict[str, Any]:
         """The layout for a manifest: only what differs from the default."""

@@ -7,6 +7,7 @@ its headers. Any other shard is copied to the local cache first, once, and read 
 from __future__ import annotations
 
 import collections
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from packidx.errors import BadRecord
+from packidx.format.terms import PAIR_SIDES
 from packidx.io import storage, urls
 from packidx.records.containers.base import TASK_BYTES, RawRecord, RecordRange, ShardScan
 from packidx.records.containers.blocks import file_version, local_shard
@@ -37,12 +39,18 @@ _KEYS = ("id", "key", "__key__", "uid")  # a record's own id
 def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
     """Hash a shard, count its records and find where tasks may start, in one pass.
 
+    Where the layout takes both sides of pairs, each side counts as a record.
+
     Raises:
         SourceError: the file cannot be read, or is broken so that its records cannot be counted.
     """
     marks = marks_of(path)  # before, so that a change while it is read is seen later
     with _whole(path, kind) as local:
-        return replace(container(kind, layout.delimiter).scan(local, TASK_BYTES), marks=marks)
+        scanned = container(kind, layout.delimiter).scan(local, TASK_BYTES)
+    if layout.takes_both:
+        ranges = tuple(_scaled(part, 2, 1) for part in scanned.ranges)
+        scanned = replace(scanned, num_records=2 * scanned.num_records, ranges=ranges)
+    return replace(scanned, marks=marks)
 
 
 def read_records(
@@ -59,7 +67,8 @@ def read_records(
             it is called stays what the file's is.
 
     A record that cannot be decoded, or that the layout does not fit, is a `BadRecord` in its place:
-    as many come out as the scan counted.
+    as many come out as the scan counted. Where the layout takes both sides of pairs, each record
+    comes as its chosen side and then its rejected one.
 
     Raises:
         SourceError: the shard cannot be read, or is no longer what was scanned.
@@ -75,22 +84,45 @@ def _standard_records(
     layout: Layout,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
 ) -> Iterator[RawRecord]:
-    cells = _has_cells(kind)
-    plain = layout == DEFAULT
+    layout = DEFAULT if layout == DEFAULT else layout
+    sides = [layout.of_side(side) for side in PAIR_SIDES]
+    if layout.takes_both:
+        record_range = _scaled(record_range, 1, 2)
     for raw in container(kind, layout.delimiter).read(path, record_range):
-        record = raw.record
-        if isinstance(record, BadRecord):
-            yield raw
-            continue
-        if change is not None:
-            raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
-        try:
-            changed = record if change is None else _changed(record, raw.row, change)
-            applied = standard(changed, DEFAULT if plain else layout, cells)
-        except BadRecord as error:
-            yield raw._replace(record=error.with_traceback(None))
-            continue
-        yield raw if applied is record else raw._replace(record=applied)
+        if layout.takes_both:
+            for number, side in enumerate(sides, start=2 * raw.row):
+                # A change may write into what it gets, and each side gets the file's record.
+                own = raw if change is None else copy.deepcopy(raw)
+                yield _standard(own, number, kind, side, change)._replace(pair=side.pair)
+        else:
+            yield _standard(raw, raw.row, kind, layout, change)
+
+
+def _standard(
+    raw: RawRecord,
+    number: int,
+    kind: str,
+    layout: Layout,
+    change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
+) -> RawRecord:
+    """`raw`, which is the sample `number` of its shard, in the standard names."""
+    record = raw.record
+    if isinstance(record, BadRecord):
+        return raw
+    if change is not None:
+        raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
+    try:
+        changed = record if change is None else _changed(record, number, change)
+        applied = standard(changed, layout, _has_cells(kind))
+    except BadRecord as error:
+        return raw._replace(record=error.with_traceback(None))
+    return raw if applied is record else raw._replace(record=applied)
+
+
+def _scaled(part: RecordRange, times: int, over: int) -> RecordRange:
+    """A range with other numbers of records: those of sides, or of whole pairs."""
+    first, number = part.first_row * times // over, part.num_records * times // over
+    return replace(part, first_row=first, num_records=number)
 
 
 def read_row(

@@ -24,6 +24,7 @@ from packidx.torch.sample.join_rules import fills, rules_of
 from packidx.torch.sample.joining import join_media
 from packidx.torch.sample.made_up import check_reserve, encode_dummy
 from packidx.torch.sample.media_counts import media_counts
+from packidx.torch.sample.pair_ids import pair_ids
 from packidx.torch.sample.policy import Policy
 from packidx.torch.sample.reader import Encode, SampleReader
 from packidx.torch.sample.room import Fitted, fit_in, room_of
@@ -53,6 +54,9 @@ class PackedDataset(Dataset[dict[str, Any]]):
       which `join_rules` knows another way
     - ``pack_id`` int, ``sample_ids`` int64 [n], ``source_ids`` int64 [n], numbers in the manifest's
       list of sources
+    - ``pair_ids`` int64 [n], only where there are preference pairs (``--pair both``): 0, 1, … the
+      same for both sides of a pair, of which the chosen one stands first; -1 for samples of no
+      pair, and for both sides where one is a hole
     - ``num_images``, ``num_videos`` int: of the samples, without the dummy image; each only where
       it is known
     - ``has_dummy`` True, only where the dummy image is in it
@@ -168,6 +172,8 @@ class PackedDataset(Dataset[dict[str, Any]]):
             read = [self._reader.read(sample, epoch, happened) for sample in pack.samples]
         fitted = self._fitted(pack, read, happened)
         result = self._join(fitted) | media_counts(fitted.samples, fitted.pack, happened)
+        if (ids := pair_ids(pack, happened)) is not None:
+            result["pair_ids"] = ids
         if happened:
             for event in happened:
                 self.events.add(event)

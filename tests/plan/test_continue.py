@@ -27,7 +27,7 @@ from packidx.plan import PlanOptions
 from packidx.plan.options.resolved import resolve
 from packidx.plan.select.consumed import continued_rules
 from packidx.plan.select.eligible import Rules
-from packidx.plan.select.items import make_items
+from packidx.plan.select.make_items import make_items
 
 Copy = tuple[int, int]
 

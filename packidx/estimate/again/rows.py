@@ -46,7 +46,7 @@ def read_part(file: StoredFile) -> pa.Table:
         OSError: it cannot be read.
     """
     with local_copy(file) as copy, pq.ParquetFile(copy) as stored:
-        return conform(stored.read(use_threads=False), schema.LENGTHS_WITH_SPANS)
+        return conform(stored.read(use_threads=False), schema.ALL_LENGTHS)
 
 
 def taken_rows(
@@ -75,7 +75,7 @@ def taken_rows(
         columns["key"] = _renamed(rows.column("key"), old.old_name, shard, record_range)
     for name, values in columns.items():
         rows = rows.set_column(
-            rows.schema.get_field_index(name), schema.LENGTHS_WITH_SPANS.field(name), values
+            rows.schema.get_field_index(name), schema.ALL_LENGTHS.field(name), values
         )
     return rows
 
@@ -89,9 +89,6 @@ def _renamed(
     """
     if not pc.any(pc.starts_with(keys, f"{old_name}#")).as_py():
         return keys
-    own = [name_in_shard(raw) for raw in raw_records(shard, record_range)]
-    first = record_range.first_row
-    names = [
-        f"{shard.name}#{row}" if name is None else name for row, name in enumerate(own, start=first)
-    ]
+    own = [(raw.row, name_in_shard(raw)) for raw in raw_records(shard, record_range)]
+    names = [f"{shard.name}#{row}" if name is None else name for row, name in own]
     return pa.array(names, pa.string())

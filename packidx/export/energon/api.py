@@ -133,7 +133,7 @@ def _tars(index: Index) -> list[Shard]:
 
     Raises:
         PackidxError: the plan does not say where its samples are, or has none.
-        OptionError: one is no tar, or the plan is of a transform.
+        OptionError: one is no tar, or the plan is of a transform or of preference pairs.
     """
     if not index.num_packs:
         raise OptionError(f"snapshot {index.id[:12]} has no pack, so there is nothing to export")
@@ -143,6 +143,11 @@ def _tars(index: Index) -> list[Shard]:
             f"the lengths of snapshot {index.id[:12]} were counted with the transform "
             f"{transform.name}, which gets the files' own records, and lines have others: export "
             "a plan of lengths without one, or read this one with packidx.torch.PackedDataset"
+        )
+    if index.snapshot.has_pairs:
+        raise OptionError(
+            f"snapshot {index.id[:12]} has preference pairs, of whose sides Energon says nothing: "
+            "read it with packidx.torch.PackedDataset, or export a plan of one side (--pair chosen)"
         )
     packed = {source.name for source in index.snapshot.sources if source.num_samples}
     shards = [shard for shard in index.snapshot.shards if shard.source in packed]

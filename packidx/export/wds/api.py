@@ -198,7 +198,7 @@ def _check_plan(index: Index) -> None:
     """Refuse what is no whole record.
 
     Raises:
-        OptionError: the plan is of a transform, or of pieces of samples.
+        OptionError: the plan is of a transform, of preference pairs, or of pieces of samples.
     """
     where = f"{index.path}@{index.id[:12]}"
     transform = index.snapshot.lengths.transform
@@ -207,6 +207,11 @@ def _check_plan(index: Index) -> None:
             f"the lengths of {where} were counted with the transform {transform.name}, which "
             "runs in training, on opened media: export a plan of lengths without one, or read "
             "this one with packidx.torch.PackedDataset"
+        )
+    if index.snapshot.has_pairs:
+        raise OptionError(
+            f"{where} has preference pairs, of whose sides a packed sample says nothing: read it "
+            "with packidx.torch.PackedDataset, or export a plan of one side (--pair chosen)"
         )
     if (shown := _piece(index)) is not None:
         raise OptionError(

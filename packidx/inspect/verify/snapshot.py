@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from packidx.format.index import TableFile
 from packidx.index.reader import Index
 from packidx.inspect.verify.check import Check, Window
+from packidx.inspect.verify.pairs import Pairs
 from packidx.inspect.verify.rows import Ids, Limits, Order, Sums
 from packidx.inspect.verify.totals import Once, Result
 from packidx.io.copies import StoredFile, content_digest, local_copy, overlapped, sizes
@@ -23,11 +24,12 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
     yield files
     if not files.ok:
         return
-    checks = [kind(index) for kind in (Ids, Order, Sums, Limits, Once, Result)]
+    pairs = Pairs(index)
+    checks = [*(kind(index) for kind in (Ids, Order, Sums, Limits, Once, Result)), pairs]
     for window in _windows(index):
         for check in checks:
             check.look(window)
-    for check in checks:
+    for check in checks if pairs.are_there else checks[:-1]:
         yield check.verdict()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packidx.arrays import Int32s, Int64s, Ints
 from packidx.format.parquet import conform
@@ -13,6 +14,7 @@ from packidx.format.schema import DROPPED
 from packidx.lengths.rows import LengthsRows
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.eligible import Copies, Verdicts
+from packidx.plan.select.sides import of_pairs, paired_rows
 
 
 def dropped(
@@ -79,8 +81,35 @@ def _details(
         if len(capped):
             values, _ = rows.ints(name, numbers[capped])
             detail[capped] = [f"{value} > {cap} per pack" for value in values.tolist()]
+    if len(rows.chosen):
+        _tell_of_pairs(detail, rows, numbers, words, weight, options)
     details: list[str | None] = detail.tolist()
     return details
+
+
+def _tell_of_pairs(
+    detail: NDArray[np.object_],
+    rows: LengthsRows,
+    numbers: Int64s,
+    words: NDArray[np.object_],
+    weight: Int32s,
+    options: ResolvedOptions,
+) -> None:
+    """Say of samples that are a side of a pair what is wrong with the pair, in `detail`."""
+    paired = paired_rows(rows)[numbers]
+    tokens = of_pairs(rows, weight.astype(np.int64))[numbers]
+    for at in np.flatnonzero(paired & (words == "too_long")):
+        detail[at] = f"a pair of {tokens[at]} tokens > {options.longest}, and pairs are never cut"
+    for name, cap in options.caps.items():
+        values = np.full(len(numbers), 2)
+        if name in rows.frame.columns:
+            values = of_pairs(rows, rows.ints(name)[0])[numbers]
+        for at in np.flatnonzero(paired & (words == f"max_{name.removeprefix('num_')}")):
+            detail[at] = f"a pair of {values[at]} > {cap} per pack"
+    detail[paired & (words == "excluded")] = "a pair is left out as a whole"
+    sound = rows.is_ok()[numbers] & (weight[numbers] > 0)
+    unsound = np.isin(words, ("rejected", "invalid_length", "empty"))
+    detail[paired & sound & unsound] = "the other side of its pair"
 
 
 def dropped_with(

@@ -107,6 +107,16 @@ class Verdicts:
         else:
             self._code[rows] = np.where(self._code[rows] == 0, code, self._code[rows])
 
+    def join(self, chosen: Int64s) -> None:
+        """Drop both sides of a pair where one is dropped, for its reason.
+
+        Args:
+            chosen: rows of the chosen sides; the rejected ones are behind them.
+        """
+        for rows, others in ((chosen, chosen + 1), (chosen + 1, chosen)) if len(chosen) else ():
+            mine, other = self._code[rows], self._code[others]
+            self._code[rows] = np.where(mine == 0, other, mine)
+
     def dropped(self) -> Int64s:
         """Row numbers, ascending."""
         return np.flatnonzero(self._code)
@@ -219,13 +229,14 @@ def judge(
     if options.holdout is not None:
         source = rows.arrow("source") if "source" in rows.frame.columns else None
         key = rows.arrow("key") if "key" in rows.frame.columns else None
-        out = holdout(source, key, rows.sample_id, parse_share(str(options.holdout)))
+        out = holdout(source, key, rows.unit_id, parse_share(str(options.holdout)))
         verdicts.set(
             out if options.side == "train" else ~out,
             "holdout" if options.side == "train" else "train",
         )
     if copies.number is not None:
         verdicts.set(copies.number == 0, "mix")
+    verdicts.join(rows.chosen)
     return verdicts, copies
 
 
@@ -235,7 +246,7 @@ def _copies(rows: LengthsRows, options: ResolvedOptions) -> Int64s | None:
         return None
     number = np.ones(rows.num_rows, np.int64)
     source = rows.frame.get_column("source")
-    draws = hash_ints(rows.sample_id, derive_key(options.seed, "mix"))
+    draws = hash_ints(rows.unit_id, derive_key(options.seed, "mix"))
     for name, weight in options.weights.items():
         mine = (source == name).fill_null(False).to_numpy()
         number[mine] = copies_of(Fraction(weight), draws[mine])

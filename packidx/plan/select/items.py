@@ -6,22 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int32s, Int64s
-from packidx.errors import FormatError, OptionError
-from packidx.format.terms import LOST, NOT_ELIGIBLE
+from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.lengths.rows import LengthsRows
-from packidx.plan.options.resolved import ResolvedOptions
-from packidx.plan.select.dropped import dropped, shortened, trained, uncovered
-from packidx.plan.select.eligible import Copies, Rules, Verdicts, judge
-from packidx.plan.select.pairs import select
-from packidx.plan.select.pieces import Pieces, Stretches, cut
+from packidx.plan.select.sides import Folded
 
-_COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")
+_COLUMNS = ("row", "length", "padded", "copy", "piece", "token_start")  # and `folded`
 _NONE = np.empty(0, np.int64)
-# What a lengths table calls the column that a cap is on.
-_CAPPED = {"num_images": "--max-images", "vision_patches": "--max-vision-patches"}
 
 
 @dataclass
@@ -39,6 +31,7 @@ class Items:
             how many, int64, of every copy: behind a truncation, and media longer than a piece.
         num_eligible: tokens of all eligible samples (`packidx.format.terms`), each counted once.
         lost: rows of which tokens are lost, int64, ascending, and how many, int64.
+        folded: which items are preference pairs, two rows each; None where none is.
     """
 
     rows: LengthsRows
@@ -53,6 +46,7 @@ class Items:
     left_out: tuple[Int64s, Int64s] = field(default_factory=lambda: (_NONE, _NONE))
     num_eligible: int = 0
     lost: tuple[Int64s, Int64s] = field(default_factory=lambda: (_NONE, _NONE))
+    folded: Folded | None = None
 
     @property
     def num_items(self) -> int:
@@ -68,15 +62,65 @@ class Items:
     def column(self, name: str) -> tuple[Int64s, Bools | None] | None:
         """Counter `name` of every item and where it is unknown; None where it is nowhere known."""
         if name == "num_samples":
-            return np.ones(self.num_items, np.int64), None
+            ones = np.ones(self.num_items, np.int64)
+            return ones if self.folded is None else ones + self.folded.is_pair, None
         if name not in self.rows.frame.columns:
             return None
-        values, null = self.rows.ints(name, self.row[: self.num_whole])
+        values, null = self.whole(name, slice(self.num_whole))
         if self.num_whole == self.num_items:
             return values, null
         more, unknown = self.cut[name]
         null = np.zeros(len(values), bool) if null is None else null
         return np.concatenate([values, more]), np.concatenate([null, unknown])
+
+    def whole(self, name: str, items: slice = slice(None)) -> tuple[Int64s, Bools | None]:
+        """Counter `name` of the whole samples of some items, of pairs of both; and where it is
+        unknown."""
+        row = self.row[items]
+        values, null = self.rows.ints(name, row)
+        if self.folded is None:
+            return values, null
+        pairs = np.flatnonzero(self.folded.is_pair[items])
+        rejected, unknown = self.rows.ints(name, row[pairs] + 1)
+        values = values.copy()
+        values[pairs] += rejected
+        if unknown is not None:
+            null = np.zeros(len(values), bool) if null is None else null.copy()
+            null[pairs] |= unknown
+        return values, null
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """float64 [n], the sum of the squared lengths of an item's samples."""
+        length = self.length.astype(np.float64)
+        if self.folded is None:
+            return length**2
+        first = self.folded.length.astype(np.float64)
+        return np.asarray(first**2 + (length - first) ** 2)
+
+    @cached_property
+    def samples(self) -> Items:
+        """The items as they are written: each side of a pair by itself."""
+        if self.folded is None:
+            return self
+        number, _ = self.folded.samples_of(np.arange(self.num_items))
+        owner = np.repeat(np.arange(self.num_items), 1 + self.folded.is_pair)
+        is_second = number != self.folded.first_samples()[owner]
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        columns = {name: values[owner] for name, values in columns.items() if values is not None}
+        columns["row"] = columns["row"] + is_second.astype(np.int32)
+        for name, of_first in (("length", self.folded.length), ("padded", self.folded.padded)):
+            columns[name] = np.where(is_second, columns[name] - of_first[owner], of_first[owner])
+        if self.padded is self.length:
+            columns["padded"] = columns["length"]
+        num_whole = self.num_whole + int(self.folded.is_pair.sum())
+        return replace(self, **columns, num_whole=num_whole, folded=None)
+
+    def rows_of(self, items: Ints) -> Int32s:
+        """The rows of some items, int32, those of both sides of pairs among them."""
+        if self.folded is None:
+            return self.row[items]
+        return self.samples.row[self.folded.samples_of(items)[0]]
 
     def select(self, keep: Bools) -> Items:
         """Those of the items that `keep` says."""
@@ -92,161 +136,5 @@ class Items:
             num_whole=int(keep[: self.num_whole].sum()),
             cut=cut,
             left_out=(rows[has_items], tokens[has_items]),
+            folded=None if self.folded is None else self.folded.select(keep),
         )
-
-
-def make_items(rows: LengthsRows, options: ResolvedOptions, rules: Rules) -> tuple[Items, pa.Table]:
-    """Split rows of the table into items that fit a pack and a `dropped` table; nothing is lost.
-
-    Raises:
-        OptionError: a sample is too long and `on_long` is ``error``, or a cap is on a column that
-            is not known.
-    """
-    weight = rows.length - 1 if options.shift else rows.length
-    verdicts, copies = judge(rows, weight, options, rules)
-    usable = verdicts.usable()
-    _check_labels(rows, usable)
-    rows.check_media(usable)
-    if options.shift:
-        verdicts.set(rows.end_with_media(), "too_long")
-        usable = verdicts.usable()
-    long = usable & (weight > options.longest)
-    fits = usable & ~long & ~copies.is_partial
-    fitting = np.arange(len(fits), dtype=np.int32)
-    fitting = fitting if fits.all() else fitting[fits]
-    items = _whole_samples(rows, fitting, weight, options, copies)
-    left_over = np.flatnonzero(long)
-    if len(left_over) and options.on_long == "error":
-        _complain(rows, left_over, weight, options)
-    if options.on_long in ("split", "truncate") or copies.is_partial.any():
-        chosen = np.flatnonzero((long | copies.is_partial) & usable)
-        items, left_over = _with_pieces(items, chosen, weight, options, copies)
-    verdicts.set(left_over, "too_long")
-    items = _within_caps(items, options, verdicts)
-    _count_lost(items, verdicts, weight, copies)
-    return items, dropped(rows, verdicts, weight, options)
-
-
-def _check_labels(rows: LengthsRows, usable: Bools) -> None:
-    if "label_tokens" not in rows.frame.columns:
-        return
-    labels, _ = rows.ints("label_tokens")
-    wrong = np.flatnonzero(usable & (labels > rows.length))
-    if len(wrong):
-        first = int(wrong[0])
-        raise FormatError(
-            f"{rows.uri}: sample {rows.sample_id[first]} has {labels[first]} label_tokens of "
-            f"{rows.length[first]} tokens ({len(wrong)} such samples): correct them"
-        )
-
-
-def _whole_samples(
-    rows: LengthsRows, chosen: Int32s, weight: Int32s, options: ResolvedOptions, copies: Copies
-) -> Items:
-    """Every copy of the chosen rows."""
-    chosen, copy = copies.of(chosen)
-    length = weight if len(chosen) == len(weight) and copy is None else weight[chosen]
-    return Items(rows, chosen, length, options.padded(length), copy, num_whole=len(chosen))
-
-
-def _with_pieces(
-    items: Items, chosen: Int64s, weight: Int32s, options: ResolvedOptions, copies: Copies
-) -> tuple[Items, Int64s]:
-    """`items` and the pieces of the chosen rows; returns the rows that cannot be cut, too."""
-    stretches = copies.stretches(chosen, weight)
-    too_long = np.empty(0, np.int64)
-    if options.on_long not in ("split", "truncate"):
-        over = options.padded(stretches.stop - stretches.start) > options.longest
-        too_long = np.unique(stretches.sample[over])
-        stretches = select(stretches, ~np.isin(stretches.sample, too_long))
-    truncate = options.on_long == "truncate"
-    pieces, failed = cut(
-        items.rows, stretches, options.longest, only_first=truncate, shift=options.shift
-    )
-    left_over = np.union1d(failed, too_long)
-    if not len(pieces.row):
-        return items, left_over
-    return _joined(items, pieces, options, _left_out(stretches, pieces)), left_over
-
-
-def _left_out(stretches: Stretches, pieces: Pieces) -> tuple[Int64s, Int64s]:
-    """Rows that have pieces, but not of all tokens of their stretches; and how many are in none."""
-    rows = np.unique(pieces.row)
-    tokens = np.zeros(len(rows), np.int64)
-    np.subtract.at(tokens, np.searchsorted(rows, pieces.row), pieces.length)
-    asked = select(stretches, np.isin(stretches.sample, rows))
-    np.add.at(tokens, np.searchsorted(rows, asked.sample), asked.stop - asked.start)
-    return rows[tokens > 0], tokens[tokens > 0]
-
-
-def _joined(
-    items: Items, pieces: Pieces, options: ResolvedOptions, left_out: tuple[Int64s, Int64s]
-) -> Items:
-    zeros = np.zeros(items.num_items, np.int32)
-
-    def join(before: Int32s | None, after: Int64s) -> Int32s:
-        return np.concatenate([zeros if before is None else before, after.astype(np.int32)])
-
-    copy = join(items.copy, pieces.copy)
-    length = pieces.length.astype(np.int32)
-    return Items(
-        items.rows,
-        np.concatenate([items.row, pieces.row.astype(np.int32)]),
-        np.concatenate([items.length, length]),
-        np.concatenate([items.padded, options.padded(length)]),
-        copy if copy.any() else None,
-        join(None, pieces.piece),
-        join(None, pieces.token_start),
-        items.num_items,
-        pieces.sums,
-        left_out,
-    )
-
-
-def _within_caps(items: Items, options: ResolvedOptions, verdicts: Verdicts) -> Items:
-    """The items of samples none of which breaks a cap by itself."""
-    keep = np.ones(items.num_items, bool)
-    for name, cap in options.caps.items():
-        column = items.column(name)
-        option = _CAPPED.get(name, "--max-samples")
-        if column is None:
-            raise OptionError(
-                f"{option} {cap} needs the column `{name}`, which {items.rows.uri} does not have: "
-                "leave the cap out"
-            )
-        values, null = column
-        if null is not None and null.any():
-            raise OptionError(
-                f"{option} {cap}: {int(null.sum())} samples of {items.rows.uri} do not say their "
-                f"`{name}`: leave the cap out or count them"
-            )
-        rows = np.unique(items.row[values > cap])
-        if len(rows):
-            verdicts.set(rows, f"max_{name.removeprefix('num_')}")
-            keep &= ~np.isin(items.row, rows)
-    return items if keep.all() else items.select(keep)
-
-
-def _count_lost(items: Items, verdicts: Verdicts, weight: Int32s, copies: Copies) -> None:
-    """State in `items` how many tokens were to be packed, and which of them are not."""
-    left_out = verdicts.of(NOT_ELIGIBLE)
-    every = int(np.maximum(weight, 0).sum(dtype=np.int64))
-    items.num_eligible = every - int(np.maximum(weight[left_out], 0).sum(dtype=np.int64))
-    rows = np.r_[verdicts.of(LOST), shortened(copies, weight), items.left_out[0]]
-    rows = np.setdiff1d(rows, left_out)
-    if not len(rows):
-        return
-    row, length = items.row.astype(np.int64), items.length
-    start = np.zeros_like(row) if items.token_start is None else items.token_start.astype(np.int64)
-    ranges = [*trained(copies, weight), (row, start, start + length)]
-    items.lost = rows, uncovered(rows, weight, ranges)
-
-
-def _complain(rows: LengthsRows, long: Int64s, weight: Int32s, options: ResolvedOptions) -> None:
-    worst = int(long[np.argmax(weight[long])])
-    key = rows.take("key", np.array([worst]))[0].as_py()
-    name = f"sample {rows.sample_id[worst]}" + (f" ({key})" if key else "")
-    raise OptionError(
-        f"samples longer than {options.longest} tokens: {len(long)}, the longest is "
-        f"{name} with {int(weight[worst])}: raise --capacity or choose another --on-long"
-    )

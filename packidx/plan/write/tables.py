@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int32s, Int64s
 from packidx.errors import FormatError
 from packidx.format.parquet import as_arrow, conform
-from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_WITHOUT_MEDIA
+from packidx.format.schema import PACKS, PIECE_MEDIA, SAMPLES, SAMPLES_OPTIONAL
 from packidx.pack.slots import in_chunks
 from packidx.plan.pack_sums import Packs
 from packidx.plan.schedule.cost_model import CostModel
@@ -55,7 +55,7 @@ def write_window(
             continue
         progress(f"writing {len(packs):,} packs of window {plan.window.number + 1}")
         output.write("packs", _packs_table(packs, plan, epoch, totals))
-        for rows in _samples_chunks(plan.items, variant, first):
+        for rows in _samples_chunks(plan.items.samples, variant, first):
             output.write("samples", rows)
         totals.add(epoch, plan, variant)
     if plan.dropped.num_rows:
@@ -136,11 +136,13 @@ def _chunk(
     locator = ("sample_id", "source", "key", "shard", "row", "offset", "nbytes")
     present = {"sample_id", *items.rows.frame.columns}
     columns |= {name: items.rows.take(name, rows) for name in locator if name in present}
-    if "media" not in present:
-        return conform(pa.table(columns), SAMPLES_WITHOUT_MEDIA)
-    media = items.rows.take("media", rows)
-    columns["media"] = media_of_pieces(media, arrays["token_start"], length)
-    return conform(pa.table(columns), SAMPLES)
+    if "media" in present:
+        media = items.rows.take("media", rows)
+        columns["media"] = media_of_pieces(media, arrays["token_start"], length)
+    if len(items.rows.chosen):
+        columns["pair"] = items.rows.take("pair", rows)
+    absent = [name for name in SAMPLES_OPTIONAL if name not in columns]
+    return conform(pa.table(columns), pa.schema(f for f in SAMPLES if f.name not in absent))
 
 
 def media_of_pieces(media: pa.ListArray, start: Int32s, length: Int32s) -> pa.ListArray:

@@ -32,7 +32,7 @@ def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, A
 
     Args:
         record: as it stands in its shard, or as a transform returned it.
-        layout: how its source names things.
+        layout: how its source names things; of pairs, which side is taken.
         cells: all its values are text, from a table.
 
     Raises:

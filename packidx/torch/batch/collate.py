@@ -18,6 +18,7 @@ from packidx.torch.batch.media_keys import (
 from packidx.torch.sample.encoded import IGNORE, OF_A_PACK, Pack
 from packidx.torch.sample.join_rules import fills
 from packidx.torch.sample.joining import join_media
+from packidx.torch.sample.pair_ids import joined_pair_ids
 
 # Where one of these is missing, a trainer has taken away keys that its model does not name, and
 # with them, perhaps, the one that says that the labels are shifted.
@@ -63,6 +64,9 @@ def collate(
     Packs of a plan made with ``--shift`` carry shifted labels, returned as ``shift_labels`` too:
     by these transformers' causal loss knows not to shift them again.
 
+    Packs with preference pairs give ``pair_ids`` int64 [samples of all packs], counted on from pack
+    to pack, -1 for samples of no pair: take it out of the batch for the loss, as no model takes it.
+
     Args:
         pad_token_id: what stands in the rows' padding.
         extra: keys for models and trainers that take them, by name: ``num_images`` and
@@ -95,6 +99,7 @@ def collate(
     if attention in _OF_NEMO:
         batch |= nemo_counts(packs, rows)
     batch |= extra_keys(packs, extra, rows)
+    batch |= joined_pair_ids(packs)
     batch["use_cache"] = False
     return batch
 

@@ -21,8 +21,13 @@ def room_of(snapshot: IndexManifest) -> int:
     """Tokens that the samples of one pack may take, its margin included.
 
     Raises:
-        OptionError: the plan has pieces of samples at places that were guessed.
+        OptionError: the plan has pieces of samples at places that were guessed, or pairs.
     """
+    if snapshot.has_pairs:
+        raise OptionError(
+            "on_mismatch 'fit' may leave one side of a preference pair out, and this plan has"
+            " pairs: count their lengths exactly, and read them with 'error'"
+        )
     options, result = snapshot.options, snapshot.result
     each = result.num_samples * options.epochs
     is_cut = result.num_pieces != each or bool(options.weights)

@@ -1,0 +1,39 @@
+"""Checks of preference pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packidx.format.terms import PAIR_SIDES
+from packidx.inspect.verify.check import Looker, Window, ints
+
+
+class Pairs(Looker):
+    """The rejected side of a pair follows the chosen one in its pack."""
+
+    name = "pairs"
+    _num_pairs = 0
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there was anything to look at."""
+        return bool(self._num_pairs or self.wrong)
+
+    def look(self, window: Window) -> None:
+        side = window.samples["pair"].to_numpy()
+        first, second = (np.flatnonzero(side == name) for name in PAIR_SIDES)
+        self._num_pairs += len(first)
+        follows = np.array_equal(first + 1, second)
+        self.unless(follows, "a side of a pair is without the other one beside it")
+        if not follows:
+            return
+        for name in ("pack_id", "copy", "shard", "row"):
+            values = ints(window.samples, name)
+            parted = np.flatnonzero(values[first] != values[second])
+            self.unless(not len(parted), f"{len(parted)} pairs have two values of {name}")
+        cut = (ints(window.samples, "piece") > 0) | (ints(window.samples, "token_start") > 0)
+        parts = int(cut[first].sum() + cut[second].sum())
+        self.unless(not parts, f"{parts} sides of pairs are cut")
+
+    def done(self) -> str:
+        return f"{self._num_pairs:,} pairs, the sides of each beside each other"
