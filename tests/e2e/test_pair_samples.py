@@ -96,7 +96,8 @@ def test_packs_hold_both_sides_as_the_encoder_makes_them(
     dataset = PackedDataset(index, encoder)
     packs = [dataset[number] for number in range(len(dataset))]
     assert len(packs) > 1
-    seen = set()
+    seen, tokenizer = set(), encoder.files.tokenizer
+    assert tokenizer is not None
     for number, pack in enumerate(packs):
         planned = snapshot.pack(number).samples
         bounds, last = pack["cu_seqlens"].tolist(), None
@@ -110,7 +111,8 @@ def test_packs_hold_both_sides_as_the_encoder_makes_them(
             expected = encoder(opened(record, tmp_path))
             assert torch.equal(ids, torch.as_tensor(expected["input_ids"]).flatten())
             assert torch.equal(labels, torch.as_tensor(expected["labels"]).flatten())
-            text = encoder.files.tokenizer.decode(ids[labels != IGNORE].tolist())
+            trained = ids[labels != IGNORE].tolist()
+            text = tokenizer.decode(trained, skip_special_tokens=False)
             assert text == record["messages"][-1]["content"] + "<|im_end|>"
             pair_id = pack["pair_ids"][at].item() if "pair_ids" in pack else -1
             assert (pair_id < 0) == (sample.pair is None)
@@ -134,10 +136,8 @@ def opened(record: Record, folder: Path) -> Record:
 
 def test_if_one_side_is_rejected_the_other_is_too(tmp_path: Path) -> None:
     bad = {**pair(1, False), "rejected": [{"role": "narrator", "content": "No."}]}
-    lost = {
-        **pair(2, False),
-        "chosen": [{"role": "assistant", "content": [{"type": "image", "image": "no.png"}]}],
-    }
+    content = [{"type": "image", "image": "no.png"}]
+    lost = {**pair(2, False), "chosen": [{"role": "assistant", "content": content}]}
     source = write(tmp_path, [pair(0, True), bad, {"messages": []}, lost, pair(3, False)])
     with open(source, "a") as file:
         file.write("{cut\n")
@@ -182,11 +182,11 @@ class Words:
 
     @staticmethod
     def transform(record: Record, rng: random.Random) -> Record:
-        said = record["messages"][-1]
-        return {
-            **record,
-            "messages": [*record["messages"][:-1], {**said, "content": said["content"] + " end"}],
-        }
+        (said,) = record["rejected"]
+        said["content"] += " end"  # both sides get the record, each one of its own
+        (said,) = record["chosen"]
+        said["content"] += " end"
+        return record
 
 
 def test_an_encoder_of_ones_own_gets_one_side(tmp_path: Path) -> None:
@@ -252,9 +252,8 @@ def test_tables_without_pairs_have_no_such_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_other_containers_hold_pairs(tmp_path: Path, processor: str, kind: str) -> None:
-    texts = [
-        {"prompt": f"Why {n}?", "chosen": "Because.", "rejected": "No " * n} for n in range(1, 6)
-    ]
+    answers = [{"chosen": "Because.", "rejected": "No " * n} for n in range(1, 6)]
+    texts = [{"prompt": "Why?", **sides} for sides in answers]
     path = tmp_path / f"pairs.{kind}"
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(texts), path, row_group_size=2)
