@@ -88,8 +88,7 @@ class WindowPlan:
         if items.copy is None and items.piece is None and self.draw is None:
             return items.samples.num_items
         packed = np.zeros(items.rows.num_rows, bool)
-        chosen = np.arange(items.num_items) if self.draw is None else self.draw.stayed
-        packed[items.rows_of(chosen)] = True
+        packed[items.samples.row if self.draw is None else items.rows_of(self.draw.stayed)] = True
         return int(packed.sum())
 
     @property
