@@ -10,7 +10,16 @@ import click
 from packidx.records.layout import PAIRS
 
 from ..options import output_option, settings_option, worker_options
-from ..show.console import count, not_read, number_of, print_facts, print_json, say, with_parts
+from ..show.console import (
+    count,
+    not_read,
+    number_of,
+    print_facts,
+    print_json,
+    say,
+    taken_from,
+    with_parts,
+)
 from ..show.facts import compared_fact
 from ..show.samples import print_samples, shown_samples
 from ..show.taken_over import taken_over_facts
@@ -144,6 +153,7 @@ def _print(summary: LengthsSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts |= not_read(summary.not_read)
+    facts |= taken_from(summary.taken_from)
     if said := compared_fact(summary.compared, summary.methods):
         facts["compared"] = said
     facts["table"] = f"{summary.path} ({state})"

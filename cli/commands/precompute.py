@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import output_option, settings_option, worker_options
-from ..show.console import count, not_read, print_facts, print_json, warn, with_parts
+from ..show.console import count, not_read, print_facts, print_json, taken_from, warn, with_parts
 from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
 
 if TYPE_CHECKING:
@@ -71,4 +71,5 @@ def _print(summary: PrecomputeSummary) -> None:
     if summary.num_rejected:
         facts["rejected"] += ": left as they were"
     facts |= not_read(summary.not_read)
+    facts |= taken_from(summary.taken_from)
     print_facts("Precomputed", facts)

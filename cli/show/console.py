@@ -221,3 +221,8 @@ def with_parts(total: int, parts: dict[str, int]) -> str:
 def not_read(notes: Sequence[str]) -> dict[str, str]:
     """What of the sources is not read, as facts for `print_facts`."""
     return {"not read": "; ".join(notes)} if notes else {}
+
+
+def taken_from(notes: Sequence[str]) -> dict[str, str]:
+    """Where the Hub's data sets are read from, as facts for `print_facts`."""
+    return {"taken from": "; ".join(notes)} if notes else {}

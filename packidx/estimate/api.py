@@ -38,7 +38,7 @@ from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import is_large, none_known, scan_shards
-from packidx.records.sources.find_shards import find_shards, not_read
+from packidx.records.sources.find_shards import find_shards, not_read, origins
 from packidx.run.engines import open_workers
 from packidx.run.limits import num_workers
 from packidx.run.progress import Progress, silent
@@ -166,7 +166,8 @@ def estimate_lengths(
     left_out = not_read(shards)
 
     def told(summary: LengthsSummary) -> LengthsSummary:
-        return replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
+        told_of = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
+        return replace(told_of, taken_from=origins(shards))
 
     name = None if processor is None else os.fspath(processor)
     _check_method(method, calibrate, name is not None or encode is not None)

@@ -17,7 +17,14 @@ _ATTEMPTS = 3  # of a request; most stores' libraries repeat what the server ref
 _PAUSE = 0.2  # seconds before the second attempt, twice as long before the next
 # botocore would repeat each of s3fs's five attempts, so that a dead server took minutes to be told.
 _S3 = {"config_kwargs": {"retries": {"max_attempts": 0}}}
-_OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
+# The Hub's file system reads on by a block of 5 MB behind each range; a smaller one is not taken.
+_OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3, "hf": {"block_size": 1}}
+
+# Keys of a store's entry that tell its content, the surest first; blob_id, xet_hash: the Hub's.
+_VERSIONS = (
+    *("ETag", "etag", "md5", "blob_id", "xet_hash", "version_id"),
+    *("LastModified", "mtime", "created"),
+)
 
 # Errors that waiting does not mend.
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -38,7 +45,7 @@ T = TypeVar("T")
 
 def file_version(info: dict[str, Any]) -> str:
     """What a store's entry of a file says of its content: another text when that changes."""
-    for name in ("ETag", "etag", "md5", "version_id", "LastModified", "mtime", "created"):
+    for name in _VERSIONS:
         if info.get(name) is not None:
             return str(info[name]).strip('"')
     return str(info["size"])

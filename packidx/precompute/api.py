@@ -29,7 +29,7 @@ from packidx.records.layout import Layout
 from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import Shard, is_large, scan_shards
-from packidx.records.sources.find_shards import find_shards, not_read
+from packidx.records.sources.find_shards import find_shards, not_read, origins
 from packidx.run.engines import open_workers
 from packidx.run.limits import num_workers
 from packidx.run.progress import Progress, silent
@@ -120,6 +120,7 @@ def precompute(
                 files.fsync_path(inner)
     summary = _summary(output, job, totals_by_shard, time.monotonic() - begun)
     summary = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
+    summary = replace(summary, taken_from=origins(shards))
     if limit is not None:
         check_rejected(summary.sources, limit, output)
     return summary

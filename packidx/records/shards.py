@@ -242,6 +242,8 @@ class Shard:
     """The folder source whose first shard it is, as given; empty of all others."""
     beside: tuple[str, ...] = ()
     """Files below `folder` that look like data and are not read."""
+    origin: str = ""
+    """Of the first shard of what is on the Hub: its revision, and where it is read from."""
 
 
 def is_large(shards: Sequence[Shard]) -> bool:

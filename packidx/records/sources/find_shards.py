@@ -15,7 +15,7 @@ from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
-from packidx.records.sources import energon, mix_entries, mixes
+from packidx.records.sources import energon, hub, mix_entries, mixes
 from packidx.records.sources.folders import (
     in_folder,
     prepared_shards,
@@ -31,7 +31,8 @@ _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 def find_shards(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
-    All of these may be URLs of an object store.
+    All of these may be URLs of an object store. What is not there, and is written as a data set of
+    the Hub is (``org/name@revision:config#split``), is looked for there and in the Hub's caches.
 
     A source's name is the one stated (by the argument, or in a mix), else the file's stem without a
     trailing shard number (``train-00003-of-00010`` → ``train``); for a folder, the path below it
@@ -69,6 +70,11 @@ def find_shards(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
                 "them another name, NAME=PATH or in the mix"
             )
     return shards
+
+
+def origins(shards: Sequence[Shard]) -> list[str]:
+    """Which revision of what is on the Hub is among `shards`, and where it is read from."""
+    return [shard.origin for shard in shards if shard.origin]
 
 
 def not_read(shards: Sequence[Shard]) -> energon.NotRead:
@@ -119,7 +125,19 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
 
 
 def _find(arg: str, layout: Layout) -> list[Shard]:
+    """The shards of what lies somewhere, or else of a data set of the Hub that has that name."""
     path = _strip_scheme(arg)
+    name = hub.named(path)
+    if path.startswith(hub.SCHEME) and name is None:
+        place, said = hub.pinned(path)
+        return hub.from_hub(_find_at(place, place, layout), said)
+    shards = [] if urls.is_url(path) and name is not None else _find_at(arg, path, layout)
+    if not shards and name is not None and not os.path.lexists(path):
+        return hub.shards_of(arg, name, layout)
+    return shards
+
+
+def _find_at(arg: str, path: str, layout: Layout) -> list[Shard]:
     if storage.is_folder(path):
         return in_folder(arg, path, layout)
     if storage.is_file(path) or os.path.lexists(path):
@@ -172,7 +190,7 @@ def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
     shards = []
     for location in data_set.locations:
         inner = _strip_scheme(location)
-        if storage.is_file(inner):
+        if not inner.startswith(hub.SCHEME) and storage.is_file(inner):
             matches = _single(location, inner, data_set.layout, data_set.data_type)
             if any(shard.uri != location for shard in matches):
                 raise SourceError(

@@ -6,11 +6,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
 from packidx.io import storage, urls
 from packidx.records.layout import Layout
+from packidx.records.sources import hub
 
 HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
 _PREFERENCES = ("chosen", "rejected", "kto_tag")
@@ -54,10 +56,12 @@ def from_meta(path: str, folder: str, name: str, entry: Mapping[str, Any]) -> Da
     """
     where = f"{path}, data set {name!r}"
     if not entry.get("file_name"):
-        hub = next((key for key in HUBS if entry.get(key)), None)
+        key = next((key for key in HUBS if entry.get(key)), None)
         wrong = "file_name is missing: give a file, glob or folder"
-        if hub is not None:
-            wrong = f"{hub} is {entry[hub]!r}, which is not here: download it and give file_name"
+        if key is not None:
+            wrong = f"{key} is {entry[key]!r}, which is not here: download it and give file_name"
+        if key == "hf_hub_url":
+            wrong += f", or give 'hf://datasets/{entry[key]}' as file_name"
         raise SourceError(f"{where}: {wrong}, or name the data sets to take, {path}#NAME,NAME")
     _check_keys(where, entry, (*_META_KEYS, *HUBS))
     _refuse_preferences(where, entry)
@@ -95,7 +99,8 @@ def from_list(path: str, folder: str, number: int, entry: Mapping[str, Any]) -> 
         _seen(where, folder, location) for location in _locations(where, entry[given[0]])
     )
     if data_type == _SAVED:
-        data_type, locations = None, tuple(_of_hf(where, each) for each in locations)
+        given_names = _locations(where, entry[given[0]])
+        data_type, locations = None, tuple(map(_of_hf, repeat(where), locations, given_names))
     name = entry.get("name")
     if name is not None and (not isinstance(name, str) or not name):
         raise SourceError(f"{where}: name is {name!r}, not text")
@@ -161,17 +166,25 @@ def _locations(where: str, given: Any) -> list[str]:
     return locations
 
 
-def _of_hf(where: str, location: str) -> str:
+def _of_hf(where: str, location: str, given: str) -> str:
     """Where the train split is, which LMMS Engine takes of its ``hf_dataset``.
+
+    Args:
+        location: of `given`, seen from the working directory; of what is not there, `given` may be
+            the name of a data set of the Hub.
 
     Raises:
         SourceError: it is not here, or splits are not told apart.
     """
+    if given.startswith(hub.SCHEME):
+        return given
     if storage.is_file(location) or storage.is_file(urls.join(location, "state.json")):
         return location
     if storage.is_file(urls.join(location, "dataset_dict.json")):
         return urls.join(location, "train")
     is_here = storage.is_folder(location)
+    if not is_here and hub.named(given) is not None:
+        return given
     raise SourceError(
         f"{where}: data_type is 'hf_dataset' and {location} is "
         + ("no folder that `datasets` has saved: " if is_here else "not here: download it and ")
@@ -181,7 +194,11 @@ def _of_hf(where: str, location: str) -> str:
 
 
 def _split(location: str, split: Any) -> str:
-    """The folder of one split, where `location` is a saved dictionary of them."""
+    """The folder of one split, where `location` is a saved dictionary of them, or it of a data set
+    of the Hub."""
+    if location.startswith(hub.SCHEME):
+        whole = hub.named(location) is not None and "#" not in location
+        return f"{location}#{split}" if whole else location
     is_dictionary = storage.is_file(urls.join(location, "dataset_dict.json"))
     return urls.join(location, str(split)) if is_dictionary else location
 
