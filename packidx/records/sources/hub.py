@@ -20,6 +20,7 @@ from packidx.records.containers.registry import SUFFIXES, required_kind
 from packidx.records.layout import Layout
 from packidx.records.shards import Shard
 from packidx.records.sources import hub_splits
+from packidx.records.sources.hub_library import is_installed
 
 SCHEME = "hf://"
 
@@ -121,7 +122,7 @@ def _in_caches(arg: str, name: Name, unasked: str) -> hub_splits.Found:
     if revision is not None and commit is None and _COMMIT.fullmatch(revision):
         commit = revision
     looked_at = [hub_splits.hub_folder("dataset", repo)]
-    if hub_splits.is_installed() and (revision is None or commit is not None):
+    if is_installed() and (revision is None or commit is not None):
         looked_at.append(hub_splits.datasets_folder(repo))
         wanted = None if revision is None else commit
         found = hub_splits.in_datasets_cache(arg, repo, wanted, name.config, name.splits)

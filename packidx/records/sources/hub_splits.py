@@ -6,22 +6,18 @@ one, and its cache has, in ``org___name/config/version/commit``, the Arrow files
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import glob
-import importlib.util
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from packidx.errors import MissingExtraError, SourceError
-from packidx.records.containers.registry import KNOWN, SUFFIXES
+from packidx.errors import SourceError
+from packidx.records.sources.hub_library import builder_of, files_of, library, listed, refuse_absent
 
 _OF = re.compile(r"(.*[-_])\d+([-_]of[-_])(\d+)(\D.*)", re.DOTALL)
 _WITH_MEDIA = (".parquet", ".arrow", ".tar")
-# What a config of README may state without changing what a file's records are.
-_HARMLESS = ("name", "version", "data_dir", "data_files", "description", "features")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +37,7 @@ def at_commit(arg: str, repo: str, commit: str, config: str | None, splits: Sequ
         SourceError: there is no such config or split, or files that are not read as they are.
         MissingExtraError: `datasets` is not installed.
     """
-    builder = _builder(arg, repo, config, commit)
+    builder = builder_of(arg, repo, config, commit)
     if builder.hash != commit:  # it goes over to another revision that it has in its cache
         raise SourceError(
             f"{arg}: `datasets` cannot read {repo} at {commit}: it may be a script, which is never "
@@ -49,7 +45,7 @@ def at_commit(arg: str, repo: str, commit: str, config: str | None, splits: Sequ
         )
     if (found := _prepared(arg, builder.cache_dir, builder.dataset_name, splits)) is not None:
         return found
-    files = _files(arg, builder, splits)
+    files = files_of(arg, builder, splits)
     prefix = f"hf://datasets/{repo}@{commit}/"
     outside = [url for paths in files.values() for url in paths if not url.startswith(prefix)]
     if outside:
@@ -103,7 +99,7 @@ def in_datasets_cache(
     same = os.path.basename(newest)
     configs = {_config_of(folder) for folder in folders if os.path.basename(folder) == same}
     if len(configs) > 1:
-        raise SourceError(f"{arg}: {root} has {_listed(configs)}: name one, {repo}:CONFIG")
+        raise SourceError(f"{arg}: {root} has {listed(configs)}: name one, {repo}:CONFIG")
     return _prepared(arg, newest, os.path.basename(root).rpartition("___")[2], splits)
 
 
@@ -114,7 +110,7 @@ def in_snapshot(arg: str, folder: str, config: str | None, splits: Sequence[str]
         SourceError: there is no such config or split, or a shard of it is not there.
         MissingExtraError: `datasets` is not installed.
     """
-    files = _files(arg, _builder(arg, folder, config, None), splits)
+    files = files_of(arg, builder_of(arg, folder, config, None), splits)
     for paths in files.values():
         _refuse_missing(arg, folder, paths)
     return Found(files, os.path.basename(folder), f"from the hub cache, {folder}")
@@ -154,102 +150,12 @@ def datasets_folder(repo: str) -> str:
     Raises:
         MissingExtraError: `datasets` is not installed.
     """
-    datasets = _library(repo)
+    datasets = library(repo)
     from datasets.naming import camelcase_to_snakecase
 
     organisation, _, name = repo.rpartition("/")
     folder = f"{organisation}___{camelcase_to_snakecase(name)}"
     return os.path.join(os.path.expanduser(str(datasets.config.HF_DATASETS_CACHE)), folder)
-
-
-def is_installed() -> bool:
-    """Whether `datasets` is, of any release."""
-    return importlib.util.find_spec("datasets") is not None
-
-
-def _library(arg: str) -> Any:
-    """`datasets`, of a release that runs no code of a repository."""
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtraError(
-            f"{arg}: `datasets` knows which files a split has: pip install 'packidx[hub]', or name "
-            "the files themselves, such as 'hf://datasets/org/name/data/train-*.parquet'"
-        ) from None
-    if int(datasets.__version__.partition(".")[0]) < 4:
-        raise MissingExtraError(
-            f"{arg}: datasets {datasets.__version__} may run a repository's own code: "
-            "pip install 'packidx[hub]' for a release that does not"
-        )
-    return datasets
-
-
-@contextlib.contextmanager
-def _quietly(datasets: Any) -> Iterator[None]:
-    """No bars and notes of `datasets` and `huggingface_hub` in the block."""
-    from huggingface_hub import utils
-
-    logging = datasets.utils.logging
-    level, hidden = logging.get_verbosity(), utils.are_progress_bars_disabled()
-    logging.set_verbosity_error()
-    if not hidden:
-        utils.disable_progress_bars()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if not hidden:
-            utils.enable_progress_bars()
-
-
-def _builder(arg: str, place: str, config: str | None, commit: str | None) -> Any:
-    datasets = _library(arg)
-    try:
-        with _quietly(datasets):
-            return datasets.load_dataset_builder(place, config, revision=commit)
-    except Exception as error:  # many kinds: no such config, no data file, a script
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise SourceError(
-            f"{arg}: `datasets` says: {words:.500}; a config is named org/name:CONFIG, and files "
-            "are named hf://datasets/org/name/PATH"
-        ) from error
-
-
-def _files(arg: str, builder: Any, splits: Sequence[str]) -> dict[str, list[str]]:
-    """The files of each split, all of which are records that are read as they lie there."""
-    from datasets.packaged_modules.folder_based_builder.folder_based_builder import (
-        FolderBasedBuilder,
-    )
-
-    listed = builder.config.data_files or {}
-    _refuse_absent(arg, splits, listed)
-    with_media = isinstance(builder, FolderBasedBuilder)
-    if not with_media:
-        _refuse_settings(arg, builder.config)
-    files = {}
-    for split in splits:
-        files[split] = [path for path in listed[split] if path.endswith(SUFFIXES)]
-        others = [path for path in listed[split] if not path.endswith(SUFFIXES)]
-        if not files[split] or (others and not with_media):
-            raise SourceError(
-                f"{arg}: {len(others):,} of {len(listed[split]):,} files of split {split} are not "
-                f"read, such as {others[0]}: known endings are {KNOWN}"
-            )
-    return files
-
-
-def _refuse_settings(arg: str, config: Any) -> None:
-    """Raise where README states how files are read otherwise than `datasets` does of itself."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        plain = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            plain = field.default_factory()
-        if field.name not in _HARMLESS and value is not None and value != plain:
-            raise SourceError(
-                f"{arg}: config {config.name} states {field.name}={value!r:.80}, which is not "
-                "applied here: name its files, hf://datasets/org/name/PATH, with options for them"
-            )
 
 
 def _prepared(arg: str, folder: str, name: str, splits: Sequence[str]) -> Found | None:
@@ -260,7 +166,7 @@ def _prepared(arg: str, folder: str, name: str, splits: Sequence[str]) -> Found 
     from datasets.naming import filenames_for_dataset_split
 
     made = DatasetInfo.from_directory(folder).splits or {}
-    _refuse_absent(arg, splits, made)
+    refuse_absent(arg, splits, made)
     files = {
         split: filenames_for_dataset_split(
             folder, name, split, filetype_suffix="arrow", shard_lengths=made[split].shard_lengths
@@ -271,12 +177,6 @@ def _prepared(arg: str, folder: str, name: str, splits: Sequence[str]) -> Found 
         return None
     place = f"that `datasets` has in its cache, {folder}"
     return Found(files, os.path.basename(folder), place)
-
-
-def _refuse_absent(arg: str, splits: Sequence[str], there: Any) -> None:
-    absent = [split for split in splits if split not in there]
-    if absent:
-        raise SourceError(f"{arg}: there is no split {absent[0]!r}, but {_listed(there)}: name one")
 
 
 def _refuse_missing(arg: str, folder: str, paths: Sequence[str]) -> None:
@@ -295,7 +195,3 @@ def _refuse_missing(arg: str, folder: str, paths: Sequence[str]) -> None:
 
 def _config_of(folder: str) -> str:
     return os.path.basename(os.path.dirname(os.path.dirname(folder)))
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(sorted(str(name) for name in names)) or "none"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import huggingface_hub
 import pytest
 from PIL import Image
 
@@ -193,7 +194,9 @@ def lmms(path: Path, entry: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_hf_dataset_of_a_list_is_the_train_split(data: datasets.Dataset, tmp_path: Path) -> None:
+def test_hf_dataset_of_a_list_is_the_train_split(
+    data: datasets.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data.save_to_disk(str(tmp_path / "saved"))
     splits = datasets.DatasetDict({"train": data, "test": data.select([0])})
     splits.save_to_disk(str(tmp_path / "splits"))
@@ -211,8 +214,11 @@ def test_hf_dataset_of_a_list_is_the_train_split(data: datasets.Dataset, tmp_pat
     assert [shard.source for shard in found("loose/train-00000-of-00001.parquet")] == ["train"]
     with pytest.raises(SourceError, match="loose is no folder that `datasets` has saved: give"):
         found("loose")
-    with pytest.raises(SourceError, match="some/name is not here: download it and give"):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(SourceError, match=r"some/name: no such file .* the Hub is not asked"):
         found("some/name")
+    with pytest.raises(SourceError, match="a/b/c is not here: download it and give"):
+        found("a/b/c")
 
 
 def rows(shard: Shard) -> int:
