@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -162,7 +163,7 @@ def test_training_has_had_both_sides_or_none(data: st.DataObject, units: list[Un
                 at += len(unit)
 
 
-def test_appended_windows_keep_pairs(tmp_path: Path) -> None:
+def test_windows_begin_between_pairs(tmp_path: Path) -> None:
     units = [(10 + n % 30, 12 + n % 17) if n % 3 else (5 + n % 50,) for n in range(300)]
     lengths = write(tmp_path / "l.parquet", units)
     plan_packs(lengths, tmp_path / "i", capacity=100, window_samples=10)
@@ -238,3 +239,25 @@ def test_without_pairs_there_is_no_column(tmp_path: Path) -> None:
     (path,) = (tmp_path / "i").rglob("samples-*.parquet")
     assert "pair" not in pq.read_schema(path).names
     assert open_index(tmp_path / "i").samples()["pair"].null_count == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mix": ("a=0.5", "b=1.5")}, {"holdout": "0.3"}, {"holdout": "0.3", "side": "holdout"}],
+)
+def test_a_pair_is_drawn_as_its_chosen_side_alone_is(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Each side by itself would be drawn otherwise, and of two draws few pairs would be left."""
+    pairs = pq.read_table(write(tmp_path / "l.parquet", [(20, 20)] * 400)).drop_columns(["key"])
+    pq.write_table(pairs, tmp_path / "l.parquet")
+    alone = pairs.filter(pc.equal(pairs["pair"], "chosen")).drop_columns(["pair"])
+    pq.write_table(alone, tmp_path / "alone.parquet")
+    packed = []
+    for name in ("l", "alone"):
+        plan_packs(tmp_path / f"{name}.parquet", tmp_path / name, capacity=100, **options)
+        rows = open_index(tmp_path / name).samples().to_pylist()
+        packed.append(sorted((row["sample_id"], row["copy"]) for row in rows))
+    both, single = packed
+    assert both == sorted([*single, *((sample + 1, copy) for sample, copy in single)])
+    assert 100 < len(single) < 500
