@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data_layouts import png
-from hub_server import Hub, serving
+from hub_server import Hub, git_name, serving
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 CARD = b"""---
@@ -107,7 +107,7 @@ def test_over_the_hub_as_from_a_disk(processors: Path, tmp_path: Path) -> None:
         for shard, on_disk in zip(*both, strict=True):
             name = Path(on_disk["uri"]).name
             assert shard["uri"] == f"hf://datasets/org/name@{commit}/data/{name}"
-            assert shard["version"]
+            assert shard["version"] == git_name(FILES[f"data/{name}"])
             own = {"uri", "version", "mtime", "sampled"}
             assert {k: v for k, v in shard.items() if k not in own} == {
                 k: v for k, v in on_disk.items() if k not in own

@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._send(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
             return
-        headers = {"ETag": f'"{_blob(data)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{git_name(data)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         asked = self.headers.get("Range")
         if asked is None:
             self._send(data, 200, headers)
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-def _blob(data: bytes) -> str:
+def git_name(data: bytes) -> str:
     """What git calls a file of this content."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
@@ -190,6 +190,6 @@ def _entries(files: Files, folder: str, recursive: bool) -> list[dict[str, Any]]
             oid = hashlib.sha1(path.encode()).hexdigest()
             found[path] = {"type": "directory", "oid": oid, "size": 0, "path": path}
         if recursive or len(parts) == 1:
-            entry = {"type": "file", "oid": _blob(data), "size": len(data), "path": name}
+            entry = {"type": "file", "oid": git_name(data), "size": len(data), "path": name}
             found[name] = entry
     return list(found.values())
