@@ -46,10 +46,11 @@ def collate_pairs(packs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     batch = collate(packs)
     rows, first = [], 0
     for pack in packs:
-        lengths = pack["cu_seqlens"].diff().long()
-        numbers = torch.arange(first, first + len(lengths)).repeat_interleave(lengths)
+        num_samples = len(pack["sample_ids"])  # segments behind them are padding
+        lengths = pack["cu_seqlens"].diff()[:num_samples].long()
+        numbers = torch.arange(first, first + num_samples).repeat_interleave(lengths)
         rows.append(pad(numbers, (0, batch["input_ids"].shape[1] - len(numbers)), value=-1))
-        first += len(lengths)
+        first += num_samples
     return {**batch, "segments": torch.stack(rows)}
 
 

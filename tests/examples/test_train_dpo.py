@@ -83,7 +83,7 @@ def index(
     estimate_lengths(
         shard, lengths, processor=processor, media_root=corpus, pair="both", max_rejected=0
     )
-    plan_packs(lengths, folder / "index", capacity=512)
+    plan_packs(lengths, folder / "index", capacity=512, pad_pack_to=64)
     return folder / "index"
 
 
@@ -96,6 +96,7 @@ def different(model: Any, seed: int) -> Any:
     return model
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")  # TRL's own words
 def test_loss_and_gradients_are_those_of_trl(
     dpo: ModuleType, pairs: list[Any], index: Path, corpus: Path, processors: Path, tmp_path: Path
 ) -> None:
@@ -147,6 +148,11 @@ def samples_of(pack: Any) -> list[list[int]]:
     return [ids[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
 
 
+def opened(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return image.convert("RGB")
+
+
 def trl_batch(
     model: Any, reference: Any, pairs: list[Any], corpus: Path, processors: Path, folder: Path
 ) -> tuple[Any, Any]:
@@ -156,8 +162,7 @@ def trl_batch(
     """
     processor = AutoProcessor.from_pretrained(processors / "qwen2.5-vl")
     rows = [
-        {**pair, "images": [Image.open(corpus / image) for image in pair["images"]]}
-        for pair in pairs
+        {**pair, "images": [opened(corpus / name) for name in pair["images"]]} for pair in pairs
     ]
     arguments = DPOConfig(
         output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], beta=0.1, max_length=None
