@@ -134,9 +134,13 @@ def _shown(sample: Sample, fetcher: Fetcher, encode: Encode, words: Words | Numb
     known = sample.sample_id, sample.source, sample.key, pair, sample.length
     try:
         encoded = encode(fetcher.read(sample))
+        ids = np.asarray(encoded["input_ids"], np.int64).reshape(-1)
     except PackidxError as error:
         return ShownSample(*known, error=str(error))
-    ids = np.asarray(encoded["input_ids"], np.int64).reshape(-1)
+    except MemoryError:  # no sample's error
+        raise
+    except (Exception, SystemExit) as error:  # an encoder may be foreign code
+        return ShownSample(*known, error=f"{type(error).__name__}: {error}")
     labels = encoded.get("labels")
     labels = ids if labels is None else np.asarray(labels, np.int64).reshape(-1)
     trained = labels != _IGNORED

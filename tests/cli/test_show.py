@@ -198,6 +198,29 @@ def test_an_encoder_of_ones_own_is_shown_by_numbers(
     ]
 
 
+class OnlyCounts:
+    """An encoder that can be counted with, and makes no sample."""
+
+    def count(self, record: dict[str, Any]) -> int:
+        return 3
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, list[int]]:
+        raise KeyError("boom")
+
+
+only_counts = OnlyCounts()
+
+
+def test_an_encoder_that_fails_costs_its_sample_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns("a bcd", "ef")}) + "\n")
+    encode = "--encode", f"{__name__}:only_counts"
+    [sample] = shown(capsys, tmp_path / "a.jsonl", *encode, "--show", 1, "-o", tmp_path / "l")
+    assert sample["planned_length"] == 3
+    assert sample["error"] == "KeyError: 'boom'"
+
+
 @given(text=st.text(max_size=40), data=st.data())
 def test_no_token_is_lost_at_the_borders(text: str, data: st.DataObject, words: Words) -> None:
     ids = np.array(words._tokenizer.encode(text).ids, np.int64)
