@@ -44,9 +44,15 @@ class Words:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
+    def are_known(self, ids: Int64s) -> Bools:
+        """bool [n]: the tokenizer has such a token."""
+        known = {i for i in set(ids.tolist()) if i >= 0 and self._tokenizer.id_to_token(i)}
+        return np.isin(ids, list(known))
+
     def token(self, ident: int) -> str:
-        """One token."""
-        return str(self._tokenizer.id_to_token(ident))
+        """One token; the number of one that the tokenizer does not have: ``⟨156669⟩``."""
+        token = self._tokenizer.id_to_token(ident) if ident >= 0 else None
+        return f"⟨{ident}⟩" if token is None else str(token)
 
 
 class Numbers:
@@ -59,6 +65,10 @@ class Numbers:
     def of(self, ids: Sequence[int]) -> str:
         """The numbers."""
         return "".join(f" {ident}" for ident in ids)
+
+    def are_known(self, ids: Int64s) -> Bools:
+        """bool [n]: each has a number."""
+        return np.ones(len(ids), bool)
 
     def token(self, ident: int) -> str:
         """One number."""
@@ -153,23 +163,25 @@ def runs_of(ids: Int64s, trained: Bools, words: Words | Numbers) -> Iterator[Run
     """The tokens in words, int64 [n] and bool [n].
 
     What stands for a medium, and whatever special token comes again and again, is one token and
-    its number: ``<|image_pad|>×256``. No token is left out: what the text of a part of the tokens
-    is depends on those before, so each run is what the text of all tokens up to its end has more
-    than that up to its beginning.
+    its number: ``<|image_pad|>×256``. No token is left out: the text of some tokens depends on
+    those before, so a run's is what they make together with the run before more than that alone.
     """
-    folded = _repeated(ids, words.is_special(ids))
+    folded, known = _repeated(ids, words.is_special(ids)), words.are_known(ids)
     border = np.ones(len(ids) + 1, bool)
     border[1:-1] = (trained[1:] != trained[:-1]) | (folded[1:] != folded[:-1])
-    border[1:-1] |= folded[1:] & (ids[1:] != ids[:-1])
-    before = ""
+    border[1:-1] |= (known[1:] != known[:-1]) | (folded[1:] & (ids[1:] != ids[:-1]))
+    context = 0
     pieces = []
     for start, stop in itertools.pairwise(np.flatnonzero(border).tolist()):
-        upto = words.of(ids[:stop].tolist())
-        text = upto[len(os.path.commonprefix([before, upto])) :]
         if folded[start]:
             text = f"{words.token(int(ids[start]))}×{stop - start}"
+        elif not known[start]:
+            text = "".join(map(words.token, ids[start:stop].tolist()))
+        else:
+            before, upto = (words.of(ids[context:end].tolist()) for end in (start, stop))
+            text = upto[len(os.path.commonprefix([before, upto])) :]
         pieces.append(Run(text, stop - start, bool(trained[start])))
-        before = upto
+        context = start if known[start] else stop
     for is_trained, same in itertools.groupby(pieces, key=lambda run: run.trained):
         neighbours = list(same)
         num_tokens = sum(run.num_tokens for run in neighbours)

@@ -239,6 +239,15 @@ def test_no_token_is_lost_at_the_borders(text: str, data: st.DataObject, words: 
     assert [c for c in whole if c.isascii()] == [c for c in shown if c.isascii()]
 
 
+def test_tokens_that_the_tokenizer_does_not_have_are_numbers(words: Words) -> None:
+    hello = words._tokenizer.encode("Hello, you").ids
+    ids = np.array([*hello, 156669, -200, *hello, 156669, 156669, 156669, 156669], np.int64)
+    [run] = runs_of(ids, np.zeros(len(ids), bool), words)
+    assert run.text == "Hello, you⟨156669⟩⟨-200⟩Hello, you⟨156669⟩⟨156669⟩⟨156669⟩⟨156669⟩"
+    first, second = runs_of(ids, np.arange(len(ids)) >= len(hello) + 1, words)
+    assert first.text == "Hello, you⟨156669⟩" and second.text.startswith("⟨-200⟩Hello, you⟨")
+
+
 @pytest.fixture(scope="module")
 def words(processors: Path) -> Words:
     return Words(Tokenizer.from_file(str(processors / "qwen2.5-vl" / "tokenizer.json")))
