@@ -74,7 +74,8 @@ def _main(args: list[str] | None) -> Any:
     try:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # since modules were loaded
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return cli.main(args, standalone_mode=False) or 0
+        given = sys.argv[1:] if args is None else args
+        return cli.main(args, standalone_mode=False, obj=list(given)) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:

@@ -21,6 +21,7 @@ from ..show.console import (
     with_parts,
 )
 from ..show.facts import compared_fact
+from ..show.mistaken import print_mistaken
 from ..show.samples import print_samples, shown_samples
 from ..show.taken_over import taken_over_facts
 from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
@@ -142,6 +143,8 @@ def estimate(
         say(f"note: {parts} of a run with other settings {removed}", err=True)
     for text in (*warnings, *_guessed(summary, options), *untrained):
         say(f"warning: {text}", err=True)
+    command = click.get_current_context().find_root().obj
+    print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
 
 

@@ -24,6 +24,7 @@ from packidx.estimate.job import (
     make_manifest,
     shard_contexts,
 )
+from packidx.estimate.mistaken import mistaken_sources
 from packidx.estimate.summary import CountSummary, check_rejected, read_limit
 from packidx.estimate.tasks import CounterSetup, make_parts
 from packidx.estimate.user_encoder import Encode
@@ -167,7 +168,8 @@ def estimate_lengths(
 
     def told(summary: LengthsSummary) -> LengthsSummary:
         told_of = replace(summary, not_read=[*left_out.notes], warnings=[*left_out.warnings])
-        return replace(told_of, taken_from=origins(shards))
+        mistaken = mistaken_sources(output, summary.sources)
+        return replace(told_of, taken_from=origins(shards), mistaken=mistaken)
 
     name = None if processor is None else os.fspath(processor)
     _check_method(method, calibrate, name is not None or encode is not None)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError, SourceError
+from packidx.estimate.mistaken import Mistaken
 
 WARNED = Fraction(1, 100)
 """Above this share of a source a warning is due."""
@@ -39,6 +40,8 @@ class CountSummary:
     """Which revision of what is on the Hub was read, and from where, a sentence each."""
     warnings: list[str] = field(default_factory=list)
     """What may be a mistake, a sentence each."""
+    mistaken: list[Mistaken] = field(default_factory=list)
+    """Sources whose records have a shape that is not known, and what to type for them."""
 
 
 def read_limit(given: str | float | None) -> Fraction | None:

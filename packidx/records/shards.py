@@ -26,6 +26,7 @@ from packidx.records.containers.tar.container import TAR
 from packidx.records.containers.tar.samples import KEY, MEMBERS
 from packidx.records.dialects.standard import standard
 from packidx.records.layout import DEFAULT, Layout
+from packidx.records.raw_row import raw_row
 from packidx.records.shard_marks import marks_of
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _standard(
         raw = raw._replace(key=key_of(record, kind, layout) or NAMELESS)
     try:
         changed = record if change is None else _changed(record, number, change)
-        applied = standard(changed, layout, _has_cells(kind))
+        applied = standard(changed, layout, has_cells(kind))
     except BadRecord as error:
         return raw._replace(record=error.with_traceback(None))
     return raw if applied is record else raw._replace(record=applied)
@@ -159,13 +160,11 @@ def read_named_row(
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], str | None]:
     """`read_row`, and what the record is called in its file."""
-    is_read_there = "." in kind or (offset is not None and nbytes is not None)
-    with nullcontext(path) if is_read_there else local_shard(path) as local:
-        record = container(kind, layout.delimiter).read_row(local, row, offset, nbytes)
+    record = raw_row(path, row, offset, nbytes, kind=kind, delimiter=layout.delimiter)
     key = key_of(record, kind, layout)
     try:
         changed = record if change is None else _changed(record, row, change)
-        return standard(changed, layout, _has_cells(kind)), key
+        return standard(changed, layout, has_cells(kind)), key
     except BadRecord as error:
         raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
 
@@ -218,7 +217,7 @@ def _whole(path: str, kind: str) -> AbstractContextManager[str]:
     return nullcontext(path) if kind == TAR else local_shard(path)
 
 
-def _has_cells(kind: str) -> bool:
+def has_cells(kind: str) -> bool:
     return kind.partition(".")[0] in ("csv", "tsv")
 
 

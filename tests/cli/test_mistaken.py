@@ -1,0 +1,162 @@
+"""Records of a shape that is not known: what they hold is told, and the line to type works."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packidx_cli.main import main
+from PIL import Image
+
+from packidx import estimate_lengths
+from packidx.records.hints import described
+
+ASKED, ANSWERED = "What is it?", "A cat, 猫."
+
+
+def jsonl(folder: Path, *records: dict[str, Any]) -> str:
+    (folder / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return "a.jsonl"
+
+
+def table(folder: Path, name: str, delimiter: str, *rows: list[str]) -> str:
+    with open(folder / name, "w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    return name
+
+
+def parquet(folder: Path, **columns: list[Any]) -> str:
+    pq.write_table(pa.table(columns), folder / "a.parquet")
+    return "a.parquet"
+
+
+def talk(role: str, said: str, user: str, assistant: str, before: str = "") -> list[dict[str, str]]:
+    return [{role: user, said: before + ASKED}, {role: assistant, said: ANSWERED}]
+
+
+SHAPES: dict[str, Callable[[Path], str]] = {
+    "another column": lambda f: jsonl(f, {"chat": talk("role", "content", "user", "assistant")}),
+    "other names": lambda f: jsonl(
+        f, {"dialogue": talk("speaker", "utterance", "customer", "agent")}
+    ),
+    "other words": lambda f: jsonl(f, {"messages": talk("role", "content", "U", "A")}),
+    "known column, other keys": lambda f: jsonl(
+        f, {"conversation": talk("author", "body", "human", "bot")}
+    ),
+    "ids beside": lambda f: jsonl(
+        f, {"n": 1, "log": [{"at": "9:15", **t} for t in talk("who", "msg", "client", "support")]}
+    ),
+    "JSON in a table": lambda f: table(
+        f, "a.csv", ",", ["id", "talk"], ["1", json.dumps(talk("from", "value", "human", "gpt"))]
+    ),
+    "tabs": lambda f: table(f, "a.tsv", "\t", ["user_question", "final_answer"], [ASKED, ANSWERED]),
+    "Parquet": lambda f: parquet(f, problem=[ASKED], solution=[ANSWERED], level=[3]),
+    "pictures": lambda f: jsonl(
+        f, {"dialog": talk("from", "value", "human", "gpt", "<image>"), "photo": "a.png"}
+    ),
+    "alt texts": lambda f: jsonl(f, {"filename": "a.png", "alt_text": ANSWERED}),
+    "a text of another name": lambda f: jsonl(
+        f, {"article": ANSWERED, "url": "https://x.example/1"}
+    ),
+    "question and answer with a picture": lambda f: table(
+        f, "a.csv", ",", ["img_path", "the_question", "the_answer"], ["a.png", ASKED, ANSWERED]
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_line_that_is_told_works(
+    shape: str,
+    processors: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (70, 70)).save("a.png")
+    given = ["estimate", SHAPES[shape](tmp_path), "-o", "l", "--workers", "1"]
+    given += ["--processor", str(processors / "qwen2.5-vl")]
+    assert main(given) == 1
+    told = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    [line] = [line for line in told if line.startswith("packidx estimate")]
+    assert line.startswith("packidx " + shlex.join(given))
+    assert main([*shlex.split(line)[1:], "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["num_rejected"], summary["mistaken"]) == (0, [])
+    [sample] = summary["shown"]
+    [trained] = [run["text"] for run in sample["runs"] if run["trained"]]
+    # A document's first token is predicted by nothing.
+    expected = ANSWERED.removeprefix("A") if shape == "a text of another name" else ANSWERED
+    assert trained == expected + "<|im_end|>"
+    has_picture = any("<|image_pad|>" in run["text"] for run in sample["runs"])
+    assert has_picture == ("picture" in shape or shape == "alt texts")
+
+
+def test_pairs_name_all_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = jsonl(tmp_path, {"prompt": ASKED, "chosen": ANSWERED, "rejected": "No."})
+    assert main(["estimate", str(tmp_path / name), "-o", str(tmp_path / "l")]) == 1
+    told = capsys.readouterr().err
+    assert "preference pairs. Add: --pair chosen (or rejected, or both)" in told
+
+
+def test_where_nothing_fits_a_function_is_sketched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = jsonl(tmp_path, {"data\x1b[31m": {"turns": [1, 2]}, "n": None, "ok": True})
+    assert main(["estimate", str(tmp_path / name), "-o", str(tmp_path / "l")]) == 1
+    told = capsys.readouterr().err
+    assert "a.jsonl#0 holds data\\x1b[31m: {turns: list of number}, n: nothing, ok: true or" in told
+    assert "No layout of docs/data.md fits" in told and "--transform mymodule:known" in told
+
+
+def test_less_than_one_in_a_hundred_says_nothing(tmp_path: Path) -> None:
+    good = {"messages": talk("role", "content", "user", "assistant")}
+    bad = {"chat": talk("role", "content", "user", "assistant")}
+    for number, is_told in ((199, False), (99, True)):
+        name = jsonl(tmp_path, *[good] * number, bad)
+        summary = estimate_lengths(str(tmp_path / name), tmp_path / "l", workers=1)
+        assert summary.num_rejected == 1 and bool(summary.mistaken) == is_told
+    [told] = summary.mistaken
+    assert (told.source, told.num_rejected, told.num_samples, told.record) == (
+        "a",
+        1,
+        100,
+        "a.jsonl#99",
+    )
+    assert told.options == ["--column", "messages=chat"]
+
+
+def test_one_of_several_sources_is_told_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.jsonl").write_text(
+        json.dumps({"messages": talk("role", "content", "user", "assistant")})
+    )
+    name = jsonl(tmp_path, {"chat": talk("role", "content", "user", "assistant")})
+    files = [str(tmp_path / file) for file in (name, "b.jsonl")]
+    assert main(["estimate", *files, "-o", str(tmp_path / "l"), "--max-rejected", "1"]) == 0
+    told = capsys.readouterr().err
+    assert "Add, for this source alone or in its entry of a mix: --column messages=chat" in told
+
+
+def test_media_that_are_missing_are_no_shape(tmp_path: Path) -> None:
+    turns = talk("role", "content", "user", "assistant")
+    turns[0]["content"] = "<image>" + ASKED
+    name = jsonl(tmp_path, {"messages": turns, "images": ["none.png"]})
+    summary = estimate_lengths(str(tmp_path / name), tmp_path / "l", workers=1, max_rejected=1)
+    assert summary.rejected == {"missing_media": 1} and summary.mistaken == []
+
+
+def test_wide_tables_stay_one_line() -> None:
+    record = {f"Spalte {n} " + "ü" * 60: [{"a": n, "b": {"c": {"d": 1}}}] for n in range(200)}
+    text = described(record)
+    assert len(text) == 300 and "\n" not in text and text.endswith("…")
+    assert text.startswith("Spalte 0 " + "ü" * 30 + "…: list of {a: number, b: {c: object}}, ")
+    assert described({}) == ""
