@@ -653,7 +653,7 @@ def test_a_clip_that_was_exchanged_is_looked_at_again(data: Path, reader: Reader
         (["--column", "msgs=x"], "there is no column 'msgs' to state; known: messages"),
         (["--tag", "user=x"], "there is no tag 'user' to state; known: role_tag"),
         (["--column", "id=a", "--column", "id=b"], "--column id is given twice, 'a' and 'b'"),
-        (["--column", "id=a", "--column", "images=a"], "'a' is stated to be two things"),
+        (["--tag", "user_tag=a", "--tag", "system_tag=a"], "'a' is stated to be two things"),
         (["--delimiter", ";;"], "a delimiter is for csv and tsv files"),
     ],
 )
