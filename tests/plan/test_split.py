@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training import Training
 
 from packidx.errors import FormatError, OptionError, SourceError
 from packidx.format.parquet import conform
@@ -18,7 +19,6 @@ from packidx.format.schema import LABEL_SPANS, LENGTHS_WITH_SPANS
 from packidx.index import Index, open_index
 from packidx.inspect.verify import verify_snapshot
 from packidx.plan import plan_packs
-from packidx.torch import PackSampler
 
 
 class Part(NamedTuple):
@@ -221,7 +221,7 @@ def test_every_token_is_trained_or_in_a_pack_or_counted_as_lost(
     for change in changes:
         if index is None:
             return
-        sampler = PackSampler(index)
+        sampler = Training(index, global_batch=1)
         steps = min(change.pop("steps"), sampler.num_steps)
         for pack in (pack for step in range(steps) for pack in sampler.packs_of_step(step)):
             for piece in index.pack(pack).samples:
