@@ -39,7 +39,7 @@ BESIDE_5.6.2  := $(BESIDE_5)
 BESIDE_5.11.0 := $(BESIDE_5)
 
 # The floors of pyproject.toml, in a folder of the same kind, with a pandas that goes with that NumPy.
-BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 datasets==4.4.1 httpx==0.28.1 httpcore==1.0.9
+BESIDE_LOWEST := pandas==2.2.3 pytz==2025.2 httpx==0.28.1 httpcore==1.0.9
 LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli \
                   estimate/test_estimate plan/test_continue inspect/test_verify lengths/test_survey \
                   format/test_schema plan/write/test_tables torch/sample/test_samples_media \
