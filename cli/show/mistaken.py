@@ -29,10 +29,11 @@ def print_mistaken(
     """
     for source in sources:
         number = f"{count(source.num_rejected)} of {number_of(source.num_samples, 'record')}"
-        say(f"hint: {number} of {source.source} have no shape that is known as it is.", err=True)
+        say(f"hint: {number} of {source.source} are rejected for their shape.", err=True)
         say(f"  {source.record} holds {source.keys}", err=True)
         if source.nearest is None:
-            say("  No layout of docs/data.md fits. A function may make one of it:", err=True)
+            text = "No layout of docs/data.md fits: mend such records, or let a function make one"
+            say(f"  {text} of them:", err=True)
             for line in _SKETCH:
                 say(f"      {line}", err=True)
             say("  and then: --transform mymodule:known", err=True)

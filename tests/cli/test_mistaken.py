@@ -113,7 +113,10 @@ def test_where_nothing_fits_a_function_is_sketched(
     assert main(["estimate", str(tmp_path / name), "-o", str(tmp_path / "l")]) == 1
     told = capsys.readouterr().err
     assert "a.jsonl#0 holds data\\x1b[31m: {turns: list of number}, n: nothing, ok: true or" in told
-    assert "No layout of docs/data.md fits" in told and "--transform mymodule:known" in told
+    assert (
+        "No layout of docs/data.md fits: mend such records" in told
+        and "--transform mymodule:known" in told
+    )
 
 
 def test_less_than_one_in_a_hundred_says_nothing(tmp_path: Path) -> None:
