@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from packidx.errors import BadRecord, OptionError
+from packidx.format.terms import PAIR_SIDES
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
 from packidx.records.dialects.webdataset import EXTENSIONS
@@ -103,14 +104,19 @@ def suggested(records: Sequence[Record], given: Layout, cells: bool) -> Suggesti
 def _fits(records: Sequence[Record], layout: Layout, cells: bool, with_media: set[str]) -> bool:
     fitting = 0
     for record in records:
-        try:
-            conversation = parse(standard(dict(record), layout, cells))
-        except (BadRecord, RecursionError):
-            continue
-        roles = {turn.role for turn in conversation.turns}
-        is_trained = conversation.is_document or "assistant" in roles
-        fitting += is_trained and (not with_media or bool(conversation.media))
+        sides = PAIR_SIDES if layout.takes_both else (None,)
+        fitting += all(_is_trained(record, layout.of_side(s), cells, with_media) for s in sides)
     return 2 * fitting > len(records)
+
+
+def _is_trained(record: Record, layout: Layout, cells: bool, with_media: set[str]) -> bool:
+    try:
+        conversation = parse(standard(dict(record), layout, cells))
+    except (BadRecord, RecursionError):
+        return False
+    has_answer = any(turn.role == "assistant" for turn in conversation.turns)
+    is_trained = conversation.is_document or has_answer
+    return is_trained and (not with_media or bool(conversation.media))
 
 
 def _guesses(records: Sequence[Record]) -> Iterator[tuple[str, Names, Names, str | None]]:
