@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from packidx.errors import OptionError, VerificationError
+from packidx.errors import MissingExtraError, OptionError, VerificationError
 
 from ..options import index_options, make_encoder, refuse_two_encoders
-from ..show.console import print_json, print_table, status
+from ..show.console import print_json, status
+from ..show.verified import print_verified
+
+if TYPE_CHECKING:
+    from packidx.inspect.verify.check import Check
 
 
 @click.command()
@@ -32,7 +37,7 @@ def verify(
     """Check INDEX or INDEX@ID: files, sums, every sample once, shards; exit 3 if anything is wrong.
 
     With --processor or --encode also its fingerprint, and with --sample N the lengths of N samples
-    encoded for real.
+    encoded for real, source by source. Each line says how much was looked at, counted on the way.
     """
     from packidx.index import open_index
     from packidx.inspect.verify import verify as run
@@ -50,20 +55,40 @@ def verify(
         encoder = make_encoder(processor, labels, processor_settings or planned or {})
     elif encode is not None:
         encoder = load_named(encode, "--encode")
-    checks = []
-    with status(quiet) as doing:
-        for check in run(
-            opened, encoder=encoder, transform=transform, num_sampled=num_sampled, seed=seed
-        ):
-            checks.append(check)
-            doing(f"{len(checks)} checks done, {check.name} last")
+    checks, lacking = _run_all(
+        run(opened, encoder=encoder, transform=transform, num_sampled=num_sampled, seed=seed), quiet
+    )
     failed = [check for check in checks if not check.ok]
     if as_json:
-        listed = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
-        print_json({"snapshot_id": opened.id, "ok": not failed, "checks": listed})
+        print_json({"snapshot_id": opened.id, "ok": not failed, "checks": list(map(_json, checks))})
     else:
-        rows = [["ok" if check.ok else "FAILED", check.name, check.detail] for check in checks]
-        print_table(["", "check", "what was seen"], rows, right=3)
+        print_verified(f"{opened.path}@{opened.id[:12]}", checks)
     if failed:
         names = ", ".join(check.name for check in failed)
         raise VerificationError(f"{opened.path}@{opened.id[:12]} is not as it should be: {names}")
+    if lacking is not None:
+        raise lacking
+
+
+def _run_all(checks: Iterator[Check], quiet: bool) -> tuple[list[Check], MissingExtraError | None]:
+    """All checks, and why the last one could not be made."""
+    from packidx.inspect.verify.check import not_checked
+    from packidx.inspect.verify.samples import NAME
+
+    done: list[Check] = []
+    with status(quiet) as doing:
+        try:
+            for check in checks:
+                done.append(check)
+                doing(f"{len(done)} checks done, {check.name} last")
+        except MissingExtraError as error:
+            return [*done, not_checked(NAME, str(error))], error
+    return done, None
+
+
+def _json(check: Check) -> dict[str, Any]:
+    """A check as it stands under ``--json``."""
+    from dataclasses import asdict
+
+    told = {name: value for name, value in asdict(check).items() if name != "sources"}
+    return told | ({"sources": [asdict(seen) for seen in check.sources]} if check.sources else {})

@@ -77,10 +77,11 @@ def print_marked(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
     """A mark, a name and what is to be said of it in each line, under a heading; what is longer
     than the terminal is wide goes on below itself."""
     listed = [tuple(visible(text) for text in row) for row in rows]
+    marked = max((len(mark) for mark, _, _ in listed), default=0)
     width = max((len(name) for _, name, _ in listed), default=0)
     click.secho(visible(title), bold=True)
     for mark, name, text in listed:
-        head = f"{mark:2}  {name:{width}}  "
+        head = f"{mark:{max(2, marked)}}  {name:{width}}  "
         room = max(20, terminal_width() - len(head))
         wrapped = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
         first, *more = wrapped or [""]
@@ -110,7 +111,8 @@ def terminal_width() -> int:
 
 
 def _marked(mark: str, text: str) -> str:
-    return click.style(text, fg="red", bold=True) if mark == "NO" else click.style(text, dim=True)
+    is_bad = mark in ("NO", "FAILED")
+    return click.style(text, fg="red", bold=True) if is_bad else click.style(text, dim=True)
 
 
 def print_marked_text(runs: Iterable[tuple[str, bool]]) -> None:

@@ -19,6 +19,7 @@ from packidx.format.lengths import (
     LengthsManifest,
     Source,
     calibration_digest,
+    columns_digest,
     fingerprint,
 )
 from packidx.format.manifest import Digests, Encoder, File, Layout, Transform, sealed
@@ -172,15 +173,12 @@ def make_manifest(
     rejected, encoder = _total(part.rejected for part in parts), job.encoder
     num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
     columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
-    names = digests_module.canonical_json(columns)
-    digests = [[*part.digests, "", ""][:num_columns] for part in parts]
-    values = [digest.encode() for of_part in digests for digest in of_part]
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
     manifest = LengthsManifest(
         fingerprint="",
         digests=Digests(
-            columns=digests_module.digest(names, *values),
+            columns=columns_digest(columns, [part.digests for part in parts]),
             calibration=calibration_digest(None if calibration is None else calibration.to_json()),
         ),
         num_samples=sum(part.rows for part in parts),

@@ -1,6 +1,6 @@
 """The lengths manifest, calibration included, and the fingerprint of a lengths table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -117,6 +117,18 @@ def check_shards(shards: tuple[Shard, ...], sources: list[str]) -> None:
     for number, shard in enumerate(shards):
         if shard.source not in known:
             raise Unfit(f"has shards[{number}] of source {shard.source!r:.40}, which it lacks")
+
+
+def columns_digest(names: Sequence[str], parts: Sequence[Sequence[str]]) -> str:
+    """Of a table's values: of the names of its columns and their digests, part after part.
+
+    Args:
+        names: of all its columns.
+        parts: digests of each part's columns; a part may lack the last ones.
+    """
+    digests = [[*part, *[""] * (len(names) - len(part))] for part in parts]
+    values = [value.encode() for of_part in digests for value in of_part]
+    return digest(canonical_json(list(names)), *values)
 
 
 def calibration_digest(calibration: Mapping[str, Any] | None) -> str | None:

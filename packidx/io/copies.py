@@ -101,18 +101,37 @@ def _path_of(argument: object) -> str:
     return str(argument[0] if isinstance(argument, tuple) else argument)
 
 
-def content_digest(path: str) -> str:
-    """SHA-256 of what is at `path` now: of a URL, of what the store has, not of a copy.
+class Content(NamedTuple):
+    """What a file holds."""
+
+    sha256: str
+    nbytes: int
+    """Bytes that were hashed."""
+
+
+def content_of(path: str) -> Content:
+    """Hash what is at `path` now: of a URL, what the store has, not a copy.
 
     Raises:
         OSError: it cannot be read.
     """
-    if not urls.is_url(path):
-        status = os.stat(path)
-        _digests.pop((path, status.st_ino, status.st_mtime_ns), None)
-        return _known_digest(path, status)
-    with open_range(path, block=_BLOCK) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    if urls.is_url(path):
+        with open_range(path, block=_BLOCK) as file:
+            return Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        content = Content(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
+    _remember(path, status, content.sha256)
+    return content
+
+
+def content_digest(path: str) -> str:
+    """The SHA-256 of `content_of`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return content_of(path).sha256
 
 
 def sizes(paths: Sequence[str]) -> list[int | None]:
@@ -148,10 +167,14 @@ def _known_digest(path: str, status: os.stat_result) -> str:
     """SHA-256 of a file of this machine, remembered for as long as it is not written."""
     version = path, status.st_ino, status.st_mtime_ns
     if version not in _digests:
-        if len(_digests) >= _REMEMBERED:
-            _digests.clear()
-        _digests[version] = file_digest(path)
+        _remember(path, status, file_digest(path))
     return _digests[version]
+
+
+def _remember(path: str, status: os.stat_result, sha256: str) -> None:
+    if len(_digests) >= _REMEMBERED:
+        _digests.clear()
+    _digests[path, status.st_ino, status.st_mtime_ns] = sha256
 
 
 def _allow_open_files(number: int) -> None:

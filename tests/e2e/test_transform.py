@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -203,7 +204,8 @@ def test_verify_applies_it(
     (found,) = [
         one for one in json.loads(capsys.readouterr().out)["checks"] if one["name"] == "samples"
     ]
-    assert found["detail"] == f"{COUNT} samples encoded, 0 differences"
+    assert found["detail"].startswith(f"{COUNT} samples encoded, ")
+    assert found["detail"].endswith(" tokens compared, 0 differences")
     assert main(command) == 1
     assert "counted with the transform own_transforms:both" in capsys.readouterr().err
     assert main([*command, "--transform", "own_transforms:cropped"]) == 1
@@ -302,7 +304,7 @@ def test_a_shape_that_nobody_knows(
         assert len(pack["image_grid_thw"]) == len(pack["sample_ids"])
     command = ["verify", str(index.path), "--processor", str(folder), "--sample", "99"]
     assert main([*command, "--transform", transform]) == 0
-    assert "12 samples encoded, 0 differences" in capsys.readouterr().out
+    assert re.search("12 samples encoded, .* 0 differences", capsys.readouterr().out)
     with pytest.raises(OptionError, match="counted with the transform"):
         export_energon(index.path, tmp_path / "out", workers=1)
     options = {"encode": encoder, "transform": transform, "workers": 1, "seed": 3}

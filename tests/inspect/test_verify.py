@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from manifests import edit, refresh, reidentify
+from packidx_cli.main import main
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError
@@ -40,17 +46,39 @@ def failed(index: Index, **options: Any) -> dict[str, str]:
     return {check.name: check.detail for check in verify(index, **options) if not check.ok}
 
 
-def test_untouched_data_passes(planned: Index) -> None:
+def test_untouched_data_passes(planned: Index, tmp_path: Path) -> None:
     checks = list(verify(planned, encoder=encode, num_sampled=50))
     assert [check for check in checks if not check.ok] == []
     assert [check.name for check in checks[-3:]] == ["shards", "encoder", "samples"]
-    assert "50 samples encoded" in checks[-1].detail
+    seen = {check.name: check.numbers for check in checks}
+    lines = (tmp_path / "talk.jsonl").read_text().splitlines()
+    tokens = sum(len(encode(json.loads(line))["input_ids"]) for line in lines)
+    files = [*planned.files("packs"), *planned.files("samples"), *planned.files("dropped")]
+    assert seen["files"] == {
+        "files": len(files),
+        "bytes_hashed": sum(path.stat().st_size for path in files),
+        "rows": sum(pq.read_table(path).num_rows for path in files),
+    }
+    assert seen["sums"]["packs"] == planned.num_packs and seen["sums"]["samples"] == 50
+    assert seen["every sample once"] == {"packed": 50, "dropped": 0}
+    assert seen["lengths table"]["rows_hashed"] == 50
+    assert seen["shards"] == {
+        "shards": 1,
+        "bytes_hashed": (tmp_path / "talk.jsonl").stat().st_size,
+    }
+    assert checks[-1].detail == f"50 samples encoded, {tokens:,} tokens compared, 0 differences"
+    assert not next(check for check in checks if check.name == "encoder").checked
 
 
 def test_a_shard_of_the_same_size_but_other_content(planned: Index, tmp_path: Path) -> None:
     shard = tmp_path / "talk.jsonl"
     shard.write_bytes(shard.read_bytes().replace(b"because", b"becauze"))
-    assert failed(planned) == {"shards": f"{shard} has changed since it was counted"}
+    now = hashlib.sha256(shard.read_bytes()).hexdigest()
+    before = planned.snapshot.shards[0].fingerprint
+    assert failed(planned) == {
+        "shards": f"{shard} has changed since it was counted (SHA-256 {now[:12]}…, counted was "
+        f"{before[:12]}…)"
+    }
 
 
 def test_moved_data_is_found_with_roots(planned: Index, tmp_path: Path) -> None:
@@ -103,5 +131,224 @@ def test_without_a_package_that_encoding_needs_there_is_no_verdict(
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", NO_TORCH, *command], capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.returncode == 1, done.stderr
+    assert "1 packed + 0 dropped = 1 sample, each once" in done.stdout
+    assert "not checked: building tensors needs torch" in " ".join(done.stdout.split())
     assert done.stderr.count("\n") == 1 and 'pip install "packidx[' in done.stderr
+
+
+# -- broken on purpose -----------------------------------------------------------------------------
+
+
+def rewrite(
+    name: str, change: Callable[[pa.Table], pa.Table], rows: bool = True
+) -> Callable[[Path], None]:
+    """A table written anew, the manifest signed for it: no checksum shows it."""
+
+    def damage(folder: Path) -> None:
+        path = folder / f"{name}-00000.parquet"
+        pq.write_table(change(pq.read_table(path)), path)
+        refresh(folder, rows)
+
+    return damage
+
+
+def with_value(table: pa.Table, column: str, row: int, value: int) -> pa.Table:
+    values = table[column].to_pylist()
+    values[row] = value
+    at = table.column_names.index(column)
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema[at].type))
+
+
+def swapped(table: pa.Table) -> pa.Table:
+    """The first two rows in each other's place, their packs and positions as they were."""
+    rows = table.take([1, 0, *range(2, table.num_rows)])
+    for name in ("pack_id", "position"):
+        at = table.column_names.index(name)
+        rows = rows.set_column(at, table.schema.field(at), table[name])
+    return rows
+
+
+def flipped(folder: Path) -> None:
+    path = folder / "samples-00000.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def shorter(folder: Path) -> None:
+    path = folder / "packs-00000.parquet"
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def renamed(number: int) -> Callable[[Path], None]:
+    """Another lower bound in the manifest, which gets the id that follows of it."""
+
+    def damage(folder: Path) -> None:
+        edit(folder, lambda manifest: manifest["result"].update(lower_bound=number))
+        reidentify(folder)
+
+    return damage
+
+
+BROKEN: list[tuple[Callable[[Path], None], str, str]] = [
+    (flipped, "files", r"samples-00000.parquet has SHA-256 \w{12}…, the manifest says \w{12}…"),
+    (shorter, "files", r"packs-00000.parquet has [\d,]+ bytes, the manifest says [\d,]+"),
+    (
+        rewrite("samples", lambda table: table.slice(0, 49), rows=False),
+        "files",
+        "samples-00000.parquet has 49 rows, the manifest says 50",
+    ),
+    (
+        rewrite("packs", lambda table: with_value(table, "num_samples", 1, 1)),
+        "every sample once",
+        r"packs hold \d+ samples, the table has 50",
+    ),
+    (rewrite("samples", swapped), "order", r"start in pack 0 is \d+, not 0 as by the rows before"),
+    (
+        rewrite("samples", lambda table: with_value(table, "length", 3, 77)),
+        "sums",
+        r"pack \d+: length is \d+, over its samples \d+ \(1 pack\)",
+    ),
+    (
+        rewrite("samples", lambda table: with_value(table, "length", 3, 77)),
+        "id",
+        r"window 0 has digest \w{12}…, the manifest says \w{12}…",
+    ),
+    (
+        rewrite("samples", lambda table: with_value(table, "sample_id", 0, 7)),
+        "every sample once",
+        r"sample 7 is packed more than once \(1 case\); 49 packed \+ 0 dropped, .* 50 samples",
+    ),
+    (
+        rewrite("packs", lambda table: with_value(table, "padded_length", 2, 101)),
+        "capacity",
+        r"pack 2 has padded_length 101, at most are 100 \(1 pack\)",
+    ),
+    (
+        rewrite("packs", lambda table: with_value(table, "length", 2, 1)),
+        "result",
+        r"num_tokens is \d+, the manifest says \d+",
+    ),
+    (renamed(1000), "result", r"lower bound 1000 is above \d+ packs; gap is -?\d+, .* says \d+"),
+]
+
+
+@pytest.mark.parametrize(("damage", "name", "told"), BROKEN)
+def test_what_is_broken_is_told_with_both_values(
+    planned: Index, damage: Callable[[Path], None], name: str, told: str
+) -> None:
+    damage(planned.folder)
+    assert re.search(told, failed(open_index(planned.path))[name])
+
+
+def test_a_broken_index_is_not_read_any_further(planned: Index) -> None:
+    flipped(planned.folder)
+    checks = {check.name: check for check in verify(planned, encoder=encode, num_sampled=5)}
+    assert [check.name for check in checks.values() if not check.ok] == ["files"]
+    unchecked = [check.name for check in checks.values() if not check.checked]
+    assert unchecked == ["tables", "encoder", "samples"]
+
+
+@pytest.mark.parametrize("rows", ["values", "bytes"])
+def test_a_changed_part_of_the_lengths(planned: Index, tmp_path: Path, rows: str) -> None:
+    part = tmp_path / "lengths" / "part-00000.parquet"
+    pq.write_table(with_value(pq.read_table(part), "length", 4, 1), part)
+    if rows == "values":  # the files are those that the manifest names
+        refresh(tmp_path / "lengths")
+    told = r"has other values \(digest \w{12}…, planned was \w{12}…\)"
+    if rows == "bytes":
+        told = "part-00000.parquet has .*, the manifest says"
+    found = failed(planned)
+    assert set(found) == {"lengths table"} and re.search(told, found["lengths table"])
+
+
+def test_bare_lengths_are_hashed_row_by_row(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.parquet"
+    pq.write_table(pa.table({"length": [5, 6, 7], "key": ["a", "b", "c"]}), bare)
+    plan_packs(bare, tmp_path / "index", capacity=10)
+    checks = {check.name: check for check in verify(open_index(tmp_path / "index"))}
+    assert all(check.ok for check in checks.values())
+    assert checks["lengths table"].numbers == {"files": 1, "rows_hashed": 3}
+    assert [name for name, check in checks.items() if not check.checked] == [
+        "shards",
+        "encoder",
+        "samples",
+    ]
+    pq.write_table(pa.table({"length": [5, 6, 7], "key": ["a", "b", "d"]}), bare)
+    found = failed(open_index(tmp_path / "index"))["lengths table"]
+    assert re.search(r"is another table \(fingerprint \w{12}…, planned was \w{12}…\)", found)
+    bare.unlink()
+    checks = {check.name: check for check in verify(open_index(tmp_path / "index"))}
+    assert checks["lengths table"].detail == f"not checked: {bare} is not there"
+
+
+def test_sources_that_differ_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three sources one is longer than planned, and one cannot be built in part."""
+    monkeypatch.chdir(tmp_path)
+    for name, number in (("a", 6), ("b", 4), ("c", 5)):
+        records = [{"messages": [{"role": "user", "content": "x" * 30}]}] * number
+        lines = (
+            json.dumps({"id": f"{name}{at}\x1b[2J", **one}) + "\n" for at, one in enumerate(records)
+        )
+        Path(f"{name}.jsonl").write_text("".join(lines))
+    Path("own_encoder.py").write_text(
+        "def encode(record):\n"
+        "    number = int(record['id'][1])\n"
+        "    if record['id'][0] == 'c' and number > 2:\n"
+        "        raise ValueError('no such day')\n"
+        "    more = number if record['id'][0] == 'b' else 0\n"
+        "    return {'input_ids': [0] * (10 + more)}\n"
+    )
+    estimate_lengths(["a.jsonl", "b.jsonl", "c.jsonl"], "lengths", workers=1)
+    plan_packs("lengths", "index", capacity=40, margin=0)
+    command = ["verify", "index", "--encode", "own_encoder:encode", "--sample", "99"]
+    assert main([*command, "--json"]) == 3
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    found = checks["samples"]
+    assert found["numbers"] == {
+        "samples_encoded": 13,
+        "tokens_compared": 60 + 46 + 30,
+        "failed": 2,
+        "different": 3,
+        "pieces": 0,
+    }
+    assert [seen["source"] for seen in found["sources"]] == ["b", "c", "a"]
+    first, second, third = found["sources"]
+    assert (first["num_encoded"], first["num_different"], first["num_failed"]) == (4, 3, 0)
+    assert (first["planned_median"], first["materialized_median"]) == (10, 11.5)
+    assert first["largest_difference"] == 3
+    assert [(one["key"][:2], one["planned"], one["materialized"]) for one in first["examples"]] == [
+        ("b3", 10, 13),
+        ("b2", 10, 12),
+        ("b1", 10, 11),
+    ]
+    assert (second["num_encoded"], second["num_failed"]) == (3, 2)
+    assert "no such day" in second["examples"][0]["error"]
+    assert (third["num_encoded"], third["num_different"], third["examples"]) == (6, 0, [])
+    assert main(command) == 3
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "b3\\x1b[2J: planned 10 tokens, built 13" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_pieces_are_compared_by_their_ends(tmp_path: Path) -> None:
+    with open(tmp_path / "talk.jsonl", "w") as file:
+        for length in (60, 900):
+            message = {"role": "user", "content": "x" * length}
+            file.write(json.dumps({"messages": [message]}) + "\n")
+    estimate_lengths(str(tmp_path / "talk.jsonl"), tmp_path / "lengths", workers=1)
+    options: dict[str, Any] = {"capacity": 100, "on_long": "split", "margin": 0}
+    plan_packs(tmp_path / "lengths", tmp_path / "index", **options)
+    index = open_index(tmp_path / "index")
+    *_, found = verify(index, encoder=encode, num_sampled=9)
+    assert found.ok and found.numbers["pieces"] == 3 and found.numbers["samples_encoded"] == 4
+
+    def cut(record: Mapping[str, Any]) -> dict[str, list[int]]:
+        return {"input_ids": encode(record)["input_ids"][:250]}
+
+    *_, found = verify(index, encoder=cut, num_sampled=9)
+    assert "has 250 tokens, planned were at least 300" in found.detail
+    assert found.numbers["different"] == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,45 @@ class Check:
 
     name: str
     ok: bool
+    """Nothing wrong was seen; true also of what was not looked at."""
     detail: str
+    """A line: how much was looked at, or the first faults, or why nothing was looked at."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """How much was looked at, counted on the way: ``{"files": 3, "bytes_hashed": 283462}``."""
+    checked: bool = True
+    """Whether it was looked at."""
+    sources: tuple[SourceSeen, ...] = ()
+    """Where samples were encoded: each source, those that differ first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A sample that is not as it was planned."""
+
+    sample_id: int
+    key: str | None
+    planned: int
+    materialized: int | None
+    """Tokens; None where it could not be built."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """What the encoded samples of one source were like. Lengths are tokens, of whole samples."""
+
+    source: str
+    num_encoded: int
+    num_pieces: int
+    """Of those, pieces of longer samples, of which only the end is compared."""
+    num_failed: int
+    """Could not be built."""
+    num_different: int
+    planned_median: float | None
+    materialized_median: float | None
+    largest_difference: int
+    """Materialized less planned, the one that is farthest from 0."""
+    examples: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +84,48 @@ class Looker(ABC):
         self.index = index
         self.options, self.result = index.snapshot.options, index.snapshot.result
         self.wrong: list[str] = []
+        self.numbers: Counter[str] = Counter()
 
     @abstractmethod
     def look(self, window: Window) -> None:
-        """Look at the next window; complaints go to `wrong`."""
+        """Look at the next window; complaints go to `wrong`, what was looked at to `numbers`."""
 
     @abstractmethod
     def done(self) -> str:
         """What holds, where there is no complaint."""
 
     def verdict(self) -> Check:
-        return Check(self.name, not self.wrong, few(self.wrong) or self.done())
+        detail = few(self.wrong) or self.done()
+        return Check(self.name, not self.wrong, detail, dict(self.numbers))
 
     def unless(self, holds: Any, complaint: str | Callable[[], str]) -> None:
         if not holds:
             self.wrong.append(complaint if isinstance(complaint, str) else complaint())
 
+    def counted(self, name: str, what: str = "") -> str:
+        """One of `numbers` in words: ``725 packs``."""
+        return number_of(self.numbers[name], what or name)
 
-def few(complaints: list[str]) -> str:
+
+def not_checked(name: str, why: str) -> Check:
+    return Check(name, True, f"not checked: {why}", checked=False)
+
+
+def number_of(number: int, plural: str) -> str:
+    """A number of things, ``1 pack`` or ``2 packs``."""
+    return f"{number:,} {plural.removesuffix('s') if number == 1 else plural}"
+
+
+def short(digest: str) -> str:
+    """The first digits of a digest; the other value beside it differs in them."""
+    return digest[:12]
+
+
+def few(complaints: Iterable[str]) -> str:
     """The first complaints, and how many more there are."""
-    more = f"; and {len(complaints) - 5} more" if len(complaints) > 5 else ""
-    return "; ".join(complaints[:5]) + more
+    listed = list(complaints)
+    more = f"; and {len(listed) - 5:,} more" if len(listed) > 5 else ""
+    return "; ".join(listed[:5]) + more
 
 
 def ints(table: pa.Table, name: str) -> Int64s:

@@ -12,7 +12,7 @@ from packidx.arrays import Int64s
 from packidx.format.index import snapshot_id
 from packidx.index.reader import Index
 from packidx.index.window_files import WindowDigest
-from packidx.inspect.verify.check import Check, Looker, Window, ints
+from packidx.inspect.verify.check import Check, Looker, Window, ints, number_of, short
 
 
 class Ids(Looker):
@@ -26,23 +26,29 @@ class Ids(Looker):
 
     def look(self, window: Window) -> None:
         digest = WindowDigest()
-        for table in ("packs", "samples", "dropped"):
-            digest.update(table, getattr(window, table))
-        self._digests.append(digest.hexdigest())
-        stated = window.stated.digest == self._digests[-1]
-        self.unless(stated, f"the manifest has another digest of window {window.number}")
+        for name in ("packs", "samples", "dropped"):
+            table = getattr(window, name)
+            digest.update(name, table)
+            self.numbers["rows_hashed"] += table.num_rows
+        own, stated = digest.hexdigest(), window.stated.digest
+        self._digests.append(own)
+        self.numbers["windows"] += 1
+        said = f"digest {short(own)}…, the manifest says {short(stated)}…"
+        self.unless(own == stated, f"window {window.number} has {said}")
 
     def verdict(self) -> Check:
         pairs = zip(self.result.windows, self._digests, strict=True)
         windows = tuple(replace(stated, digest=digest) for stated, digest in pairs)
         snapshot = replace(self.index.snapshot, result=replace(self.result, windows=windows))
         own = snapshot_id(snapshot.to_json())
-        same = f"the content gives id {own}, the folder says {self.index.id}"
+        same = f"the content gives id {short(own)}…, the folder says {short(self.index.id)}…"
         self.unless(own == self.index.id, same)
         return super().verdict()
 
     def done(self) -> str:
-        return "the id is the digest of the content"
+        windows = self.counted("windows") + " of " if self.numbers["windows"] > 1 else ""
+        rows = self.counted("rows_hashed", "rows")
+        return f"{windows}{rows} hashed: {short(self.index.id)}… is the id of this content"
 
 
 class Order(Looker):
@@ -53,28 +59,41 @@ class Order(Looker):
     def look(self, window: Window) -> None:
         packs, samples = window.packs, window.samples
         first, sizes = ints(packs, "first_row") - window.first_row, ints(packs, "num_samples")
+        self.numbers["packs"] += packs.num_rows
+        self.numbers["samples"] += samples.num_rows
         begin = window.stated.first_pack
         dense = np.arange(begin, begin + packs.num_rows)
-        self.unless(np.array_equal(ints(packs, "pack_id"), dense), "pack ids are not dense from 0")
-        own = (ints(packs, "window") == window.number).all()
-        self.unless(own, f"packs of window {window.number} name another window")
-        tiled = sizes.sum() == samples.num_rows and np.array_equal(first, np.cumsum(sizes) - sizes)
-        self.unless(tiled, "first_row and num_samples do not tile the samples table")
-        if not tiled or not len(sizes):
+        self._follow("pack_id", ints(packs, "pack_id"), dense, dense)
+        own = np.full(packs.num_rows, window.number)
+        self._follow("window", ints(packs, "window"), own, dense)
+        rows = f"packs hold {sizes.sum():,} samples, the table has {samples.num_rows:,}"
+        self.unless(sizes.sum() == samples.num_rows, rows)
+        tiled = self._follow("first_row", first, np.cumsum(sizes) - sizes, dense)
+        if not tiled or sizes.sum() != samples.num_rows or not len(sizes):
             return
-        sorted_ = np.array_equal(ints(samples, "pack_id"), np.repeat(dense, sizes))
-        self.unless(sorted_, "samples are not sorted by pack_id")
+        packs_of = np.repeat(dense, sizes)
+        self._follow("pack_id of a sample", ints(samples, "pack_id"), packs_of, packs_of)
         position = np.arange(samples.num_rows) - np.repeat(first, sizes)
-        counted = np.array_equal(ints(samples, "position"), position)
-        self.unless(counted, "positions are not dense from 0 in every pack")
+        self._follow("position", ints(samples, "position"), position, packs_of)
         padded = ints(samples, "padded_length")
         start = np.cumsum(padded) - padded
         start -= np.repeat(start[first], sizes)
-        follows = np.array_equal(ints(samples, "start"), start)
-        self.unless(follows, "samples do not follow each other without gap or overlap")
+        self._follow("start", ints(samples, "start"), start, packs_of)
+
+    def _follow(self, name: str, actual: Int64s, expected: Int64s, packs: Int64s) -> bool:
+        """Whether rows have the values that follow from those before; complains of the first."""
+        wrong = np.flatnonzero(actual != expected)
+        if len(wrong):
+            at = int(wrong[0])
+            self.wrong.append(
+                f"{name} in pack {packs[at]} is {actual[at]}, not {expected[at]} as by the rows "
+                f"before ({len(wrong):,} rows)"
+            )
+        return not len(wrong)
 
     def done(self) -> str:
-        return "packs and positions dense, samples in order"
+        packs, samples = self.counted("packs"), self.counted("samples")
+        return f"{packs} from 0 on, {samples} without a gap or an overlap"
 
 
 class Sums(Looker):
@@ -86,6 +105,8 @@ class Sums(Looker):
         packs, samples = window.packs, window.samples
         if not packs.num_rows:
             return
+        self.numbers["packs"] += packs.num_rows
+        self.numbers["samples"] += samples.num_rows
         first = np.clip(ints(packs, "first_row") - window.first_row, 0, samples.num_rows - 1)
         for name in ("length", "label_tokens"):
             if not packs[name].null_count:
@@ -103,15 +124,19 @@ class Sums(Looker):
                 self._compare(f"num_{kind}s", sums, packs)
 
     def _compare(self, name: str, total: Int64s, packs: pa.Table) -> None:
-        bad = np.flatnonzero(total != ints(packs, name))
+        self.numbers["sums"] += len(total)
+        stated = ints(packs, name)
+        bad = np.flatnonzero(total != stated)
         if len(bad):
-            pack = packs["pack_id"][int(bad[0])]
+            at = int(bad[0])
             self.wrong.append(
-                f"pack {pack}: {name} is not the sum over its samples ({len(bad)} packs)"
+                f"pack {packs['pack_id'][at]}: {name} is {stated[at]:,}, over its samples "
+                f"{total[at]:,} ({number_of(len(bad), 'packs')})"
             )
 
     def done(self) -> str:
-        return "pack counters are the sums over their samples"
+        packs, samples = self.counted("packs"), self.counted("samples")
+        return f"{self.counted('sums')} of {packs}, as added up over {samples}"
 
 
 def _media_inside(samples: pa.Table, kind: str) -> Int64s:
@@ -140,18 +165,28 @@ class Limits(Looker):
         for name, cap in caps.items():
             if cap is None:
                 continue
-            over = np.flatnonzero(ints(window.packs, name) > cap)
+            values = ints(window.packs, name)
+            self.numbers["compared"] += len(values)
+            over = np.flatnonzero(values > cap)
             if len(over):
                 pack = window.packs.slice(int(over[0]), 1)
                 self.wrong.append(
-                    f"pack {pack['pack_id'][0]} has {pack[name][0]} > {cap} {name} "
-                    f"({len(over)} packs)"
+                    f"pack {pack['pack_id'][0]} has {name} {pack[name][0].as_py():,}, "
+                    f"at most are {cap:,} ({number_of(len(over), 'packs')})"
                 )
+        fullest = pc.max(window.packs["padded_length"]).as_py() or 0
+        self.numbers["packs"] += window.packs.num_rows
+        self.numbers["fullest"] = max(self.numbers["fullest"], fullest)
         if pc.any(pc.greater(window.samples["copy"], 0)).as_py():
             rows = window.samples.select(["pack_id", "sample_id", "copy"])
             apart = rows.group_by(["pack_id", "sample_id"]).aggregate([("copy", "count_distinct")])
-            together = pc.sum(pc.greater(apart["copy_count_distinct"], 1)).as_py()
-            self.unless(not together, f"{together} packs hold two copies of one sample")
+            together = apart.filter(pc.greater(apart["copy_count_distinct"], 1))
+            if together.num_rows:
+                first = together.slice(0, 1)
+                self.wrong.append(
+                    f"pack {first['pack_id'][0]} holds {first['copy_count_distinct'][0]} copies of "
+                    f"sample {first['sample_id'][0]} ({number_of(together.num_rows, 'cases')})"
+                )
 
     def done(self) -> str:
         caps = ("max_images", "max_vision_patches", "max_samples")
@@ -160,4 +195,6 @@ class Limits(Looker):
             for name in caps
             if getattr(self.options, name)
         )
-        return f"no pack holds more than {self.options.planned_capacity} tokens{more}"
+        fullest, most = self.numbers["fullest"], self.options.planned_capacity
+        packs = self.counted("packs")
+        return f"{packs}, the fullest has {fullest:,} tokens of at most {most:,}{more}"

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 
 import pyarrow.parquet as pq
 
-from packidx.format.index import TableFile
 from packidx.index.reader import Index
-from packidx.inspect.verify.check import Check, Window
+from packidx.inspect.verify.check import Check, Window, few, number_of, short
 from packidx.inspect.verify.pairs import Pairs
 from packidx.inspect.verify.rows import Ids, Limits, Order, Sums
 from packidx.inspect.verify.totals import Once, Result
-from packidx.io.copies import StoredFile, content_digest, local_copy, overlapped, sizes
+from packidx.io.copies import Content, StoredFile, content_of, local_copy, overlapped, sizes
 
 
 def verify_snapshot(index: Index) -> Iterator[Check]:
@@ -26,14 +25,15 @@ def verify_snapshot(index: Index) -> Iterator[Check]:
         return
     pairs = Pairs(index)
     checks = [*(kind(index) for kind in (Ids, Order, Sums, Limits, Once, Result)), pairs]
-    for window in _windows(index):
+    for window in windows(index):
         for check in checks:
             check.look(window)
     for check in checks if pairs.are_there else checks[:-1]:
         yield check.verdict()
 
 
-def _windows(index: Index) -> Iterator[Window]:
+def windows(index: Index) -> Iterator[Window]:
+    """The windows of a snapshot, one at a time."""
     first_row = 0
     for number, stated in enumerate(index.snapshot.result.windows):
         packs, samples, dropped = (
@@ -49,27 +49,42 @@ def check_files(index: Index) -> Check:
     parts = [file.within(index.location) for file in files]
     there = sizes([part.path for part in parts])
     sound = [part.path for part, size in zip(parts, there, strict=True) if size == part.nbytes]
-    digests = dict(zip(sound, overlapped(content_digest, sound), strict=True))
-    faults = [
-        _fault(part, size) or _inner_fault(part, digests[part.path], file)
-        for part, size, file in zip(parts, there, files, strict=True)
-    ]
-    said = "; ".join(filter(None, faults))
-    return Check("files", not said, said or f"{len(files)} files as the manifest has them")
+    contents = dict(zip(sound, overlapped(content_of, sound), strict=True))
+    faults, rows = [], 0
+    for part, size, file in zip(parts, there, files, strict=True):
+        fault = size_fault(part, size) or digest_fault(part, contents[part.path])
+        if fault is None:
+            actual = _rows(part)
+            rows += actual
+            if actual != file.rows:
+                fault = f"{part.path} has {actual:,} rows, the manifest says {file.rows:,}"
+        faults.append(fault)
+    hashed = sum(content.nbytes for content in contents.values())
+    numbers = {"files": len(files), "bytes_hashed": hashed, "rows": rows}
+    listed = ", ".join([number_of(len(files), "files"), f"{hashed:,} bytes hashed"])
+    detail = few(filter(None, faults)) or f"{listed}, {number_of(rows, 'rows')}"
+    return Check("files", not any(faults), detail, numbers)
 
 
-def _fault(part: StoredFile, size: int | None) -> str | None:
+def size_fault(part: StoredFile, size: int | None) -> str | None:
+    """What is wrong with a file of `size` bytes, None for one that is not there."""
     if size is None:
         return f"{part.path} is missing"
     if size != part.nbytes:
-        return f"{part.path} has {size} bytes, the manifest says {part.nbytes}"
+        return f"{part.path} has {size:,} bytes, the manifest says {part.nbytes:,}"
     return None
 
 
-def _inner_fault(part: StoredFile, digest: str, file: TableFile) -> str | None:
-    if digest != part.sha256:
-        return f"{part.path} has other content than the manifest's sha256"
+def digest_fault(part: StoredFile, content: Content) -> str | None:
+    """What is wrong with a file of the right size."""
+    if content.sha256 == part.sha256 or part.sha256 is None:
+        return None
+    return (
+        f"{part.path} has SHA-256 {short(content.sha256)}…, the manifest says {short(part.sha256)}…"
+    )
+
+
+def _rows(part: StoredFile) -> int:
     with local_copy(part) as copy:
-        if pq.read_metadata(copy).num_rows != file.rows:
-            return f"{part.path} has other rows than the manifest's {file.rows}"
-    return None
+        rows: int = pq.read_metadata(copy).num_rows
+    return rows

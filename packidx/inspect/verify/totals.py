@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from packidx.arrays import Int64s
 from packidx.format.terms import LOST, lost_percent
 from packidx.index.reader import Index
-from packidx.inspect.verify.check import Check, Looker, Window, ints
+from packidx.inspect.verify.check import Check, Looker, Window, ints, number_of
 
 
 class Once(Looker):
@@ -22,17 +22,19 @@ class Once(Looker):
 
     def __init__(self, index: Index) -> None:
         super().__init__(index)
-        self._packed = self._dropped = 0
         self._last: int | None = None
 
     def look(self, window: Window) -> None:
         dropped = np.sort(ints(window.dropped, "sample_id"))
-        self.unless(not (np.diff(dropped) == 0).any(), "a sample is dropped more than once")
+        again = dropped[1:][np.diff(dropped) == 0]
+        self.unless(not len(again), lambda: f"sample {again[0]} is dropped {_more(again)}")
         reasons = window.dropped["reason"].null_count
-        self.unless(not reasons, "a sample is dropped without a reason")
+        self.unless(not reasons, f"{reasons:,} samples are dropped without a reason")
         epochs = np.repeat(ints(window.packs, "epoch"), ints(window.packs, "num_samples"))
         if len(epochs) != window.samples.num_rows:
-            self.wrong.append("packs and samples disagree about the number of samples")
+            self.wrong.append(
+                f"packs hold {len(epochs):,} samples, the table has {window.samples.num_rows:,}"
+            )
             return
         names = ("sample_id", "copy", "piece")
         rows = np.stack([ints(window.samples, name) for name in names], axis=1)
@@ -40,25 +42,29 @@ class Once(Looker):
         for epoch in range(self.options.epochs):
             mine = rows[epochs == epoch]
             mine = mine[np.lexsort(mine.T[::-1])]
-            twice = (mine[1:] == mine[:-1]).all(axis=1).any() if len(mine) else False
-            self.unless(not twice, "a sample's piece stands in more than one place")
+            twice = mine[1:][(mine[1:] == mine[:-1]).all(axis=1)] if len(mine) else mine
+            if len(twice):
+                self.wrong.append(f"sample {twice[0, 0]} is packed {_more(twice)}")
             first = mine if first is None else first
-            same = np.array_equal(mine, first)
-            self.unless(same, f"epoch {epoch} has other samples than epoch 0")
+            if not np.array_equal(mine, first):
+                self.wrong.append(
+                    f"epoch {epoch} has {len(mine):,} samples, others than epoch 0's {len(first):,}"
+                )
         placed = np.unique(rows[:, 0])
         both = np.intersect1d(placed, dropped)
         if len(both):
-            self.wrong.append(f"sample {both[0]} is both packed and dropped ({len(both)} samples)")
+            said = f"both packed and dropped ({number_of(len(both), 'samples')})"
+            self.wrong.append(f"sample {both[0]} is {said}")
         self._count(window, placed, dropped)
 
     def _count(self, window: Window, placed: Int64s, dropped: Int64s) -> None:
-        self._packed += len(placed)
-        self._dropped += len(dropped)
+        self.numbers["packed"] += len(placed)
+        self.numbers["dropped"] += len(dropped)
         ids = np.concatenate([placed, dropped])
         if len(ids) != window.stated.num_rows:
             self.wrong.append(
-                f"{len(placed)} packed + {len(dropped)} dropped != {window.stated.num_rows} "
-                f"samples of window {window.number}"
+                f"{len(placed):,} packed + {len(dropped):,} dropped, the manifest says "
+                f"{window.stated.num_rows:,} samples of window {window.number}"
             )
         if len(ids):
             self.unless(
@@ -68,8 +74,14 @@ class Once(Looker):
             self._last = int(ids.max())
 
     def done(self) -> str:
-        total = self._packed + self._dropped
-        return f"{self._packed} packed + {self._dropped} dropped = {total} samples, each once"
+        packed, dropped = self.numbers["packed"], self.numbers["dropped"]
+        total = number_of(packed + dropped, "samples")
+        return f"{packed:,} packed + {dropped:,} dropped = {total}, each once"
+
+
+def _more(rows: Any) -> str:
+    """How often what stands in `rows` is there again."""
+    return f"more than once ({number_of(len(rows), 'cases')})"
 
 
 class Result(Looker):
@@ -92,6 +104,8 @@ class Result(Looker):
             at = np.flatnonzero(epochs == epoch)
             if len(at):
                 ranges.append((first + int(at[0]), len(at)))
+        self.numbers["rows"] += sum(t.num_rows for t in (window.packs, window.samples))
+        self.numbers["rows"] += window.dropped.num_rows
         self._reasons.update(window.dropped["reason"].to_pylist())
         self._found["num_packs"] += window.packs.num_rows
         self._found["num_tokens"] += int(ints(window.packs, "length").sum())
@@ -105,15 +119,19 @@ class Result(Looker):
 
     def verdict(self) -> Check:
         for name, value in self._found.items():
-            stated = getattr(self.result, name)
-            self.unless(value == stated, f"{name} is {value}, the manifest says {stated}")
+            self._compare(name, value, getattr(self.result, name))
         bound, packs = self.result.lower_bound, self._found["num_packs"]
         self.unless(bound <= packs, f"lower bound {bound} is above {packs} packs")
         self._derived()
         rows = sum(window.num_rows for window in self.result.windows)
         total = self.index.snapshot.lengths.num_samples
-        self.unless(rows == total, f"windows have {rows} samples, the lengths {total}")
+        self.unless(rows == total, f"windows have {rows:,} samples, the lengths {total:,}")
+        self.numbers["compared"] += 2
         return super().verdict()
+
+    def _compare(self, name: str, actual: Any, stated: Any) -> None:
+        self.numbers["compared"] += 1
+        self.unless(actual == stated, f"{name} is {actual}, the manifest says {stated}")
 
     def _derived(self) -> None:
         """What the manifest makes of the numbers."""
@@ -134,8 +152,7 @@ class Result(Looker):
         if self.result.epochs is not None:
             wanted["epochs"] = tuple(map(tuple, self._epochs))
         for name, value in wanted.items():
-            stated = getattr(self.result, name)
-            self.unless(stated == value, f"{name} is {value}, the manifest says {stated}")
+            self._compare(name, value, getattr(self.result, name))
         block, asked = self.result.schedule_block, self.options.global_batch
         self.unless(
             asked is None or self.options.schedule == "random" or block == asked,
@@ -143,4 +160,5 @@ class Result(Looker):
         )
 
     def done(self) -> str:
-        return "the manifest's result is what the tables hold"
+        numbers, rows = self.counted("compared", "numbers"), self.counted("rows")
+        return f"{numbers} of the manifest, as counted over {rows}"

@@ -47,6 +47,8 @@ class ShardScan:
     """The shard cut every `TASK_BYTES` or so where the container allows it; none is empty."""
     marks: Mapping[str, Any] = field(default_factory=dict)
     """By what a reader sees that it is another one (`shard_marks`)."""
+    num_hashed: int | None = None
+    """Bytes that the digest is of, where it is not of all."""
 
 
 class RawRecord(NamedTuple):

@@ -83,7 +83,7 @@ class Tar:
         except BrokenFile as error:
             raise _broken(path, error, last) from None
         ranges = cuts.finish(keys.repeated())
-        return ShardScan(nbytes, hashing.sha256, cuts.number, ranges)
+        return ShardScan(nbytes, hashing.sha256, cuts.number, ranges, num_hashed=hashing.nbytes)
 
     def read(self, path: str, record_range: RecordRange) -> Iterator[RawRecord]:
         repeated = frozenset(record_range.repeated if isinstance(record_range, TarRange) else ())
