@@ -26,6 +26,7 @@ _COMMANDS = {
     "precompute": ("precompute", "Write the data back with every record's counts."),
     "plan": ("plan", "Assign samples to packs; write a snapshot of the index."),
     "stats": ("stats", "Show how good a snapshot's plan is."),
+    "trace": ("trace", "Show what a step trains on, or when a sample is trained on."),
     "log": ("log", "List the snapshots of an index, newest first."),
     "sql": ("sql", "Query packs, samples, dropped and lengths with SQL."),
     "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from packidx.errors import OptionError
+from packidx.errors import FormatError, OptionError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -157,3 +157,22 @@ def make_encoder(processor: str, labels: str | None, settings: Mapping[str, Any]
     return ProcessorEncoder(
         processor, DEFAULT_POLICY if labels is None else labels, settings=settings
     )
+
+
+def read_state(path: str) -> dict[str, Any]:
+    """A sampler's state, saved as JSON.
+
+    Raises:
+        FormatError: the file is no JSON object.
+        OSError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            state = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            f"state {path} is no JSON ({error}): save json.dumps(sampler.state_at(step))"
+        ) from None
+    if not isinstance(state, dict):
+        raise FormatError(f"state {path} is no object: save json.dumps(sampler.state_at(step))")
+    return state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
-from packidx.errors import FormatError
 from packidx.plan.options.command import command_line
 from packidx.plan.options.option import dashed
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS
 from packidx.plan.options.values import TYPES
 
-from ..options import json_option, quiet_option, worker_options
+from ..options import json_option, quiet_option, read_state, worker_options
 from ..show.console import print_facts, print_json, say, status, warn
 
 if TYPE_CHECKING:
@@ -193,7 +191,7 @@ def _earlier(
     if resume is not None and append:
         raise click.UsageError("--append plans new shards, --continue the rest: do one first.")
     if resume is not None and state is not None:
-        return {"resume": (open_index(resume), _read_state(state))}
+        return {"resume": (open_index(resume), read_state(state))}
     if append:
         if output is None:
             raise click.UsageError("--append needs -o DIR, the index to append to.")
@@ -211,19 +209,6 @@ def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) ->
     if output is None:
         raise click.UsageError("Missing option '-o' / '--output'.")
     return lengths, output
-
-
-def _read_state(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            state = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"state {path} is no JSON ({error}): save json.dumps(sampler.state_at(step))"
-        ) from None
-    if not isinstance(state, dict):
-        raise FormatError(f"state {path} is no object: save json.dumps(sampler.state_at(step))")
-    return state
 
 
 def _preview(

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-import numpy as np
 from torch.utils.data import Sampler
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
+from packidx.index.order.dealing import Dealing, check_global_batch, check_ranks
 from packidx.index.order.epochs import Epochs
 from packidx.index.order.state import SEEDS, State
 from packidx.torch.loss.loss import LossWeights
@@ -63,66 +63,44 @@ class PackSampler(Sampler[int]):
         self.global_batch = _integer("global_batch", given)
         self.seed, self.epoch = _seed("seed", seed), _seed("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
-        self._check()
+        check_ranks(self.rank, self.world_size)
+        check_global_batch(self.global_batch, self.world_size, self._epochs, repr(self.index))
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
-        self._order = self._epochs.order(self.index.id, self.seed, self.epoch)
+        self._dealing = self._deal()
 
-    def _check(self) -> None:
-        if self.world_size < 1:
-            raise OptionError(f"world_size is {self.world_size}; it must be at least 1")
-        if not 0 <= self.rank < self.world_size:
-            raise OptionError(
-                f"rank {self.rank} is outside [0, {self.world_size}), the ranks of world_size"
-                f" {self.world_size}"
-            )
-        if self.global_batch < 1 or self.global_batch % self.world_size:
-            raise OptionError(
-                f"global_batch {self.global_batch} is not a positive multiple of world_size"
-                f" {self.world_size}; every rank must train on the same number of packs per step"
-            )
-        if self.global_batch > self._epochs.smallest:
-            raise OptionError(
-                f"global_batch {self.global_batch} exceeds the {self._epochs.smallest} packs of an"
-                f" epoch of {self.index!r}, so it has no step: lower it or plan more data"
-            )
+    def _deal(self) -> Dealing:
+        order = self._epochs.order(self.index.id, self.seed, self.epoch)
+        return Dealing(order, self.global_batch)
 
     @property
     def num_steps(self) -> int:
         """Optimizer steps in this epoch."""
-        return self._order.num_packs // self.global_batch
+        return self._dealing.num_steps
 
     @property
     def left_out(self) -> list[int]:
         """Pack ids of the one incomplete step that this epoch leaves out, in order."""
-        return self._packs(self._end, self._order.num_packs)
-
-    @property
-    def _end(self) -> int:
-        return self.num_steps * self.global_batch
-
-    def _packs(self, start: int, stop: int, stride: int = 1) -> list[int]:
-        positions = np.arange(start, stop, stride, dtype=np.int64)
-        result: list[int] = self._order.packs(positions).tolist()
+        result: list[int] = self._dealing.left_out().tolist()
         return result
 
     def __len__(self) -> int:
         """Packs this rank trains on in the whole of this epoch; equal for all ranks."""
-        return self._end // self.world_size
+        return self._dealing.end // self.world_size
 
     def __iter__(self) -> Iterator[int]:
         # The order is taken now: set_epoch while a DataLoader iterates concerns the next iteration.
         self._position = start = self._start
-        stride, end, order = self.world_size, self._end, self._order
-        while start < end:
-            stop = min(end, start + _CHUNK * stride)
-            positions = np.arange(start + self.rank, stop, stride, dtype=np.int64)
-            for number, pack in enumerate(order.packs(positions).tolist(), start=1):
-                if order is self._order:
+        stride, dealing = self.world_size, self._dealing
+        while start < dealing.end:
+            stop = min(dealing.end, start + _CHUNK * stride)
+            packs = dealing.packs_of_rank(start, stop, self.rank, stride)
+            for number, pack in enumerate(packs.tolist(), start=1):
+                if dealing is self._dealing:
                     self._position = start + number * stride
                 yield pack
             start = stop
-        if order is self._order:
+        if dealing is self._dealing:
             self._start = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -130,7 +108,7 @@ class PackSampler(Sampler[int]):
         epoch = _seed("epoch", epoch)
         if epoch != self.epoch:
             self.epoch = epoch
-            self._order = self._epochs.order(self.index.id, self.seed, epoch)
+            self._dealing = self._deal()
             self._start = self._position = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,10 +153,8 @@ class PackSampler(Sampler[int]):
 
     def packs_of_step(self, step: int) -> list[int]:
         """Pack ids of the global batch of optimizer step `step`, rank 0's first pack first."""
-        step = _integer("step", step)
-        if not 0 <= step < self.num_steps:
-            raise OptionError(f"step {step} is outside [0, {self.num_steps}), an epoch's steps")
-        return self._packs(step * self.global_batch, (step + 1) * self.global_batch)
+        result: list[int] = self._dealing.packs_of_step(_integer("step", step)).tolist()
+        return result
 
     def label_tokens_of_step(self, step: int) -> int | None:
         """Label tokens in the global batch of `step`; None if the plan does not know them."""
