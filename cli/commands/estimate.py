@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from packidx.records.layout import PAIRS
 
 from ..options import output_option, settings_option, worker_options
-from ..show.console import (
-    count,
-    not_read,
-    number_of,
-    print_facts,
-    print_json,
-    say,
-    taken_from,
-    with_parts,
-)
-from ..show.facts import compared_fact
+from ..show.console import print_json, say
+from ..show.lengths import damaged, guessed, print_lengths, tell_discarded, untrained_sources
 from ..show.mistaken import print_mistaken
 from ..show.samples import print_samples, shown_samples
-from ..show.taken_over import taken_over_facts
-from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
-
-if TYPE_CHECKING:
-    from packidx.estimate import LengthsSummary
+from ..sources import progress_bar, source_options, warn_of_rejected
 
 
 @click.command("estimate")
@@ -121,8 +108,8 @@ def estimate(
         raise click.UsageError("--show needs what makes the tokens: give --processor or --encode")
     with progress_bar(quiet) as progress:
         summary = estimate_lengths(progress=progress, **options)
-    untrained = _untrained(summary)
-    warnings = [*summary.warnings, *_damaged(summary)]
+    untrained = untrained_sources(summary)
+    warnings = [*summary.warnings, *damaged(summary)]
     samples = None if show is None else shown_samples(summary.path, show, options)
     if as_json:
         told = [*warnings, *untrained, *rejection_warnings(summary.sources)]
@@ -134,69 +121,12 @@ def estimate(
             ]
         print_json(document)
     else:
-        _print(summary)
+        print_lengths(summary)
         if samples is not None:
             print_samples(samples)
-    if summary.discarded_parts:
-        removed = "was removed" if summary.discarded_parts == 1 else "were removed"
-        parts = number_of(summary.discarded_parts, "finished part")
-        say(f"note: {parts} of a run with other settings {removed}", err=True)
-    for text in (*warnings, *_guessed(summary, options), *untrained):
+    tell_discarded(summary)
+    for text in (*warnings, *guessed(summary, options), *untrained):
         say(f"warning: {text}", err=True)
     command = click.get_current_context().find_root().obj
     print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
-
-
-def _print(summary: LengthsSummary) -> None:
-    state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
-    facts = {"samples": with_parts(summary.num_samples, summary.methods)}
-    facts["tokens"] = count(summary.num_tokens)
-    facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
-    if summary.num_rejected:
-        facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
-    facts |= not_read(summary.not_read)
-    facts |= taken_from(summary.taken_from)
-    if said := compared_fact(summary.compared, summary.methods):
-        facts["compared"] = said
-    facts["table"] = f"{summary.path} ({state})"
-    if summary.calibrated:
-        facts["calibrated"] = f"on {number_of(summary.calibrated, 'sample')}, encoded for real"
-    facts |= taken_over_facts(summary.taken_over)
-    if summary.resumed_parts:
-        facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
-    print_facts("Lengths", facts)
-    from packidx.lengths.existing import first_rejected
-
-    kinds = [
-        (source["name"], reason) for source in summary.sources for reason in source["rejected"]
-    ]
-    print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
-
-
-def _damaged(summary: LengthsSummary) -> list[str]:
-    """A sentence for every part of the earlier table that was of no use."""
-    parts = [] if summary.taken_over is None else summary.taken_over.damaged
-    return [f"{text}; its rows are counted again" for text in parts]
-
-
-def _untrained(summary: LengthsSummary) -> list[str]:
-    """A sentence for every source without a label token."""
-    from packidx.index.untrained import without_labels
-
-    usable = {
-        source["name"]: source["num_samples"] - source["num_rejected"]
-        for source in summary.sources
-        if source["num_label_tokens"] == 0
-    }
-    return [without_labels(name, number) for name, number in usable.items() if number]
-
-
-def _guessed(summary: LengthsSummary, options: dict[str, Any]) -> list[str]:
-    guessed = sum(number for name, number in summary.methods.items() if name != "exact")
-    if not guessed or summary.calibrated:
-        return []
-    text = f"{guessed:,} of {summary.num_samples:,} lengths are not exact (see column method)"
-    if options["processor"] is None and options["encode"] is None:
-        text += ": no --processor was given, so packs will need a margin"
-    return [text]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -17,10 +13,10 @@ from packidx.plan.options.plan_options import DEFAULTS, OPTIONS
 from packidx.plan.options.values import TYPES
 
 from ..options import json_option, quiet_option, read_state, worker_options
-from ..show.console import print_facts, print_json, say, status, warn
+from ..show.console import print_json, say, status, warn
+from ..show.plan import print_plan
 
 if TYPE_CHECKING:
-    from packidx.format.index import IndexManifest
     from packidx.index import Index
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -151,7 +147,7 @@ def plan(
         facts = {"existed": summary.existed, "seconds": summary.seconds, "warnings": warnings}
         print_json({**summary.manifest, **facts})
     else:
-        _show(summary.snapshot, output, summary.existed, summary.seconds)
+        print_plan(summary)
     warn(warnings)
     snapshot = summary.snapshot
     if snapshot.options.excluded and "excluded" not in snapshot.result.dropped:
@@ -238,23 +234,3 @@ def _capacities(text: str, *, several: bool) -> list[int]:
             param_hint="'--capacity'",
         )
     return [int(part) for part in parts]
-
-
-def _show(snapshot: IndexManifest, output: str, existed: bool, seconds: float) -> None:
-    from ..show.facts import result_facts
-
-    ident = snapshot.snapshot_id
-    facts = result_facts(snapshot)
-    state = "exists already, HEAD points at it" if existed else f"written in {seconds:.1f} s"
-    facts["index"] = f"{output}@{ident[:12]} ({state})"
-    query = "SELECT num_samples, count(*) AS packs FROM packs GROUP BY 1 ORDER BY 1"
-    facts["try"] = f'{_program()} sql {shlex.quote(output)} "{query}"'
-    print_facts("Plan", facts)
-
-
-def _program() -> str:
-    """`packidx` as the user can type it here: with its path if the shell would not find it."""
-    called = sys.argv[0]
-    if shutil.which("packidx") is None and os.path.basename(called) == "packidx":
-        return shlex.quote(called)
-    return "packidx"

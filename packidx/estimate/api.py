@@ -40,6 +40,7 @@ from packidx.records.media.opener import forget_media
 from packidx.records.media.paths import check_folder, check_remote
 from packidx.records.shards import is_large, none_known, scan_shards
 from packidx.records.sources.find_shards import find_shards, not_read, origins
+from packidx.records.sources.mix_entries import DataSet
 from packidx.run.engines import open_workers
 from packidx.run.limits import num_workers
 from packidx.run.progress import Progress, silent
@@ -69,7 +70,7 @@ class LengthsSummary(CountSummary):
 
 
 def estimate_lengths(
-    sources: Sequence[str] | str,
+    sources: Sequence[str | DataSet] | str,
     output: str | os.PathLike[str],
     *,
     processor: str | os.PathLike[str] | None = None,
@@ -102,7 +103,8 @@ def estimate_lengths(
     run), unless `encode` has no ``fingerprint()`` to be known by.
 
     Args:
-        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these.
+        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these; a
+            `DataSet` has a layout of its own.
         output: the table's folder, or a URL of one. A lengths table there is replaced, whole; rows
             of shards that are the same are taken over where the table was made with the same
             options by the same software. Media that records refer to are taken to be the same then.

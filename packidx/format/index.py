@@ -107,6 +107,8 @@ class IndexManifest(Manifest):
     files: tuple[TableFile, ...]
     created: str
     software: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str | None = None
+    """The text of the recipe that was packed, which is no part of what is planned."""
 
     @property
     def has_pairs(self) -> bool:

@@ -58,6 +58,7 @@ def plan_packs(
     resume: tuple[Index, dict[str, Any]] | None = None,
     workers: int | None = None,
     engine: str = "local",
+    recipe: str | None = None,
     progress: Progress = lambda doing: None,
     **changes: Any,
 ) -> PlanSummary:
@@ -76,6 +77,8 @@ def plan_packs(
             default, in this process; of Ray as many as there are CPUs. The bytes are the same.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
             is, the cluster that RAY_ADDRESS names, or a new one here.
+        recipe: text to keep in the manifest, of what asks for this plan. A plan that is there
+            already keeps its own.
         progress: told what is being done, a few words at a time.
         changes: fields of `PlanOptions`, instead of `options` (``capacity=8192, seed=1``) or to
             change some of them. Without `options`, those of the snapshot that `append` or
@@ -107,6 +110,7 @@ def plan_packs(
         progress("reading lengths")
         table = read_lengths(str(lengths))
         job = prepare(table, output, asked, append, resume, progress)
+        job = replace(job, recipe=recipe)
         if planners.takes(len(job.todo)):
             made = make_with(planners, job, progress)
         else:

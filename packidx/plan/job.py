@@ -40,6 +40,7 @@ class PlanJob:
         margin: the one that the lengths' calibration asks for; None where another one holds.
         append: the snapshot whose windows are taken over.
         todo: the windows that are not taken over.
+        recipe: the text of the recipe that asks for the plan.
     """
 
     table: Lengths
@@ -50,6 +51,7 @@ class PlanJob:
     append: Index | None
     windows: Sequence[Window]
     todo: Sequence[Window]
+    recipe: str | None = None
 
     def plan(self, window: Window, solutions: Sequence[Solution] | None = None) -> WindowPlan:
         """Plan one window, or compose it of the `solutions` of an earlier plan of it."""

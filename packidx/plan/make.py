@@ -72,6 +72,7 @@ def publish(
             shards=job.table.shards,
             files=(),
             created="",
+            recipe=job.recipe,
         )
         snapshot, existed = writer.publish(planned)
     return MadePlan(snapshot, existed, planned)

@@ -277,7 +277,7 @@ def commands() -> list[click.Command]:
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
-def test_every_command_and_option_has_help_and_is_in_the_readme(command: click.Command) -> None:
+def test_every_command_and_option_has_help_and_is_in_the_docs(command: click.Command) -> None:
     assert command.help
     for parameter in command.params:
         if isinstance(parameter, click.Option):

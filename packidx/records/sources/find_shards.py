@@ -15,7 +15,7 @@ from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
-from packidx.records.sources import energon, hub, mix_entries, mixes
+from packidx.records.sources import energon, hub, mixes
 from packidx.records.sources.folders import (
     in_folder,
     prepared_shards,
@@ -24,11 +24,12 @@ from packidx.records.sources.folders import (
     source_name,
     unread,
 )
+from packidx.records.sources.mix_entries import DataSet
 
 _NAMED = re.compile(r"([^=/]+)=(.+)", re.DOTALL)
 
 
-def find_shards(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
+def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list[Shard]:
     """The shards that files, globs, folders, mixes and ``NAME=`` any of these stand for, in order.
 
     All of these may be URLs of an object store. What is not there, and is written as a data set of
@@ -42,6 +43,7 @@ def find_shards(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
     Energon has prepared, the train split is taken, or the ``folder#val,test`` that are named.
 
     Args:
+        args: of a data set, its own name and layout hold, as they do in a mix.
         layout: what the options state. In a mix it holds for what a data set does not state itself.
 
     Raises:
@@ -53,7 +55,7 @@ def find_shards(args: Sequence[str], layout: Layout = DEFAULT) -> list[Shard]:
     cache.forget()
     if isinstance(args, str):
         args = [args]
-    shards = [shard for arg in args for shard in _expanded(os.fspath(arg), layout)]
+    shards = [shard for arg in args for shard in _expanded(arg, layout)]
     if not shards:
         raise SourceError("no source given: name a file of records, a mix, a glob or a folder")
     seen: dict[str, str] = {}
@@ -96,11 +98,24 @@ def not_read(shards: Sequence[Shard]) -> energon.NotRead:
     )
 
 
-def _expanded(arg: str, layout: Layout) -> list[Shard]:
+def _expanded(arg: str | DataSet, layout: Layout) -> list[Shard]:
     try:
-        return _expand(arg, layout)
+        if isinstance(arg, DataSet):
+            return _stated(arg, layout)
+        return _expand(os.fspath(arg), layout)
     except OSError as error:  # of a store: files of this machine are looked for quietly
-        raise unreadable(error.filename or arg, error) from error
+        place = arg.locations[0] if isinstance(arg, DataSet) else arg
+        raise unreadable(error.filename or place, error) from error
+
+
+def _stated(data_set: DataSet, layout: Layout) -> list[Shard]:
+    """The shards of a data set that is named by itself, and not in a mix."""
+    where = f"source {data_set.name!r}"
+    completed = data_set.layout.completed(layout, where)
+    shards = _of_data_set(where, dataclasses.replace(data_set, layout=completed))
+    for shard in shards:
+        _check(shard)
+    return [dataclasses.replace(shard, source=data_set.name or shard.source) for shard in shards]
 
 
 def _expand(arg: str, layout: Layout) -> list[Shard]:
@@ -185,7 +200,7 @@ def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> 
     return [shard for shards in groups for shard in shards]
 
 
-def _of_data_set(path: str, data_set: mix_entries.DataSet) -> list[Shard]:
+def _of_data_set(path: str, data_set: DataSet) -> list[Shard]:
     """The shards of one data set, by the names that their files give them."""
     shards = []
     for location in data_set.locations:

@@ -1,0 +1,209 @@
+"""`packidx pack`: counted, planned, verified and drawn by one recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packidx.errors import OptionError, VerificationError
+from packidx.records.layout import PAIRS
+
+from ..options import json_option, pairs_option, quiet_option, settings_option, worker_options
+from ..show.console import print_facts, print_json, print_text, say, status, warn
+from ..sources import progress_bar, warn_of_rejected
+from .plan import with_option
+
+if TYPE_CHECKING:
+    from packidx.recipe import PackSummary, Recipe
+
+_COUNTED = (
+    *("processor", "processor_settings", "labels", "transform", "media_root", "columns"),
+    *("tags", "pair"),
+)
+_PLANNED = (
+    *("capacity", "on_long", "mix", "max_samples", "max_images", "global_batch", "cost"),
+    *("shift", "seed"),
+)
+
+
+@click.command()
+@click.argument("sources", metavar="RECIPE|SOURCE...", nargs=-1)
+@click.option("-o", "--output", metavar="DIR", help="Folder for lengths, index and report.")
+@click.option(
+    "--processor",
+    metavar="DIR_OR_NAME",
+    help="Folder or hub name of the Hugging Face processor that training uses.",
+)
+@with_option("capacity")
+@settings_option()
+@click.option("--labels", metavar="WORDS", help="Which tokens are trained on.")
+@click.option("--transform", metavar="MODULE:NAME", help="f(record, rng) -> record.")
+@click.option("--media-root", metavar="DIR", help="Folder of the media, or its URL.")
+@pairs_option("--column", "columns", "NAME=FIELD", "FIELD of the records is the column NAME.")
+@pairs_option("--tag", "tags", "NAME=VALUE", "A word of their turns, as `packidx estimate` has it.")
+@click.option("--pair", type=click.Choice(PAIRS), help="Which side of preference pairs is taken.")
+@with_option("on_long")
+@with_option("mix")
+@with_option("max_samples")
+@with_option("max_images")
+@with_option("global_batch")
+@with_option("cost")
+@with_option("shift")
+@with_option("seed")
+@click.option(
+    "--from", "from_index", metavar="INDEX[@ID]", help="Print the recipe that a plan was made by."
+)
+@worker_options("count and plan")
+@json_option()
+@quiet_option
+def pack(
+    sources: tuple[str, ...],
+    output: str | None,
+    from_index: str | None,
+    workers: int | None,
+    engine: str,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Count what changed, plan, verify and draw a report: by a RECIPE, or of SOURCEs.
+
+    \b
+    packidx pack recipe.yaml
+    packidx pack chats.jsonl --processor Qwen/Qwen2.5-VL-7B-Instruct --capacity 8192 -o packs
+
+    A RECIPE is a YAML file with sources, options of `packidx estimate` and `packidx plan`, and the
+    output's folder. SOURCEs are as `packidx estimate` takes them; DIR/recipe.yaml is the recipe
+    that they make.
+    """
+    from ..startup import keep_freed_memory, spare_pandas
+
+    if from_index is not None:
+        _print_recipe(from_index, sources)
+        return
+    if options["transform"] is None:  # who may want it
+        spare_pandas()
+    keep_freed_memory()
+    recipe, is_file = _recipe(sources, output, options)
+    from packidx.recipe import pack_recipe
+
+    from ..show.lengths import print_lengths
+
+    with progress_bar(quiet) as progress, status(quiet or progress is not None) as doing:
+        made = pack_recipe(
+            recipe,
+            output,
+            workers=workers,
+            engine=engine,
+            keep_recipe=not is_file,
+            progress=progress,
+            doing=doing,
+        )
+    if as_json:
+        print_json(_as_json(made))
+    else:
+        if not made.unchanged:
+            print_lengths(made.lengths)
+        _show(made, sources[0] if is_file else None)
+    _warn(made, recipe)
+    failed = [f"{check.name}: {check.detail}" for check in made.checks if not check.ok]
+    if failed:
+        raise VerificationError(f"{made.index} is not as it should be: {'; '.join(failed)}")
+
+
+def _recipe(
+    sources: tuple[str, ...], output: str | None, options: dict[str, Any]
+) -> tuple[Recipe, bool]:
+    """The recipe in a file, or made of the options, and whether it is a file."""
+    from packidx.recipe.given import recipe_file, recipe_given
+
+    given = {name: value for name, value in options.items() if value not in (None, (), {})}
+    if not sources:
+        raise click.UsageError("Missing argument 'RECIPE|SOURCE...'.")
+    if len(sources) == 1 and (recipe := recipe_file(sources[0])) is not None:
+        if given:
+            name = next(iter(given)).replace("_", "-")
+            raise OptionError(
+                f"{sources[0]} is a recipe, and says all there is to say: write {name} into it, "
+                "not on the command line"
+            )
+        return recipe, True
+    if output is None:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    if "capacity" not in given:
+        raise click.UsageError("Missing option '--capacity'.")
+    if "mix" in given:
+        given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
+    counted = {name: given[name] for name in _COUNTED if name in given}
+    planned = {name: given[name] for name in _PLANNED if name in given}
+    return recipe_given(sources, counted, planned, output), False
+
+
+def _print_recipe(index: str, sources: tuple[str, ...]) -> None:
+    from packidx.index import open_index
+
+    if sources:
+        raise click.UsageError("--from prints the recipe of a plan: leave the sources out.")
+    opened = open_index(index)
+    if opened.snapshot.recipe is None:
+        raise OptionError(
+            f"{opened.path}@{opened.id[:12]} was not made by a recipe: `packidx stats` has its "
+            "options"
+        )
+    print_text(opened.snapshot.recipe.rstrip("\n") + "\n")
+
+
+def _show(made: PackSummary, recipe: str | None) -> None:
+    from ..show.plan import print_plan
+
+    if made.plan is None:
+        of = recipe or f"{made.output}/recipe.yaml"
+        say(f"nothing changed: {made.index} is the plan of {of}")
+        return
+    print_plan(made.plan)
+    good = sum(check.ok for check in made.checks)
+    facts = {"verified": f"{good} of {len(made.checks)} checks hold"}
+    if made.num_sampled:
+        facts["verified"] += f", {made.num_sampled} samples encoded by the real processor"
+    elif made.not_sampled:
+        facts["verified"] += f"; no sample was encoded for real: {made.not_sampled}"
+    facts["train"] = f'PackedDataset("{made.index}", encode), see docs/training.md'
+    print_facts("Packed", facts)
+
+
+def _warn(made: PackSummary, recipe: Recipe) -> None:
+    from packidx.index import open_index
+    from packidx.index.untrained import untrained
+
+    from ..show.lengths import damaged, guessed, tell_discarded, untrained_sources
+    from ..show.mistaken import print_mistaken
+
+    summary = made.lengths
+    tell_discarded(summary)
+    warn([*summary.warnings, *damaged(summary), *guessed(summary, recipe.estimate)])
+    warn(untrained_sources(summary))
+    if made.plan is not None:
+        warn(untrained(open_index(made.index).snapshot))
+        if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
+            say(
+                f"note: {made.index} was planned before, and keeps the recipe that it was planned "
+                "by",
+                err=True,
+            )
+    print_mistaken(summary.mistaken, None, len(summary.sources) == 1)
+    warn_of_rejected(summary.sources, recipe.estimate.get("max_rejected"), summary.path)
+
+
+def _as_json(made: PackSummary) -> dict[str, Any]:
+    plan = None if made.plan is None else made.plan.manifest
+    return {
+        "output": made.output,
+        "index": made.index,
+        "unchanged": made.unchanged,
+        "lengths": dataclasses.asdict(made.lengths),
+        "plan": plan,
+        "checks": [dataclasses.asdict(check) for check in made.checks],
+        "num_sampled": made.num_sampled,
+    }

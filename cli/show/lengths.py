@@ -1,0 +1,78 @@
+"""A lengths table that was counted, in words, and what is to be known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..sources import print_sources
+from .console import count, not_read, number_of, print_facts, say, taken_from, with_parts
+from .facts import compared_fact
+from .taken_over import taken_over_facts
+
+if TYPE_CHECKING:
+    from packidx.estimate import LengthsSummary
+
+
+def print_lengths(summary: LengthsSummary) -> None:
+    """Facts of the table, and a line for each source."""
+    state = "unchanged" if summary.existed else f"written in {summary.seconds:.1f} s"
+    facts = {"samples": with_parts(summary.num_samples, summary.methods)}
+    facts["tokens"] = count(summary.num_tokens)
+    facts["rejected"] = with_parts(summary.num_rejected, summary.rejected)
+    if summary.num_rejected:
+        facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
+    facts |= not_read(summary.not_read)
+    facts |= taken_from(summary.taken_from)
+    if said := compared_fact(summary.compared, summary.methods):
+        facts["compared"] = said
+    facts["table"] = f"{summary.path} ({state})"
+    if summary.calibrated:
+        facts["calibrated"] = f"on {number_of(summary.calibrated, 'sample')}, encoded for real"
+    facts |= taken_over_facts(summary.taken_over)
+    if summary.resumed_parts:
+        facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
+    print_facts("Lengths", facts)
+    from packidx.lengths.existing import first_rejected
+
+    kinds = [
+        (source["name"], reason) for source in summary.sources for reason in source["rejected"]
+    ]
+    print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
+
+
+def damaged(summary: LengthsSummary) -> list[str]:
+    """A sentence for every part of the earlier table that was of no use."""
+    parts = [] if summary.taken_over is None else summary.taken_over.damaged
+    return [f"{text}; its rows are counted again" for text in parts]
+
+
+def untrained_sources(summary: LengthsSummary) -> list[str]:
+    """A sentence for every source without a label token."""
+    from packidx.index.untrained import without_labels
+
+    usable = {
+        source["name"]: source["num_samples"] - source["num_rejected"]
+        for source in summary.sources
+        if source["num_label_tokens"] == 0
+    }
+    return [without_labels(name, number) for name, number in usable.items() if number]
+
+
+def guessed(summary: LengthsSummary, options: Mapping[str, Any]) -> list[str]:
+    """A sentence where lengths are not exact, and why; `options` are of `estimate_lengths`."""
+    inexact = sum(number for name, number in summary.methods.items() if name != "exact")
+    if not inexact or summary.calibrated:
+        return []
+    text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
+    if options.get("processor") is None and options.get("encode") is None:
+        text += ": no --processor was given, so packs will need a margin"
+    return [text]
+
+
+def tell_discarded(summary: LengthsSummary) -> None:
+    """A note on stderr where parts of another run were removed."""
+    if summary.discarded_parts:
+        removed = "was removed" if summary.discarded_parts == 1 else "were removed"
+        parts = number_of(summary.discarded_parts, "finished part")
+        say(f"note: {parts} of a run with other settings {removed}", err=True)

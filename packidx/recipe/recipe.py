@@ -1,0 +1,198 @@
+"""A recipe: sources, how they are counted, and how they are planned, in one YAML file.
+
+    sources:
+      chats: data/chats/*.jsonl
+      photos:
+        path: data/photos.jsonl
+        media_root: data/images
+    estimate:
+      processor: Qwen/Qwen2.5-VL-7B-Instruct
+    plan:
+      capacity: 8192
+    output: packs
+
+Its words are those of the commands: `estimate:` has the arguments of `estimate_lengths`, `plan:`
+the fields of `PlanOptions`. Relative paths start from the working directory, as they do on the
+command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from packidx.errors import OptionError
+from packidx.io import storage
+from packidx.io.unique_keys import load_yaml
+from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
+from packidx.plan.options.values import typed
+from packidx.recipe.keys import ESTIMATE, SECTIONS, SOURCE, VERIFY, named, section
+from packidx.records.layout import Layout
+from packidx.records.sources.mix_entries import DataSet
+
+TODO = "TODO"
+"""How a value begins that somebody has yet to fill in."""
+SAMPLED = 16
+"""Samples that are encoded for real once a plan is made, unless a recipe says how many."""
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe says, checked."""
+
+    sources: tuple[str | DataSet, ...]
+    """As the command line takes them, or named, with their own layout."""
+    estimate: Mapping[str, Any]
+    """Arguments of `estimate_lengths`."""
+    plan: PlanOptions
+    num_sampled: int | None = None
+    """Samples that are encoded for real in the end; None leaves it to what is installed."""
+    output: str | None = None
+    """Folder or URL of lengths, index and report."""
+    text: str = field(default="", compare=False)
+    """The YAML."""
+
+
+def read_recipe(path: str) -> Recipe:
+    """The recipe in the file at `path`, which may be a URL.
+
+    Raises:
+        OptionError: it cannot be read, or says what cannot be understood; file and key are named.
+    """
+    try:
+        data = storage.read_range(path, 0, _MAX_BYTES + 1)
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(data) > _MAX_BYTES:
+        raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is no recipe")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise OptionError(f"{path} is not UTF-8 text, so it is no recipe") from None
+    return recipe_of(text, path)
+
+
+def is_recipe(value: Any) -> bool:
+    """Whether a YAML value is meant as a recipe, and not as a mix or a trainer's file."""
+    return isinstance(value, dict) and "sources" in value and not value.keys() - set(SECTIONS)
+
+
+def recipe_of(text: str, where: str) -> Recipe:
+    """The recipe that `text` is.
+
+    Args:
+        where: what errors call it.
+
+    Raises:
+        OptionError: it cannot be understood.
+    """
+    try:
+        value = load_yaml(text)
+    except ValueError as error:
+        raise OptionError(f"{where} is not valid YAML: {error}") from None
+    if not isinstance(value, dict):
+        raise OptionError(f"{where} is no recipe: write {', '.join(f'{s}:' for s in SECTIONS)}")
+    _refuse_todo(where, value)
+    given = named(where, value, SECTIONS)
+    if "sources" not in given:
+        raise OptionError(f"{where} has no sources: what is to be packed?")
+    plan = named(f"{where}: plan", given.get("plan"), OPTIONS)
+    if "capacity" not in plan:
+        raise OptionError(f"{where} has no plan.capacity: how many tokens may a pack hold?")
+    options = {name: typed(f"{where}: plan.{name}", name, plan[name]) for name in plan}
+    output = given.get("output")
+    if output is not None and (not isinstance(output, str) or not output):
+        raise OptionError(f"{where}: output is {output!r:.100}: it must be a folder or a URL")
+    try:
+        planned = PlanOptions(**options)
+        sources = _sources(f"{where}: sources", given["sources"])
+    except OptionError as error:
+        words = str(error)
+        raise OptionError(words if words.startswith(where) else f"{where}: {words}") from None
+    return Recipe(
+        sources,
+        section(f"{where}: estimate", given.get("estimate"), ESTIMATE),
+        planned,
+        section(f"{where}: verify", given.get("verify"), VERIFY).get("sample"),
+        output,
+        text,
+    )
+
+
+def written(recipe: Recipe) -> str:
+    """The YAML of a recipe; what is the default is left out."""
+    plan = {
+        name: getattr(recipe.plan, name)
+        for name in OPTIONS
+        if getattr(recipe.plan, name) != DEFAULTS[name]
+    }
+    plan = {name: list(v) if isinstance(v, tuple) else v for name, v in plan.items()}
+    estimate = {name: recipe.estimate[name] for name in ESTIMATE if recipe.estimate.get(name)}
+    value: dict[str, Any] = {"sources": _written_sources(recipe.sources), "estimate": estimate}
+    value["plan"] = plan
+    if recipe.num_sampled is not None:
+        value["verify"] = {"sample": recipe.num_sampled}
+    if recipe.output is not None:
+        value["output"] = recipe.output
+    return as_yaml({name: member for name, member in value.items() if member})
+
+
+def as_yaml(value: Mapping[str, Any]) -> str:
+    """YAML in the order of `value`, for people."""
+    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _refuse_todo(where: str, value: Any, at: str = "") -> None:
+    if isinstance(value, str) and value.startswith(TODO):
+        raise OptionError(f"{where}: {at} is still to be filled in ({value})")
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for key, member in value.items():
+            _refuse_todo(where, member, f"{at}.{key}" if at else str(key))
+
+
+def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
+    if isinstance(given, str) and given:
+        return (given,)
+    if isinstance(given, list) and given and all(isinstance(each, str) and each for each in given):
+        return tuple(given)
+    if not isinstance(given, dict) or not given:
+        raise OptionError(
+            f"{where} is {given!r:.100}: give a file, glob or folder, a list of them, or names "
+            "with one each"
+        )
+    return tuple(_source(f"{where}.{name}", str(name), entry) for name, entry in given.items())
+
+
+def _source(where: str, name: str, given: Any) -> DataSet:
+    """A named source: a path, a list of paths, or a section with its layout."""
+    entry = {"path": given} if isinstance(given, str | list) else given
+    entry = section(where, entry, SOURCE)
+    if not entry.get("path"):
+        raise OptionError(f"{where} has no path: give a file, glob or folder")
+    paths = entry["path"]
+    layout = Layout(
+        entry.get("columns", {}),
+        entry.get("tags", {}),
+        entry.get("media_root"),
+        delimiter=entry.get("delimiter"),
+        pair=entry.get("pair"),
+    )
+    return DataSet(name, (paths,) if isinstance(paths, str) else tuple(paths), layout)
+
+
+def _written_sources(sources: tuple[str | DataSet, ...]) -> Any:
+    if all(isinstance(source, str) for source in sources):
+        return list(sources)
+    entries: dict[str, Any] = {}
+    for source in sources:
+        assert isinstance(source, DataSet) and source.name is not None
+        paths: Any = source.locations[0] if len(source.locations) == 1 else [*source.locations]
+        stated = source.layout.to_json()
+        entries[source.name] = {"path": paths, **stated} if stated else paths
+    return entries

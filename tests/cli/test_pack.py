@@ -1,0 +1,187 @@
+"""`packidx pack`: one recipe, one command; a second run that has nothing to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packidx_cli.main import main
+from PIL import Image
+
+from packidx import estimate_lengths, open_index, plan_packs
+
+
+def turns(number: int, image: str | None = None) -> dict[str, Any]:
+    asked: list[dict[str, str]] = [{"type": "text", "text": f"What is {number}?"}]
+    if image is not None:
+        asked.insert(0, {"type": "image", "image": image})
+    answer = {"role": "assistant", "content": f"A number. {'Indeed. ' * (number % 30)}"}
+    return {"messages": [{"role": "user", "content": asked}, answer]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with two sources."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    Image.new("RGB", (200, 90)).save(tmp_path / "data" / "wide.png")
+    for name, image in (("chats", None), ("photos", "wide.png")):
+        lines = [json.dumps(turns(number, image)) for number in range(60)]
+        (tmp_path / "data" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def recipe(folder: Path, processors: Path, **plan: Any) -> str:
+    text = {
+        "sources": {"chats": "data/chats.jsonl", "seen": {"path": "data/photos.jsonl"}},
+        "estimate": {"processor": str(processors / "qwen2.5-vl")},
+        "plan": {"capacity": 1024, **plan},
+        "output": "packs",
+    }
+    (folder / "recipe.yaml").write_text(f"# kept as it is\n{json.dumps(text)}\n")
+    return (folder / "recipe.yaml").read_text()
+
+
+def test_a_recipe_is_packed_and_kept_with_its_plan(
+    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = recipe(folder, processors, mix={"seen": 2})
+    assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "16 samples encoded by the real processor" in told
+    index = open_index("packs/index")
+    assert f'PackedDataset("packs/index@{index.id[:12]}", encode)' in told
+    assert index.snapshot.recipe == text
+    samples = index.samples(["source"]).column("source").to_pylist()
+    assert (samples.count("chats"), samples.count("seen")) == (60, 120)
+    assert main(["pack", "--from", "packs/index"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == text.rstrip("\n")
+
+
+def test_the_plan_is_that_of_estimate_and_plan(folder: Path, processors: Path) -> None:
+    recipe(folder, processors)
+    assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 0
+    sources = ["chats=data/chats.jsonl", "seen=data/photos.jsonl"]
+    estimate_lengths(sources, "lengths", processor=processors / "qwen2.5-vl", workers=1)
+    planned = plan_packs("lengths", "index", capacity=1024)
+    assert planned.snapshot_id == open_index("packs/index").id
+    assert planned.snapshot.recipe is None
+
+
+def test_a_second_run_does_nothing_and_says_so(
+    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe(folder, processors)
+    command = ["pack", "recipe.yaml", "--quiet", "--workers", "1"]
+    assert main(command) == 0
+    files = {path: path.stat().st_mtime_ns for path in Path("packs").rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(command) == 0
+    ident = open_index("packs/index").id[:12]
+    assert capsys.readouterr().out == (
+        f"nothing changed: packs/index@{ident} is the plan of recipe.yaml\n"
+    )
+    assert {p: p.stat().st_mtime_ns for p in Path("packs").rglob("*") if p.is_file()} == files
+    with open("data/chats.jsonl", "a") as file:  # one record more
+        file.write(json.dumps(turns(99)) + "\n")
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert not told["unchanged"]
+    assert told["lengths"]["taken_over"]["num_samples"] == 60
+    assert told["plan"]["lengths"]["num_samples"] == 121
+
+
+@pytest.mark.parametrize("lost", ["packs/pack.json", "packs/index/HEAD", "packs/lengths"])
+def test_what_is_lost_is_made_again(folder: Path, processors: Path, lost: str) -> None:
+    import shutil
+
+    recipe(folder, processors)
+    command = ["pack", "recipe.yaml", "--quiet", "--workers", "1"]
+    assert main(command) == 0
+    before = open_index("packs/index").id
+    path = Path(lost)
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert main(command) == 0
+    assert path.exists()
+    assert open_index("packs/index").id == before
+
+
+def test_sources_without_a_recipe_leave_one(
+    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processor = str(processors / "qwen2.5-vl")
+    command = ["pack", "data/chats.jsonl", "--processor", processor, "-o", "packs", "--quiet"]
+    assert main([*command, "--capacity", "512"]) == 0
+    text = Path("packs/recipe.yaml").read_text()
+    index = open_index("packs/index")
+    assert index.snapshot.recipe == text
+    capsys.readouterr()
+    assert main(["pack", "packs/recipe.yaml", "--quiet"]) == 0
+    assert "nothing changed" in capsys.readouterr().out
+    assert main([*command, "--capacity", "1024"]) == 0  # ours, so it may be written again
+    assert "capacity: 1024" in Path("packs/recipe.yaml").read_text()
+    Path("packs/recipe.yaml").write_text(text + "# mine\n")
+    assert main([*command, "--capacity", "2048"]) == 1
+    assert "packs/recipe.yaml is another recipe: run `packidx pack" in capsys.readouterr().err
+    assert Path("packs/recipe.yaml").read_text().endswith("# mine\n")
+
+
+def test_a_plan_keeps_the_recipe_that_it_was_made_by(
+    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = recipe(folder, processors)
+    command = ["pack", "recipe.yaml", "--quiet", "--workers", "1"]
+    assert main(command) == 0
+    Path("recipe.yaml").write_text(text + "# another remark\n")
+    Path("packs/pack.json").unlink()
+    assert main(command) == 0
+    assert "keeps the recipe that it was planned by" in capsys.readouterr().err
+    assert open_index("packs/index").snapshot.recipe == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["pack"], 2, "Missing argument"),
+        (["pack", "data/chats.jsonl", "-o", "packs"], 2, "--capacity"),
+        (["pack", "data/chats.jsonl", "--capacity", "8"], 2, "--output"),
+        (["pack", "recipe.yaml", "--capacity", "8"], 1, "write capacity into it"),
+        (["pack", "recipe.yaml", "--from", "packs"], 2, "leave the sources out"),
+        (["pack", "recipe.yaml", "-o", "recipe.yaml"], 1, "is a file: name a folder"),
+        (["pack", "none.yaml", "--capacity", "8", "-o", "packs"], 1, "no such file"),
+    ],
+)
+def test_what_cannot_be_packed_is_told(
+    folder: Path,
+    processors: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+    said: str,
+) -> None:
+    recipe(folder, processors)
+    assert main(arguments) == status
+    assert said in capsys.readouterr().err
+    assert not Path("packs").exists()
+
+
+def test_a_plan_without_a_recipe_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    estimate_lengths("data/chats.jsonl", "lengths", workers=1)
+    plan_packs("lengths", "index", capacity=1024)
+    assert main(["pack", "--from", "index"]) == 1
+    assert "was not made by a recipe" in capsys.readouterr().err
+
+
+def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
+    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    from packidx.recipe import run
+
+    recipe(folder, processors)
+    check = run.Check("samples", False, "sample 3 has 5 tokens, planned were 4")
+    monkeypatch.setattr(run, "verify", lambda *args, **options: iter([check]))
+    assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 3
+    assert "sample 3 has 5 tokens" in capsys.readouterr().err
+    assert not Path("packs/pack.json").exists()

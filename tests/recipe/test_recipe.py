@@ -1,0 +1,153 @@
+"""Recipes: what they may say, and what is told of one that cannot be understood."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packidx import PlanOptions, estimate_lengths
+from packidx.errors import OptionError
+from packidx.recipe.given import recipe_file, recipe_given
+from packidx.recipe.keys import ESTIMATE, SOURCE
+from packidx.recipe.recipe import Recipe, read_recipe, recipe_of, written
+from packidx.records.layout import Layout
+from packidx.records.sources.mix_entries import DataSet
+
+WHOLE = """
+sources:
+  chats: data/chats/*.jsonl
+  photos:
+    path: [a.jsonl, b.jsonl]
+    media-root: images
+    columns: {messages: chat}
+    tags: {role_tag: who}
+    pair: chosen
+estimate:
+  processor: Qwen/Qwen2.5-VL-7B-Instruct
+  processor_settings: {images.max_pixels: 602112}
+  labels: last,no-thinking
+  remote_media: ["s3://corpus/images/"]
+plan:
+  capacity: 8192
+  on-long: split
+  mix: {photos: 2}
+  holdout: 0.01
+verify: {sample: 4}
+output: packs
+"""
+
+
+def test_every_key_comes_to_an_argument() -> None:
+    recipe = recipe_of(WHOLE, "r.yaml")
+    photos = Layout({"messages": "chat"}, {"role_tag": "who"}, "images", pair="chosen")
+    assert recipe.sources == (
+        DataSet("chats", ("data/chats/*.jsonl",), Layout()),
+        DataSet("photos", ("a.jsonl", "b.jsonl"), photos),
+    )
+    assert recipe.estimate == {
+        "processor": "Qwen/Qwen2.5-VL-7B-Instruct",
+        "processor_settings": {"images.max_pixels": 602112},
+        "labels": "last,no-thinking",
+        "remote_media": ["s3://corpus/images/"],
+    }
+    assert recipe.plan == PlanOptions(8192, on_long="split", mix=("photos=2",), holdout=0.01)
+    assert (recipe.num_sampled, recipe.output) == (4, "packs")
+    assert recipe.text == WHOLE
+
+
+def test_the_keys_are_the_arguments_that_decide_a_table() -> None:
+    arguments = list(inspect.signature(estimate_lengths).parameters)
+    others = {"sources", "output", "workers", "engine", "fresh", "progress"}
+    assert set(ESTIMATE) == set(arguments) - others
+    assert set(SOURCE) - {"path"} == {*vars(Layout())} - {"sample_ratio"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("capacity: 8192", "capcity: 8192", r"r\.yaml: plan\.capcity .* did you mean capacity\?"),
+        ("capacity: 8192", "capacity: many", r"plan\.capacity is 'many': it must be a whole"),
+        ("capacity: 8192", "", r"no plan\.capacity"),
+        ("on-long: split", "on-long: cut", r"r\.yaml: on-long is 'cut': choose one of"),
+        ("on-long: split", "on-long: split\n  on_long: drop", "on_long is given twice"),
+        ("labels: last", "lables: last", r"estimate\.lables .* did you mean labels\?"),
+        ("labels: last,no-thinking", "labels: [last]", r"labels is \['last'\]: it must be a word"),
+        ("pair: chosen", "pair: best", r"pair is 'best'"),
+        ("media-root: images", "media_rot: images", r"sources\.photos\.media_rot .* media_root\?"),
+        ("path: [a.jsonl, b.jsonl]", "path: [1]", r"path is \[1\]: it must be a file"),
+        ("path: [a.jsonl, b.jsonl]", "", r"sources\.photos has no path"),
+        ("{sample: 4}", "{sample: -1}", r"verify\.sample is -1: it must be a whole number from 0"),
+        ("output: packs", "output: 3", "output is 3: it must be a folder"),
+        ("output: packs", "outptu: packs", r"outptu .* did you mean output\?"),
+        ("output: packs", "output: packs\noutput: packs", "not valid YAML: .*output"),
+        ("processor: Qwen", "processor: TODO Qwen", r"estimate\.processor is still to be filled"),
+        ("{messages: chat}", "{message: chat}", "column"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(old: str, new: str, said: str) -> None:
+    assert old in WHOLE
+    with pytest.raises(OptionError, match=said):
+        recipe_of(WHOLE.replace(old, new), "r.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "a: b", "sources:\nplan: {capacity: 8}", "\t{"])
+def test_what_is_no_recipe_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"r\.yaml"):
+        recipe_of(text, "r.yaml")
+
+
+words = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=9
+).filter(lambda word: not word.startswith("TODO"))
+
+
+@given(
+    st.lists(words, min_size=1, max_size=3),
+    st.dictionaries(st.sampled_from(["processor", "labels", "media_root", "transform"]), words),
+    st.integers(1, 1 << 20),
+    words,
+)
+def test_what_is_written_is_read_again(
+    sources: list[str], estimate: dict[str, Any], capacity: int, output: str
+) -> None:
+    recipe = Recipe(tuple(sources), estimate, PlanOptions(capacity, shift=True), None, output)
+    assert recipe_of(written(recipe), "r.yaml") == recipe
+
+
+def test_a_whole_recipe_is_written_and_read_again() -> None:
+    recipe = recipe_of(WHOLE, "r.yaml")
+    assert recipe_of(written(replace(recipe)), "r.yaml") == recipe
+
+
+def test_sources_and_options_are_a_recipe_too() -> None:
+    recipe = recipe_given(["a.jsonl"], {"processor": "p"}, {"capacity": 8, "shift": True}, "out")
+    expected = (
+        "sources:\n- a.jsonl\nestimate:\n  processor: p\nplan:\n  capacity: 8\n  shift: true\n"
+    )
+    assert recipe.text == f"{expected}output: out\n"
+
+
+def test_which_files_are_recipes(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(WHOLE)
+    assert recipe_file(str(path)) == read_recipe(str(path))
+    records = tmp_path / "a.jsonl"
+    records.write_text(json.dumps({"text": "a"}) + "\n")
+    assert recipe_file(str(records)) is None
+    path.write_text("photos: {file_name: a.jsonl}\n")  # a mix of data sets is a source
+    assert recipe_file(str(path)) is None
+    path.write_text("cutoff_len: 2048\nneat_packing: true\n")
+    with pytest.raises(OptionError, match=r"LLaMA-Factory's: `packidx recipe .*r\.yaml"):
+        recipe_file(str(path))
+    path.write_text("something: else\n")
+    with pytest.raises(OptionError, match="is no recipe, which has sources:"):
+        recipe_file(str(path))
+    with pytest.raises(OptionError, match="cannot read"):
+        read_recipe(str(tmp_path / "none.yaml"))
