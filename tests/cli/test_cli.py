@@ -282,8 +282,9 @@ def test_every_command_and_option_has_help_and_is_in_the_docs(command: click.Com
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{command.name} {parameter.name} has no help"
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert f"packidx {command.name}" in readme
+    repo = Path(__file__).parents[2]
+    pages = [repo / "README.md", *(repo / "docs").glob("*.md")]
+    assert any(f"packidx {command.name}" in page.read_text() for page in pages)
 
 
 def test_a_recipes_section_has_what_the_command_line_has() -> None:
