@@ -1,0 +1,153 @@
+"""The verdict on a plan: what costs most comes first, and each number is the one SQL gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small_packs import make_index, record
+
+from packidx.index import Index, open_index
+from packidx.inspect.verdict import verdict
+from packidx.plan import plan_packs
+
+TEXT = [[40 + 3 * (number % 17)] for number in range(600)]
+
+
+def sources(*named: tuple[str, list[Any]]) -> dict[str, list[dict[str, Any]]]:
+    numbers = iter(range(1 << 20))
+    return {
+        name: [record(next(numbers), parts) for parts in of_source] for name, of_source in named
+    }
+
+
+def planned(folder: Path, rows: dict[str, list[Any]], **options: Any) -> Index:
+    """A plan of a bare table with the columns `rows`."""
+    pq.write_table(pa.table(rows), folder / "rows.parquet")
+    plan_packs(folder / "rows.parquet", folder / "index", **options)
+    return open_index(folder / "index")
+
+
+def sql(index: Index, query: str) -> Any:
+    """The one value of `query`, over the tables of a snapshot."""
+    with duckdb.connect() as connection:
+        for table in ("packs", "samples", "dropped"):
+            connection.from_parquet([str(path) for path in index.files(table)]).create_view(table)
+        (row,) = connection.sql(query).fetchall()
+    return row[0]
+
+
+def numbers(sentence: str) -> list[float]:
+    return [
+        float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", sentence)
+    ]
+
+
+def test_a_good_plan_begins_with_how_full_packs_are(tmp_path: Path) -> None:
+    index = make_index(tmp_path, sources(("text", TEXT)), capacity=256)
+    first = verdict(index)[0]
+    fill = 100 * sql(index, "SELECT sum(length) / (count(*) * 256) FROM packs")
+    assert first == f"packs are {fill:.1f} % full"
+
+
+def test_samples_longer_than_a_pack_and_what_split_keeps(tmp_path: Path) -> None:
+    long = [[300], [20, (40, 40), 20], [700], [(10, 10), 400]]  # an image of 400 is in no pack
+    given = sources(("text", TEXT[:40]), ("long", long))
+    index = make_index(tmp_path, given, capacity=256)
+    first = verdict(index)[0]
+    lost = sql(index, "SELECT sum(length) FROM dropped WHERE reason = 'too_long'")
+    every = lost + sql(index, "SELECT sum(length) FROM samples")
+    plan_packs(tmp_path / "lengths", tmp_path / "split", capacity=256, on_long="split")
+    kept = sql(open_index(tmp_path / "split"), "SELECT sum(length) FROM samples") - (every - lost)
+    assert first == (
+        f"{100 * lost / every:.1f} % of the tokens to be packed are in no pack: 4 samples are "
+        "longer than a pack (2 with images, 2 of text alone); `--on-long split` would keep "
+        f"{100 * kept / every:.1f} % of the tokens"
+    )
+    assert 0 < kept < lost
+
+
+@pytest.mark.parametrize(
+    "options", [{"shift": True}, {"margin": 0.2}, {"align": 16}, {"epochs": 2}, {"reserve": 32}]
+)
+def test_what_split_keeps_is_what_a_plan_that_splits_keeps(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    long = [[300], [20, (40, 40), 20], [257], [(10, 10), 400], [900]]
+    index = make_index(
+        tmp_path, sources(("text", TEXT[:40]), ("long", long)), capacity=256, **options
+    )
+    split = {**options, "on_long": "split"}
+    plan_packs(tmp_path / "lengths", tmp_path / "split", capacity=256, **split)
+    (said,) = [line for line in verdict(index) if "`--on-long split`" in line]
+    result, other = index.snapshot.result, open_index(tmp_path / "split").snapshot.result
+    kept = result.num_tokens_lost - other.num_tokens_lost
+    assert numbers(said)[-1] == round(100 * kept / result.num_tokens_eligible, 1)
+
+
+def test_nothing_is_said_of_splitting_when_the_lengths_are_gone(tmp_path: Path) -> None:
+    index = make_index(tmp_path, sources(("a", TEXT[:9]), ("b", [[300], [400]])), capacity=256)
+    (tmp_path / "lengths").rename(tmp_path / "moved")
+    assert not any("split" in line for line in verdict(index))
+    assert "2 samples are longer than a pack" in verdict(index)[1]
+
+
+def test_rejected_records_by_reason_and_sources_that_vanished(tmp_path: Path) -> None:
+    rows = {
+        "length": [100] * 90 + [None] * 10,
+        "source": ["a"] * 90 + ["b"] * 10,
+        "status": ["ok"] * 90 + ["rejected"] * 10,
+        "reason": [None] * 90 + ["missing_media"] * 10,
+    }
+    said = verdict(planned(tmp_path, rows, capacity=200))
+    assert said[0] == "10 of 100 records are rejected, 10.0 %"
+    assert "source b is in no pack: all its 10 samples are dropped (10 rejected)" in said
+
+
+def test_a_source_left_out_by_choice_is_not_mourned(tmp_path: Path) -> None:
+    rows = {"length": [100] * 20, "source": ["a"] * 10 + ["b"] * 10}
+    said = verdict(planned(tmp_path, rows, capacity=200, mix=("b=0",)))
+    assert not any("source b" in line for line in said)
+
+
+def test_guessed_lengths_and_their_margin_come_first(tmp_path: Path) -> None:
+    rows = {"length": [100 + n % 9 for n in range(400)], "method": ["heuristic"] * 400}
+    first, *others = verdict(planned(tmp_path, rows, capacity=1000))
+    assert first.startswith("100 % of the lengths are heuristic: guesses")
+    assert "10.0 % of each pack is kept free" in first
+    assert any(": 10.0 % is kept free (margin)" in line for line in others)
+
+
+def test_packs_of_equals_are_told(tmp_path: Path) -> None:
+    rows = {"length": [10] * 900 + [45] * 900}
+    index = planned(tmp_path, rows, capacity=90, strategy="bfd")
+    assert verdict(index)[0].startswith("packs are not mixed: each holds samples of like lengths")
+
+
+def test_caps_that_leave_packs_empty_are_named(tmp_path: Path) -> None:
+    index = planned(tmp_path, {"length": [10] * 100}, capacity=100, max_samples=4)
+    share = 100 * sql(index, "SELECT avg((num_samples = 4)::INT) FROM packs")
+    fill = 100 * sql(index, "SELECT avg(length) / 100 FROM packs")
+    assert f"packs are {fill:.1f} % full" in verdict(index)[0]
+    assert f"{share:.0f} % of the packs have all 4 that `--max-samples` allows" in verdict(index)[0]
+
+
+def test_what_trains_nothing_is_told(tmp_path: Path) -> None:
+    rows = {
+        "length": [50] * 40,
+        "source": ["a"] * 20 + ["b"] * 20,
+        "label_tokens": [20] * 20 + [0] * 20,
+    }
+    said = verdict(planned(tmp_path, rows, capacity=100))
+    assert "source b has no label token in any of its 20 samples" in said[0]
+
+
+def test_every_sentence_of_an_odd_plan_is_a_sentence(tmp_path: Path) -> None:
+    """One sample, one pack: nothing to compare, to mix or to schedule."""
+    for line in verdict(planned(tmp_path, {"length": [7]}, capacity=8)):
+        assert "nan" not in line and "None" not in line and line[0].islower()
