@@ -28,6 +28,7 @@ _COMMANDS = {
     "plan": ("plan", "Assign samples to packs; write a snapshot of the index."),
     "stats": ("stats", "Show how good a snapshot's plan is."),
     "trace": ("trace", "Show what a step trains on, or when a sample is trained on."),
+    "diff": ("diff", "Show what two plans differ in."),
     "log": ("log", "List the snapshots of an index, newest first."),
     "sql": ("sql", "Query packs, samples, dropped and lengths with SQL."),
     "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),

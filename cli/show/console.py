@@ -73,6 +73,11 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
         click.echo(click.style(name.ljust(width), dim=True) + f"  {value}")
 
 
+def shortened(text: str, width: int) -> str:
+    """`text`, or as much of its end as fits: names of one data set differ there."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
 def print_marked(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
     """A mark, a name and what is to be said of it in each line, under a heading; what is longer
     than the terminal is wide goes on below itself."""

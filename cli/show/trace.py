@@ -14,6 +14,7 @@ from .console import (
     print_table,
     print_text,
     say,
+    shortened,
     visible,
 )
 
@@ -167,9 +168,4 @@ def _fitted(header: Sequence[str], rows: list[list[str]], width: int = 100) -> l
     room = max(2 * _LEAST, width - sum(sizes[:-2]) - 3 * (len(header) - 1) - 2)
     last = max(room // 2, room - sizes[-2])
     first = max(room - last, room - sizes[-1])
-    return [[*row[:-2], _shortened(row[-2], first), _shortened(row[-1], last)] for row in rows]
-
-
-def _shortened(text: str, width: int) -> str:
-    """`text`, or as much of its end as fits: names of one data set differ there."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"
+    return [[*row[:-2], shortened(row[-2], first), shortened(row[-1], last)] for row in rows]
