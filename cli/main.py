@@ -26,7 +26,7 @@ _COMMANDS = {
     "estimate": ("estimate", "Count the tokens of every sample into a lengths table."),
     "precompute": ("precompute", "Write the data back with every record's counts."),
     "plan": ("plan", "Assign samples to packs; write a snapshot of the index."),
-    "stats": ("stats", "Show how good a snapshot's plan is."),
+    "stats": ("stats", "Say how good a plan is, or what a lengths table holds."),
     "trace": ("trace", "Show what a step trains on, or when a sample is trained on."),
     "diff": ("diff", "Show what two plans differ in."),
     "log": ("log", "List the snapshots of an index, newest first."),

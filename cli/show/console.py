@@ -65,12 +65,34 @@ def print_result(summary: Any, show: Callable[[Any], None], as_json: bool) -> No
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:
-    """Two aligned columns, a name and what it is, under a heading; lines are never broken."""
+    """Two columns, a name and what it is, under a heading; what is longer than the terminal is
+    wide goes on below itself, but for what is to be copied: places and commands."""
     click.secho(visible(title), bold=True)
     facts = {visible(name): visible(value) for name, value in facts.items()}
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        click.echo(click.style(name.ljust(width), dim=True) + f"  {value}")
+        lines = [value] if name in _COPIED else wrapped(value, width + 2)
+        click.echo(click.style(name.ljust(width), dim=True) + f"  {lines[0]}")
+        for line in lines[1:]:
+            click.echo(" " * (width + 2) + line)
+
+
+_COPIED = ("index", "table", "try", "output", "path")
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """`text` in lines that end where the terminal does, of which each begins behind `indent`
+    columns; words are never broken."""
+    room = max(20, terminal_width() - indent)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def say_wrapped(text: str, first: str = "", more: str = "") -> None:
+    """A sentence in as many lines as it needs: `first` stands before it, `more` before the other
+    lines."""
+    lines = wrapped(visible(text), len(more))
+    for number, line in enumerate(lines):
+        click.echo(f"{more if number else first}{line}")
 
 
 def shortened(text: str, width: int) -> str:
@@ -87,9 +109,7 @@ def print_marked(title: str, rows: Iterable[tuple[str, str, str]]) -> None:
     click.secho(visible(title), bold=True)
     for mark, name, text in listed:
         head = f"{mark:{max(2, marked)}}  {name:{width}}  "
-        room = max(20, terminal_width() - len(head))
-        wrapped = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
-        first, *more = wrapped or [""]
+        first, *more = wrapped(text, len(head))
         click.echo(f"{_marked(mark, head)}{first}".rstrip())
         for line in more:
             click.echo(" " * len(head) + line)

@@ -93,7 +93,9 @@ def test_stats_json_has_result_and_options(index: str, capsys: pytest.CaptureFix
     assert stats["result"]["dropped"] == {"too_long": 1}
     assert stats["options"]["capacity"] == 16
     assert stats["packs"]["num_samples"]["max"] == 2
-    assert "fill" in run(capsys, "stats", index)[1]
+    sentences = json.loads(out)["verdict"]
+    shown = run(capsys, "stats", index)[1]
+    assert "fill" in shown and sentences[0].startswith(shown.splitlines()[1].removeprefix("- "))
 
 
 def test_log_lists_snapshots_newest_first(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packidx_cli.main import main
+from told_facts import facts_of
 
 from packidx import open_index, plan_packs
 from packidx.index import Index
@@ -95,12 +96,11 @@ def test_plan_and_stats_say_the_same_share_and_what_was_left_out_beside_it(
     index = str(tmp_path / "i")
     command = ["plan", lengths, "-o", index, "--capacity", str(CAPACITY), "--epochs", "3"]
     assert main([*command, "--mix", "a=0"]) == 0
-    said = {line[:12].strip(): line[12:].strip() for line in capsys.readouterr().out.splitlines()}
+    said = facts_of(capsys.readouterr().out)
     assert said["dropped"] == "1,200 tokens, 23.1 % of the 5,200 to be packed (4 too_long)"
     assert said["left out"] == "100 mix"
     assert main(["stats", index]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    again = {line[:12].strip(): line[12:].strip() for line in lines}
+    again = facts_of(capsys.readouterr().out)
     assert (again["dropped"], again["left out"]) == (said["dropped"], said["left out"])
     assert main(["stats", index, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["lost_percent"] == 100 * 1200 / 5200
@@ -120,8 +120,7 @@ def test_rejected_records_are_told_beside_the_tokens_that_are_lost(
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
         command = ["plan", str(tmp_path / f"{name}.parquet"), "-o", str(tmp_path / name)]
         assert main([*command, "--capacity", str(CAPACITY)]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        said += [line[12:].strip() for line in lines if line.startswith("dropped")]
+        said.append(facts_of(capsys.readouterr().out)["dropped"])
     assert said == [
         "0 tokens, 0.0 % of the 800 to be packed; 1 of the 21 records is rejected (4.8 %)",
         "0 tokens, 0.0 % of the 520 to be packed; 8 of the 21 records are rejected (38.1 %)",

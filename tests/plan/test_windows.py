@@ -224,7 +224,7 @@ def test_the_command_appends(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     longer = str(lengths_of(tmp_path, 6))
     assert main(["plan", longer, "-o", index, "--append"]) == 0
     assert "windows      3" in capsys.readouterr().out
-    assert main(["stats", index]) == 0
+    assert main(["stats", index, "--verbose"]) == 0
     assert "per pack, at most 2; a reader that fetches whole shards" in capsys.readouterr().out
     assert main(["log", index]) == 0
     newer, older = capsys.readouterr().out.splitlines()[-2:]

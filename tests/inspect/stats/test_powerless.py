@@ -25,9 +25,9 @@ def lengths(path: Path, n: int, seed: int) -> Path:
 def stats(
     index: Path, ranks: int, capsys: pytest.CaptureFixture[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    command = ["stats", str(index), "--ranks", str(ranks)]
+    command = ["stats", str(index), "--ranks", str(ranks), "--verbose"]
     assert main(command) == 0
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    notes = " ".join(capsys.readouterr().out.splitlines()).split("note: ")[1:]
     assert main([*command, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)["schedule"][0]
     return notes, found
@@ -95,8 +95,8 @@ def test_random_order_has_the_steps_of_the_global_batch_that_is_stated(
     number = found["result"]["num_packs"]
     assert 16 < number < found["result"]["schedule_block"]
     (ranks,), read = found["schedule"], found["locality"]["read_amplification"]
-    assert main(["stats", str(tmp_path / "i"), "--ranks", "4"]) == 0
-    shards = re.findall(r"^shards +(.*)$", capsys.readouterr().out, re.MULTILINE)[0]
+    assert main(["stats", str(tmp_path / "i"), "--ranks", "4", "--verbose"]) == 0
+    shards = re.findall(r"^shards +(.*\n.*)$", capsys.readouterr().out, re.MULTILINE)[0]
     if batch is None:
         assert steps == "as the trainer's global batch says; a random order has no steps of its own"
         assert (ranks["global_batch"], ranks["steps"]) == (4, number // 4)

@@ -1,0 +1,124 @@
+"""`packidx stats LENGTHS`: every number is the one that SQL gives of the same files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packidx_cli.main import main
+
+from packidx.inspect.stats.lengths import lengths_stats, quantiles
+from packidx.plan.preview import preview
+
+
+def rows() -> dict[str, list[Any]]:
+    rng = np.random.default_rng(3)
+    number = 500
+    bad = rng.random(number) < 0.1
+    return {
+        "sample_id": list(range(number)),
+        "source": ["ä photos" if n % 3 else None for n in range(number)],
+        "key": [f"k{n}" if n % 7 else None for n in range(number)],
+        "length": [
+            None if b else int(n) for n, b in zip(rng.integers(1, 9000, number), bad, strict=True)
+        ],
+        "label_tokens": [None if b else 1 for b in bad],
+        "num_images": [int(n) for n in rng.integers(0, 3, number)],
+        "image_tokens": [None] * number,
+        "video_tokens": [int(n) for n in rng.integers(0, 2, number)],
+        "method": ["exact" if n % 2 else "precomputed" for n in range(number)],
+        "status": ["rejected" if b else "ok" for b in bad],
+        "reason": ["no_text" if b else None for b in bad],
+    }
+
+
+def test_each_number_is_the_one_of_sql(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(rows()), path)
+    told = lengths_stats(str(path))
+    found = {source["name"]: source for source in told["sources"]}
+    query = f"""
+        SELECT source, count(*), count(*) FILTER (status = 'ok'),
+            coalesce(sum(length) FILTER (status = 'ok'), 0),
+            sum(label_tokens) FILTER (status = 'ok'),
+            quantile_disc(length, 0.5) FILTER (status = 'ok'), max(length),
+            count(*) FILTER (status = 'ok' AND num_images = 0 AND video_tokens = 0),
+            count(*) FILTER (status = 'ok' AND num_images > 0 AND video_tokens > 0),
+            sum(num_images)
+        FROM '{path}' GROUP BY source"""
+    for name, number, ok, tokens, labels, median, longest, text, mixed, images in duckdb.sql(
+        query
+    ).fetchall():
+        source = found[name]
+        assert (source["num_samples"], source["num_ok"]) == (number, ok)
+        assert source["num_rejected"] == number - ok == source["rejected"]["no_text"]
+        assert (source["num_tokens"], source["label_tokens"]) == (tokens, labels)
+        assert (source["length"]["p50"], source["length"]["max"]) == (median, longest)
+        assert (source["modality"]["text"], source["modality"]["mixed"]) == (text, mixed)
+        assert source["num_images"] == images
+    lengths = duckdb.sql(f"SELECT length FROM '{path}' WHERE status = 'ok' ORDER BY 1 DESC LIMIT 5")
+    assert [row["length"] for row in told["longest"]] == [n for (n,) in lengths.fetchall()]
+    assert sum(told["methods"].values()) == told["num_ok"]
+    planned = preview(str(path), [8192])[0]
+    (row,) = [row for row in told["capacities"] if row["capacity"] == 8192]
+    assert (row["num_packs"], row["num_dropped"]) == (planned.num_packs, planned.num_dropped)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1))
+def test_quantiles_are_nearest_ranks(values: list[int]) -> None:
+    distinct, counts = np.unique(np.array(values, np.int64), return_counts=True)
+    found = quantiles(distinct[::-1], counts[::-1].astype(np.int64))
+    ordered = sorted(values)
+    assert found is not None
+    for name, share in (("min", 0), ("p50", 50), ("p95", 95), ("p99", 99), ("max", 100)):
+        rank = max(1, -(-share * len(values) // 100))
+        assert found[name] == ordered[rank - 1]
+    assert found["mean"] == pytest.approx(sum(values) / len(values))
+
+
+def test_files_with_other_columns_and_nothing_but_lengths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"length": [5, 70]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"length": [9], "source": ["x"]}), tmp_path / "b.parquet")
+    told = lengths_stats(str(tmp_path / "*.parquet"))
+    assert {source["name"]: source["num_tokens"] for source in told["sources"]} == {
+        None: 75,
+        "x": 9,
+    }
+    assert told["label_tokens"] is None and told["methods"] == {}
+    assert main(["stats", str(tmp_path)]) == 0
+    assert "75" in capsys.readouterr().out
+
+
+def test_what_no_plan_can_be_made_of_is_shown_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.parquet"
+    columns = {
+        "length": pa.nulls(3, pa.int32()),
+        "status": ["rejected"] * 3,
+        "reason": ["no_text"] * 3,
+    }
+    pq.write_table(pa.table(columns), path)
+    assert main(["stats", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["num_rejected"], told["rejected"], told["longest"]) == (3, {"no_text": 3}, [])
+    assert told["capacities"] == [] and "no usable sample" in told["no_capacities"]
+    assert main(["stats", str(path)]) == 0
+    assert "no plan is looked at" in capsys.readouterr().out
+
+
+def test_what_is_neither_index_nor_lengths_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", str(tmp_path / "none")]) == 1
+    assert "does not exist" in capsys.readouterr().err
