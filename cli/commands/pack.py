@@ -89,7 +89,7 @@ def pack(
     recipe, is_file = _recipe(sources, output, options)
     from packidx.recipe import pack_recipe
 
-    from ..show.lengths import print_lengths
+    from ..show.lengths.table import print_lengths
 
     with progress_bar(quiet) as progress, status(quiet or progress is not None) as doing:
         made = pack_recipe(
@@ -177,8 +177,8 @@ def _warn(made: PackSummary, recipe: Recipe) -> None:
     from packidx.index import open_index
     from packidx.index.untrained import untrained
 
-    from ..show.lengths import damaged, guessed, tell_discarded, untrained_sources
-    from ..show.mistaken import print_mistaken
+    from ..show.lengths.mistaken import print_mistaken
+    from ..show.lengths.table import damaged, guessed, tell_discarded, untrained_sources
 
     summary = made.lengths
     tell_discarded(summary)

@@ -53,7 +53,7 @@ def stats(index: str, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_jso
 def _print_lengths(path: str, as_json: bool) -> None:
     from packidx.inspect.stats.lengths import lengths_stats
 
-    from ..show.lengths_stats import print_lengths_stats
+    from ..show.lengths.stats import print_lengths_stats
 
     found = lengths_stats(path)
     if as_json:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..sources import print_sources
-from .console import count, not_read, number_of, print_facts, say, taken_from, with_parts
-from .facts import compared_fact
+from ...sources import print_sources
+from ..console import count, not_read, number_of, print_facts, say, taken_from, with_parts
+from ..facts import compared_fact
 from .taken_over import taken_over_facts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .console import number_of
+from ..console import number_of
 
 if TYPE_CHECKING:
     from packidx.estimate.again.told import ShardChange, TakenOver

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .console import count, percent, print_facts, print_table, say_wrapped, with_parts
+from ..console import count, percent, print_facts, print_table, say_wrapped, with_parts
 
 _QUANTILES = ("min", "p50", "p95", "p99", "max")
 

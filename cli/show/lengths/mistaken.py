@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .console import count, number_of, say
+from ..console import count, number_of, say
 
 if TYPE_CHECKING:
     from packidx.estimate.mistaken import Mistaken

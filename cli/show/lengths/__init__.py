@@ -1,0 +1,1 @@
+"""Lengths tables in words."""
