@@ -49,7 +49,7 @@ LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli
 PYARROWS := 21.0.0 23.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers check lint bench train models trainers wheels clean
+.PHONY: help plan test test-planner test-slow test-energon test-lowest test-transformers check lint bench train models docs trainers wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 19
@@ -111,6 +111,9 @@ train: $(VENV)/.dev plan  ## train a tiny Qwen2.5-VL on the planned packs, on th
 
 models: $(VENV)/.dev  ## count with a processor of every image-text model of transformers; write docs/models.md
 	@OMP_NUM_THREADS=1 $(BIN)/python examples/models.py docs/models.md
+
+docs: $(VENV)/.dev  ## write docs/cli.md and docs/api.md from what the program says of itself
+	@$(BIN)/python examples/reference.py docs/cli.md docs/api.md
 
 trainers: $(UV_VENV)/.ready  ## ask the package index beside which trainers packidx installs; write docs/trainers.md
 	@$(UV_VENV)/bin/python examples/trainers.py docs/trainers.md

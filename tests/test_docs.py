@@ -1,0 +1,224 @@
+"""README, FORMAT and docs/ against the program: every block runs, every name is there."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from absent import WITHOUT_TRANSFORMERS
+from packidx_cli.main import cli
+
+from packidx.format import schema
+
+REPO = Path(__file__).parent.parent
+PAGES = ["README.md", "FORMAT.md", *sorted(f"docs/{p.name}" for p in (REPO / "docs").glob("*.md"))]
+GENERATED = {"docs/cli.md", "docs/api.md"}
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NO_LANGUAGE = {"text", "yaml", "console", "json"}
+"""Of blocks that are not run: output, files, and what changes this machine."""
+NEEDS_MORE = {"export energon"}
+"""Commands that no page runs: tars that Energon has prepared are made by tests/energon."""
+PUBLIC = ("packidx", "packidx.torch", "packidx.torch.loss", "packidx.encode", "packidx.recipe")
+
+
+def text_of(page: str) -> str:
+    return (REPO / page).read_text()
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of each fenced block."""
+    return BLOCK.findall(text_of(page))
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command by its whole name."""
+    context = click.Context(cli, info_name="packidx")
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            inner = click.Context(command, parent=context)
+            for each in command.list_commands(inner):
+                of_group = command.get_command(inner, each)
+                assert of_group is not None
+                yield f"{name} {each}", of_group
+        else:
+            yield name, command
+
+
+@pytest.fixture(scope="session")
+def planned(
+    corpus: Path, processors: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A folder as `make plan` leaves it."""
+    folder = tmp_path_factory.mktemp("planned")
+    (folder / "data").mkdir()
+    (folder / "data" / "corpus").symlink_to(corpus)
+    (folder / "data" / "processors").symlink_to(processors)
+    for command in re.findall(r"^packidx .*$", _block_of("docs/counting.md", "sh", 0), re.M):
+        run(command, folder)
+    run("packidx plan data/lengths -o data/index --capacity 8192", folder)
+    yield folder
+
+
+def _block_of(page: str, language: str, number: int) -> str:
+    return [text for kind, text in blocks(page) if kind == language][number]
+
+
+def run(command: str, folder: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env=os.environ | {"PATH": path},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+def has_something_to_run(page: str) -> bool:
+    return any(kind == "python" or "\npackidx " in f"\n{text}" for kind, text in blocks(page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if has_something_to_run(page)])
+def test_every_block_runs_as_it_stands(page: str, planned: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    shutil.copytree(planned, folder, symlinks=True)
+    for kind, text in blocks(page):
+        if kind == "sh":
+            for line in text.replace("\\\n", " ").splitlines():
+                if line.startswith("packidx "):
+                    assert run(line, folder), f"{line} says nothing"
+        elif kind == "python":
+            done = subprocess.run(
+                [sys.executable, "-c", text], cwd=folder, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{text}\n{done.stderr}"
+        else:
+            assert kind in NO_LANGUAGE, f"{page} has a block in {kind or 'no language'}"
+
+
+def test_every_command_is_run_by_a_page() -> None:
+    lines = [
+        line
+        for page in PAGES
+        for kind, text in blocks(page)
+        if kind == "sh"
+        for line in text.splitlines()
+    ]
+    for name, _ in commands():
+        if name not in NEEDS_MORE:
+            assert any(line.startswith(f"packidx {name} ") for line in lines), name
+
+
+@pytest.mark.slow
+def test_the_example_output_is_what_the_example_gives(
+    corpus: Path, processors: Path, tmp_path: Path
+) -> None:
+    shown = re.search(r"What `make plan` ends with:\n\n((?:    .*\n)+)", text_of("README.md"))
+    assert shown
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus").symlink_to(corpus)
+    (tmp_path / "data" / "processors").symlink_to(processors)
+    program = f"{WITHOUT_TRANSFORMERS}\nfrom packidx_cli.main import run\nrun()"  # as `make plan`
+    estimate = _block_of("docs/counting.md", "sh", 0)
+    for command in (estimate, "packidx plan data/lengths -o data/index --capacity 8192"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command.split()[1:]],
+            cwd=tmp_path, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    for line in shown.group(1).splitlines():
+        assert line.strip() in done.stdout.splitlines()
+
+
+def test_every_option_is_in_the_reference() -> None:
+    reference = text_of("docs/cli.md")
+    for name, command in commands():
+        begin = reference.index(f"\n## packidx {name}\n")
+        section = reference[begin : reference.find("\n## ", begin + 1)]
+        for parameter in command.params:
+            for option in parameter.opts if isinstance(parameter, click.Option) else ():
+                assert re.search(rf"(?<![\w-]){option}(?![\w-])", section), f"{name} {option}"
+
+
+def test_the_references_are_what_the_program_says() -> None:
+    sys.path.insert(0, str(REPO / "examples"))
+    try:
+        reference = importlib.import_module("reference")
+    finally:
+        sys.path.remove(str(REPO / "examples"))
+    assert reference.cli_page() == text_of("docs/cli.md"), "run `make docs`"
+    assert reference.api_page() == text_of("docs/api.md"), "run `make docs`"
+
+
+def test_every_command_name_and_variable_is_in_a_page_that_somebody_wrote() -> None:
+    pages = "\n".join(text_of(page) for page in PAGES if page not in GENERATED)
+    for name, _ in commands():
+        assert f"packidx {name}" in pages, name
+    for module in PUBLIC:
+        for name in importlib.import_module(module).__all__:
+            assert re.search(rf"\b{name}\b", pages) or name == "__version__", f"{module}.{name}"
+    sources = [*(REPO / "packidx").rglob("*.py"), *(REPO / "cli").rglob("*.py")]
+    read = {
+        variable
+        for path in sources
+        for variable in re.findall(r"\"(PACKIDX_[A-Z_]+)\"", path.read_text())
+    }
+    assert read
+    for variable in read - {"PACKIDX_FINISHED"}:  # between its own processes
+        assert f"`{variable}" in pages or f"{variable}=" in pages, variable
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", text_of(page)):
+            path, anchor = target
+            if "://" in path:
+                continue
+            leads_to = (REPO / page).parent / path if path else REPO / page
+            assert leads_to.exists(), f"{page} links to {path}"
+            if anchor:
+                assert anchor[1:] in anchors(leads_to), f"{page} links to {path}{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {word.replace(" ", "-") for word in words}
+
+
+def test_the_pages_are_no_longer_than_they_may_be() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+    assert len(text_of("docs/architecture.md").splitlines()) <= 120
+
+
+def test_nothing_is_said_twice_in_readme() -> None:
+    lines = [line.strip() for line in text_of("README.md").splitlines()]
+    said = [line for line in lines if len(line) > 20 and not line.startswith("|---")]
+    assert len(said) == len(set(said))
+
+
+def test_format_names_every_column() -> None:
+    text = text_of("FORMAT.md")
+    for table in (schema.ALL_LENGTHS, schema.PACKS, schema.SAMPLES, schema.DROPPED):
+        for name in table.names:
+            assert f"`{name}`" in text, f"FORMAT.md says nothing of {name}"
+    for field in schema.MEDIA.value_type:
+        assert f"`{field.name}`" in text
+
+
+def test_make_targets_are_documented() -> None:
+    makefile = text_of("Makefile")
+    shown = subprocess.run(["make", "help"], cwd=REPO, capture_output=True, text=True, check=True)
+    for target in ("help", "plan", "test", "check", "bench", "docs", "clean"):
+        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)
+        assert re.search(rf"^{target}\b", shown.stdout, re.MULTILINE)
