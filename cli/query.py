@@ -27,8 +27,8 @@ _BLOCK = 1 << 20  # bytes of a message
 def main() -> None:
     """Answer one request over the socket whose number is the only argument.
 
-    A request is a JSON object: ``files`` and ``absent`` of the views, ``query``, ``kind``,
-    ``unlocked`` and ``memory_limit``. The answer is messages that begin with ``d`` (bytes of the
+    A request is a JSON object: ``views``, ``query``, ``kind``, ``most`` rows to show, ``unlocked``
+    and ``memory_limit``. The answer is messages that begin with ``d`` (bytes of the
     result), and one with ``.`` (done) or ``e`` (why not).
     """
     socket = Connection(int(sys.argv[1]))
@@ -38,17 +38,20 @@ def main() -> None:
     except EOFError:  # there is no such index
         os._exit(1)
     threading.Thread(target=_end_with_parent, args=(socket,), daemon=True).start()
+    absent = request["views"]["absent"]
     try:
         if failure is not None:
             raise failure
-        _answer(request, socket)
+        _answer(request, absent, socket)
         socket.send_bytes(b".")
     except MemoryError:
         socket.send_bytes(b"e" + _NO_MEMORY.encode())
     except Exception as error:
         if os.environ.get("PACKIDX_TRACEBACK"):
             traceback.print_exc()
-        socket.send_bytes(b"e" + _words(error, request).encode(errors="backslashreplace"))
+        socket.send_bytes(
+            b"e" + _words(error, request["query"], absent).encode(errors="backslashreplace")
+        )
     sys.stdout.flush()
     os._exit(0)  # threads of the engine may be busy with what nobody wants any more
 
@@ -71,32 +74,37 @@ def _end_with_parent(socket: Connection) -> None:
         os._exit(1)
 
 
-def _answer(request: dict[str, Any], socket: Connection) -> None:
+def _answer(request: dict[str, Any], absent: dict[str, str], socket: Connection) -> None:
+    from packidx.index.views import Views
     from packidx.inspect.query import check, connect
 
     unlocked, limit = request["unlocked"], request["memory_limit"]
     # The engine's own limit comes first: what it says is of more use.
-    connection = connect(request["files"], unlocked, limit and limit * 3 // 4)
+    views = Views.read(request["views"])
+    connection = connect(views, unlocked, limit and limit * 3 // 4)
+    absent |= views.absent
     if limit is not None:
         _bound_memory(limit)
     query = request["query"]
     if not unlocked:
-        query = check(connection, query, request["files"])
+        query = check(connection, query)
     relation = connection.sql(query)
     if request["kind"] == "parquet" and relation is not None:
         _send_parquet(relation, socket)
     else:
-        data = memoryview(_text(relation, request["kind"]).encode())
+        data = memoryview(_text(relation, request["kind"], request["most"]).encode())
         for start in range(0, len(data), _BLOCK):
             socket.send_bytes(b"d" + data[start : start + _BLOCK])
     connection.close()  # what an unlocked query attached is written
 
 
-def _text(relation: Any, kind: str) -> str:
-    from .show.formats import FORMATS
+def _text(relation: Any, kind: str, most: int | None) -> str:
+    from .show.formats import FORMATS, as_short_table
 
     if relation is None:  # a statement without rows
         return "[]\n" if kind == "json" else ""
+    if most is not None:
+        return as_short_table(relation.columns, _rows(relation, most + 1), most)
     return FORMATS[kind](relation.columns, _rows(relation))
 
 
@@ -137,31 +145,32 @@ def _send_parquet(relation: Any, socket: Connection) -> None:
         raise OptionError(f"the query failed: {error}") from None
 
 
-def _rows(relation: Any) -> list[tuple[Any, ...]]:
-    """All rows as Python values; times with a zone as text, which else need one more package."""
+def _rows(relation: Any, most: int | None = None) -> list[tuple[Any, ...]]:
+    """Rows as Python values; times with a zone as text, which else need one more package."""
     names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
     zoned = ["TIME ZONE" in str(kind).upper() for kind in relation.types]
     if any(zoned):
         pairs = zip(names, zoned, strict=True)
         listed = (f"{name}::VARCHAR AS {name}" if is_zoned else name for name, is_zoned in pairs)
         relation = relation.project(", ".join(listed))
+    if most is not None:
+        relation = relation.limit(most)
     rows: list[tuple[Any, ...]] = relation.fetchall()
     return rows
 
 
-def _words(error: Exception, request: dict[str, Any]) -> str:
+def _words(error: Exception, query: str, absent: dict[str, str]) -> str:
     """What went wrong, as one sentence."""
     if isinstance(error, PackidxError):
         words = str(error)
-        for name, why in request["absent"].items():
+        for name, why in absent.items():
             if words.startswith(f"the query asks {name!r}"):
                 return f"the query failed: {why}"
         return words
     first = " ".join(str(error).split("\n\n")[0].split())
-    query = request["query"]
     if type(error).__name__ == "OutOfMemoryException":  # DuckDB's
         return f"the query takes more memory than --memory-limit allows: {first}"
-    for name, why in request["absent"].items():
+    for name, why in absent.items():
         if f"name {name} does not exist" in first:
             first = why
     if "syntax error" in first and re.search(r"\b(window|group|offset)\b", query, re.I):

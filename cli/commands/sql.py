@@ -1,26 +1,21 @@
-"""`packidx sql`: DuckDB over the snapshot's Parquet files."""
+"""`packidx sql`: DuckDB over a snapshot's Parquet files."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from packidx.errors import OptionError
 
+from ..asking import Asker, Limits
 from ..options import quiet_option, root_option
-from ..show.console import print_text, status, visible
+from ..show.console import status
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+    from packidx.inspect.sql import Asked
 
 _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 _TIMEOUT, _MEMORY = 60.0, "4GB"  # of a locked query
@@ -46,6 +41,10 @@ class _Query(click.Command):
         return super().parse_args(ctx, args)
 
 
+_NUMBER = click.IntRange(min=0)
+_POSITIVE = click.IntRange(min=1)
+
+
 @click.command(cls=_Query)
 @click.argument("index")
 @click.argument("query", required=False)
@@ -56,6 +55,27 @@ class _Query(click.Command):
     help="How to print.  [default: by the name of FILE, else table]",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout.")
+@click.option(
+    "--seed", type=_NUMBER, metavar="N", help="Of the view steps: PackSampler's.  [default: 0]"
+)
+@click.option(
+    "--epoch",
+    type=_NUMBER,
+    metavar="N",
+    help="Of the view steps: one epoch.  [default: each that was planned apart]",
+)
+@click.option(
+    "--global-batch",
+    type=_POSITIVE,
+    metavar="N",
+    help="Of the view steps: packs per step.  [default: what was planned for]",
+)
+@click.option(
+    "--world-size",
+    type=_POSITIVE,
+    metavar="N",
+    help="Of the view steps: data-parallel ranks.  [default: packs of a planned micro-step]",
+)
 @click.option(
     "--unlocked",
     is_flag=True,
@@ -85,38 +105,80 @@ def sql(
     memory_limit: str | None,
     roots: dict[str, str],
     quiet: bool,
+    **steps: int | None,
 ) -> None:
-    """Run QUERY over INDEX, INDEX@ID or LENGTHS; "-" reads it from stdin, without it list columns.
+    """Run QUERY over INDEX, INDEX@ID or LENGTHS. Without QUERY, ask at a prompt.
 
-    The views are packs, samples and dropped, and lengths where that table is still there. QUERY is
-    a SELECT, which sees nothing but them. Of what is in an object store, only the tables that QUERY
-    names are fetched.
+    \b
+    packidx sql index/ "SELECT source, count(*) FROM samples GROUP BY 1"
+    packidx sql index/ < queries.sql
+    packidx sql index/
+
+    The views are packs, samples, dropped, sources and steps (the packs in the order of training),
+    and lengths and rejected where that table is still there. QUERY is a SELECT, which sees nothing
+    but them. "-" reads queries from stdin, as does a missing QUERY where stdin is no terminal; each
+    ends in a semicolon, and where there is none, columns are listed. Of what is in an object store,
+    only the tables that QUERY names are fetched.
     """
     kind = kind or _kind_of(output)
     if kind == "parquet" and not output:
         raise click.UsageError("--format parquet needs -o FILE")
-    if query is None or not query.strip():
-        query = "SELECT table_name AS view, column_name, data_type FROM information_schema.columns"
-    elif query == "-":
-        query = sys.stdin.read()
-    request = {"query": query, "kind": kind, "unlocked": unlocked}
-    request["memory_limit"] = _bytes(memory_limit or (None if unlocked else _MEMORY))
-    timeout = timeout or (None if unlocked else _TIMEOUT)
-    file, text = _file_of(output), b""
-    with status(quiet) as doing, _process() as socket:  # it starts while the index is opened
-        from packidx.inspect.sql import views_of
-        from packidx.io.files import atomic_file
+    file = _file_of(output)
+    limits = Limits(
+        unlocked,
+        timeout or (None if unlocked else _TIMEOUT),
+        _bytes(memory_limit or (None if unlocked else _MEMORY)),
+    )
+    with Asker(limits, quiet) as asker:  # its process starts while the index is opened
+        from packidx.inspect.sql import asked as opened
 
-        with views_of(index, roots, query) as views:
-            doing("running the query")
-            answer = _answer(socket, request | vars(views), timeout)
-            if file is None:
-                text = b"".join(answer)
-            else:
-                with atomic_file(file) as out:
-                    out.writelines(answer)
-    if file is None:  # once the status has left the terminal
-        _show(text, output, kind)
+        with status(quiet):
+            asked = opened(index, roots, **steps)
+        if query is None and output is None and sys.stdin.isatty() and sys.stdout.isatty():
+            from ..prompt.loop import prompt
+
+            prompt(asker, asked, kind)
+            return
+        queries = _queries(query)
+        if output is not None:
+            _write(asker, asked, queries, kind, output, file)
+            return
+        from ..prompt.session import Session
+
+        session = Session(asker, asked, kind)
+        for text in queries:
+            session.run(text)
+
+
+def _queries(query: str | None) -> list[str]:
+    """Those that are given, or stand in stdin, or else one that lists the columns."""
+    from ..prompt.session import ALL_COLUMNS
+    from ..prompt.statements import statements
+
+    if query == "-" or (query is None and not sys.stdin.isatty()):
+        listed, rest = statements(sys.stdin.read(), is_all=True)
+        return listed or [ALL_COLUMNS]
+    return [query] if query and query.strip() else [ALL_COLUMNS]
+
+
+def _write(
+    asker: Asker, asked: Asked, queries: list[str], kind: str, output: str, file: Path | None
+) -> None:
+    """Write a query's result into the file, or into what `output` names that is no file."""
+    from packidx.io.files import atomic_file
+
+    if len(queries) > 1:
+        raise OptionError(f"-o {output}: there are {len(queries)} queries: give one at a time")
+    with status(asker.quiet) as doing:
+        doing("running the query")
+        answer = asker.answer(asked, queries[0], kind)
+        if file is not None:
+            with atomic_file(file) as out:
+                out.writelines(answer)
+        else:
+            text = b"".join(answer)
+            with open(output, "wb") as device:
+                device.write(text)
 
 
 def _kind_of(output: str | None) -> str:
@@ -140,57 +202,6 @@ def _bytes(size: str | None) -> int | None:
     return limit
 
 
-@contextlib.contextmanager
-def _process() -> Iterator[Connection]:
-    """A process that answers one query, over this socket; it ends with the block."""
-    from multiprocessing import Pipe
-
-    ours, theirs = Pipe()
-    number = theirs.fileno()
-    command = [sys.executable, "-P", "-m", "packidx_cli.query", str(number)]
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for us
-    try:
-        process = subprocess.Popen(command, pass_fds=[number])
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        process.kill()
-        process.wait()
-        ours.close()
-
-
-def _answer(socket: Connection, request: dict[str, Any], timeout: float | None) -> Iterator[bytes]:
-    """The result, in blocks of bytes.
-
-    Raises:
-        OptionError: why there is none.
-    """
-    end = None if timeout is None else time.monotonic() + timeout
-    try:
-        socket.send_bytes(json.dumps(request).encode())
-        while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not socket.poll(left):
-                raise OptionError(
-                    f"the query was stopped after {timeout:g} seconds: ask for less, or give it "
-                    "more with --timeout SECONDS"
-                )
-            message = socket.recv_bytes()
-            if message[:1] == b"e":
-                raise OptionError(message[1:].decode())
-            if message[:1] == b".":
-                return
-            yield message[1:]
-    except (EOFError, ConnectionError):
-        raise OptionError(
-            "the query ended its process, most likely for want of memory: ask for less at a time, "
-            "or give it more with --memory-limit SIZE"
-        ) from None
-
-
 def _file_of(output: str | None) -> Path | None:
     """The file to write as a whole; None for stdout and what else `output` names: a pipe, a device.
 
@@ -205,14 +216,3 @@ def _file_of(output: str | None) -> Path | None:
     if not target.parent.is_dir():
         raise OptionError(f"-o {output}: the folder {target.parent} does not exist")
     return target
-
-
-def _show(data: bytes, output: str | None, kind: str) -> None:
-    """To stdout, or into what `output` names that is no file."""
-    if output is None:
-        text = data.decode()
-        # CSV is data: a program gets it as it is, and has no escape to undo. A terminal does not.
-        print_text(visible(text, lines=True) if kind == "csv" and sys.stdout.isatty() else text)
-        return
-    with open(output, "wb") as file:
-        file.write(data)

@@ -6,11 +6,17 @@ import csv
 import decimal
 import io
 import math
+import shutil
+import textwrap
 from typing import Any
 
 from packidx.errors import OptionError
 
 from .console import format_table, json_text
+
+_LONGEST = 40  # characters of a value in a table that is too wide
+_FEW = 3  # columns that a terminal has room for, if their values go on below
+_HINT = "{}; all is in --format csv or json (.mode csv, .mode json)"
 
 
 def as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
@@ -49,11 +55,56 @@ def as_csv(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
 
 
 def as_table(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
-    right = [
+    cells = ([_cell(value) for value in row] for row in rows)
+    return format_table(columns, cells, _are_numbers(columns, rows))
+
+
+def as_short_table(columns: list[str], rows: list[tuple[Any, ...]], most: int) -> str:
+    """A table for a terminal: so many rows, and as many columns as fit; says what it left out.
+
+    Long values are cut before columns are left out. Tables of few columns go on below instead.
+    """
+    notes = []
+    if len(rows) > most:
+        rows = rows[:most]
+        notes.append(f"only the first {most} rows")
+    cells = [[_cell(value) for value in row] for row in rows]
+    width = shutil.get_terminal_size((100, 24)).columns
+    if len(columns) > _FEW and _width(columns, cells) > width:
+        if any(len(cell) > _LONGEST for row in cells for cell in row):
+            notes.append("long values cut")
+        cells = [[_cut(cell) for cell in row] for row in cells]
+        shown = len(columns)
+        while shown > 1 and _width(columns[:shown], [row[:shown] for row in cells]) > width:
+            shown -= 1
+        if shown < len(columns):
+            left_out = ", ".join(columns[shown:])
+            notes.append(f"{len(columns) - shown} columns not shown: {left_out}")
+        columns, rows = columns[:shown], [row[:shown] for row in rows]
+        cells = [row[:shown] for row in cells]
+    text = format_table(columns, cells, _are_numbers(columns, rows))
+    if notes:
+        text += "".join(
+            f"… {line}\n" for line in textwrap.wrap(_HINT.format("; ".join(notes)), width - 2)
+        )
+    return text
+
+
+def _width(columns: list[str], cells: list[list[str]]) -> int:
+    """Terminal columns of a table."""
+    widths = (max(map(len, (name, *below))) for name, *below in zip(columns, *cells, strict=True))
+    return sum(widths) + 3 * (len(columns) - 1)
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _LONGEST else f"{cell[: _LONGEST - 1]}…"
+
+
+def _are_numbers(columns: list[str], rows: list[tuple[Any, ...]]) -> list[bool]:
+    return [
         bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
         for at in range(len(columns))
     ]
-    return format_table(columns, ([_cell(value) for value in row] for row in rows), right)
 
 
 def _cell(value: Any) -> str:

@@ -7,17 +7,22 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, NotFoundInIndex, OptionError
+from packidx.errors import FormatError, OptionError
 from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
-from packidx.index.row_groups import RowGroups, readable
+from packidx.index.order.steps import Steps
+from packidx.index.row_groups import RowGroups
+from packidx.index.tables import made_table, read_table
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, local_copy
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
 
 # Bytes of decoded row groups that a process keeps. An epoch's order goes through blocks of
 # neighbouring packs: a step's lie in a row group or two, 0.4 MB of packs, 1 to 2.5 MB of samples.
@@ -119,16 +124,70 @@ class Index:
             yield paths
 
     def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The packs table (schema: FORMAT.md), whole or some columns."""
+        """``to_arrow("packs", columns)``."""
         return self._table("packs", columns)
 
     def samples(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The samples table (schema: FORMAT.md), whole or some columns."""
+        """``to_arrow("samples", columns)``."""
         return self._table("samples", columns)
 
     def dropped(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The dropped table (schema: FORMAT.md), whole or some columns."""
+        """``to_arrow("dropped", columns)``."""
         return self._table("dropped", columns)
+
+    def to_arrow(
+        self, table: str, columns: Sequence[str] | None = None, **steps: int | None
+    ) -> pa.Table:
+        """One of the tables that `packidx sql` has views of, whole or some columns.
+
+        Args:
+            table: ``'packs'``, ``'samples'`` or ``'dropped'`` (schemas: FORMAT.md); ``'lengths'``
+                or ``'rejected'``, which are read where the lengths lie; ``'sources'``; ``'steps'``,
+                the packs in the order of training.
+            columns: the ones to read, in this order.
+            steps: of the order of training: ``seed`` (0), ``epoch`` (each that was planned apart),
+                ``global_batch`` (what was planned for), ``world_size`` (as many as the plan's
+                micro-steps have packs).
+
+        Raises:
+            NotFoundInIndex: there is no such table, or it has no such column.
+            FormatError, SourceError: a file is missing or damaged, or not the one that was planned.
+            OptionError: `steps` make no sense together.
+        """
+        order = Steps.of(self.snapshot, **steps)
+        if table in TABLES:
+            return self._table(table, columns)
+        return made_table(self, table, columns, order)
+
+    def to_polars(
+        self, table: str, columns: Sequence[str] | None = None, **steps: int | None
+    ) -> pl.DataFrame:
+        """`to_arrow` as polars has it.
+
+        Raises:
+            MissingExtraError: polars is not installed, as where packs are only read.
+        """
+        from packidx.index.frames import to_polars
+
+        return to_polars(self.to_arrow(table, columns, **steps))
+
+    def duckdb(self, **steps: int | None) -> duckdb.DuckDBPyConnection:
+        """A DuckDB connection of its own, with the views of `packidx sql`.
+
+        ``index.duckdb().sql("SELECT * FROM steps LIMIT 3")``. Unlike `packidx sql`, it is DuckDB
+        with all that it can do. Where the lengths are gone, a query of them says so.
+
+        Args:
+            steps: of the view ``steps``, as in `to_arrow`.
+
+        Raises:
+            MissingExtraError: duckdb is not installed, as where packs are only read.
+            FormatError: a file is missing or damaged.
+            OptionError: `steps` make no sense together.
+        """
+        from packidx.index.frames import to_duckdb
+
+        return to_duckdb(self, Steps.of(self.snapshot, **steps))
 
     def window(self, table: str, number: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one window in ``'packs'``, ``'samples'`` or ``'dropped'``."""
@@ -227,28 +286,7 @@ class Index:
     def _table(
         self, table: str, columns: Sequence[str] | None, window: int | None = None
     ) -> pa.Table:
-        schema = TABLES[table]
-        wanted = list(columns) if columns is not None else schema.names
-        unknown = [name for name in wanted if name not in schema.names]
-        if unknown:
-            raise NotFoundInIndex(
-                f"{table} has no column {unknown[0]!r}: it has {', '.join(schema.names)}"
-            )
-
-        def read(path: str) -> pa.Table:
-            rows = pq.ParquetFile(path).read(columns=wanted)
-            for name in OPTIONAL[table]:
-                if name in wanted and name not in rows.column_names:
-                    field = schema.field(name)
-                    rows = rows.append_column(field, pa.nulls(len(rows), field.type))
-            return rows.select(wanted)
-
-        parts = self._stored(table, window)
-        tables = [schema.empty_table().select(wanted)]
-        with local_copies(parts) as copies:
-            for part, copy in zip(parts, copies, strict=True):
-                tables.append(readable(part.path, copy, read))
-        return pa.concat_tables(tables)
+        return read_table(self._stored(table, window), table, columns)
 
 
 def _is_below(uri: str, prefix: str) -> bool:

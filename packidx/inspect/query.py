@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import duckdb
 
 from packidx.errors import OptionError
-from packidx.format.parquet import pattern_of, quoted, scan_of
+from packidx.format.parquet import pattern_of, quoted
+from packidx.index.frames import create_views
+from packidx.index.views import Views
 
 UNLOCKED = "--unlocked lets the query do all that DuckDB can"
 """What a refusal ends in."""
@@ -42,14 +44,13 @@ _OWN_VIEWS = (
     "WHERE internal AND schema_name <> 'information_schema'"
 )
 
+_VIEWS = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
 
-def connect(
-    views: Mapping[str, Sequence[str]], unlocked: bool, memory_limit: int | None
-) -> duckdb.DuckDBPyConnection:
-    """A database with `views`, each of the files it names.
+
+def connect(views: Views, unlocked: bool, memory_limit: int | None) -> duckdb.DuckDBPyConnection:
+    """A database with `views`, of which it tells in `absent` those that cannot be.
 
     Args:
-        views: files of this machine, none of which is taken for a pattern.
         unlocked: leave the engine as DuckDB has it, but for Python's objects in this process.
         memory_limit: bytes.
 
@@ -64,10 +65,9 @@ def connect(
         config |= {"temp_directory": "", "allow_community_extensions": False}
         config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     connection = duckdb.connect(config=config)
-    for name, files in views.items():
-        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {scan_of(files)}")
+    create_views(connection, views)
     if not unlocked:
-        files = [file for listed in views.values() for file in listed]
+        files = [file for listed in views.files.values() for file in listed]
         allowed = dict.fromkeys([*files, *map(pattern_of, files)])
         connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
         connection.execute("SET enable_external_access = false")
@@ -75,12 +75,11 @@ def connect(
     return connection
 
 
-def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str, Any]) -> str:
+def check(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     """Refuse all but one question to the views; returns the text to run, made of what was checked.
 
     Args:
-        connection: runs nothing of `query`.
-        views: names that a query may ask.
+        connection: of `connect`; runs nothing of `query`.
 
     Raises:
         OptionError: with what is refused.
@@ -95,13 +94,14 @@ def check(connection: duckdb.DuckDBPyConnection, query: str, views: Mapping[str,
     if kind != "SELECT" or tree.get("error", True):
         what = f"dynamic PIVOT ({_STATIC})" if kind == "MULTI" else before + kind
         raise _locked(f"is no SELECT but {what}")
+    views = {name.lower() for (name,) in connection.execute(_VIEWS).fetchall()}
     nodes = list(_nodes(tree["statements"]))
     defined = {name for node in nodes for name in _with_names(node)}
     own = {name for (name,) in connection.execute(_OWN_VIEWS).fetchall()}
     for name in sorted(defined & own):  # where this WITH does not hold, it is the engine's
         raise OptionError(f"the query names a WITH {name!r}, as a view of DuckDB: rename it")
     for node in nodes:
-        _check_node(node, set(map(str.lower, views)), defined, own)
+        _check_node(node, views, defined, own)
     return before + text
 
 

@@ -1,91 +1,127 @@
-"""The views that SQL has of a snapshot or of a lengths table, and the files behind them."""
+"""What SQL asks: an index or a lengths table, and the views that one query has of it."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
-from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import load
-from packidx.index import open_index
+from packidx.format.table_files import KnownTable, known_table
+from packidx.index import Index, open_index
+from packidx.index.order.steps import Steps
+from packidx.index.tables import planned_lengths
+from packidx.index.views import (
+    ABOUT,
+    OF_LENGTHS,
+    VIEWS,
+    Views,
+    views_of_index,
+    views_of_lengths,
+)
 from packidx.io import urls
-from packidx.io.copies import StoredFile, local_copies
-from packidx.lengths.files import find_table
-
-TABLES = ("packs", "samples", "dropped")
 
 
-@dataclass(frozen=True)
-class Views:
-    """Files of this machine by the view that reads them."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An index at one snapshot, or a lengths table."""
 
-    files: dict[str, list[str]] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    """Why a view is not there."""
+    path: str
+    index: Index | None
+    lengths: KnownTable | None
+    steps: Steps | None
+    """Of the view `steps`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The views that it may have."""
+        return OF_LENGTHS if self.index is None else VIEWS
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        if self.index is not None:
+            return repr(self.index)
+        return f"lengths table {self.path}"
+
+    def about(self) -> list[tuple[str, int | None, str]]:
+        """Name of each view, its number of rows, where it is known, and what a row is; of one that
+        is absent, why."""
+        rows, absent = self._rows(), {}
+        if self.index is not None:
+            try:
+                planned_lengths(self.index)
+            except (SourceError, FormatError) as error:
+                absent = dict.fromkeys(("lengths", "rejected"), str(error))
+        return [
+            (name, None, f"absent: {absent[name]}")
+            if name in absent
+            else (name, rows.get(name), ABOUT[name])
+            for name in self.names
+        ]
+
+    def _rows(self) -> dict[str, int | None]:
+        """Rows of the views, by what manifests say."""
+        table = None if self.lengths is None else self.lengths.manifest
+        if self.index is None:
+            if table is None:
+                return {}
+            sizes = {"lengths": table.num_samples, "rejected": table.num_rejected}
+            return {**sizes, "sources": len(table.sources)}
+        snapshot = self.index.snapshot
+        rejected = [source.num_rejected for source in snapshot.sources]
+        steps = self.steps
+        return {
+            "packs": snapshot.result.num_packs,
+            "samples": snapshot.result.num_pieces,
+            "dropped": snapshot.result.num_dropped,
+            "lengths": snapshot.lengths.num_samples,
+            "rejected": None if None in rejected else sum(n or 0 for n in rejected),
+            "sources": len(snapshot.sources),
+            "steps": None if steps is None else sum(map(steps.epochs.num_packs, steps.numbers)),
+        }
+
+    @contextlib.contextmanager
+    def views(self, query: str) -> Iterator[Views]:
+        """What `query` may read, as long as the block.
+
+        Args:
+            query: tables in an object store that it does not name are left out, unless it names
+                none; the steps are computed only where it names them.
+
+        Raises:
+            FormatError: a file is missing or damaged.
+            OSError: a store cannot be asked.
+        """
+        named = {name for name in self.names if re.search(rf"\b{name}\b", query, re.I)}
+        with contextlib.ExitStack() as stack:
+            if self.lengths is not None:
+                yield views_of_lengths(stack, self.lengths, self.path)
+            elif self.index is not None:
+                steps = self.steps if "steps" in named else None
+                yield views_of_index(stack, self.index, named or set(VIEWS), steps)
 
 
-@contextlib.contextmanager
-def views_of(path: str, roots: Mapping[str, str], query: str) -> Iterator[Views]:
-    """What `query` may read of the index or the lengths table at `path`, as long as the block.
+def asked(path: str, roots: Mapping[str, str], **steps: Any) -> Asked:
+    """Open what is at `path`.
 
     Args:
         path: ``INDEX``, ``INDEX@ID``, or what `packidx plan` takes for lengths.
         roots: ``{old: new}`` path prefixes, for data that has moved.
-        query: tables in an object store that it does not name are left out, unless it names none.
+        steps: what `Steps.of` takes.
 
     Raises:
         NotFoundInIndex: there is no index, and no lengths table.
         FormatError: a manifest that is broken or of a newer version.
+        OptionError: `steps` make no sense together.
         OSError: a store cannot be asked.
     """
-    named = {name for name in (*TABLES, "lengths") if re.search(rf"\b{name}\b", query, re.I)}
-    named = named or {*TABLES, "lengths"}
-    views = Views()
-    with contextlib.ExitStack() as stack:
-        try:
-            index = open_index(path, roots)
-        except NotFoundInIndex:
-            lengths = None
-            with contextlib.suppress(SourceError):
-                lengths = _lengths(urls.local_path(path))
-            if lengths is None:
-                raise
-            views.files["lengths"] = stack.enter_context(local_copies(lengths))
-            yield views
-            return
-        for name in TABLES:
-            if name in named or not urls.is_url(index.path):
-                views.files[name] = stack.enter_context(index.local_files(name))
-        if "lengths" in named or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
-            try:
-                planned = index.snapshot.lengths
-                uri = index.resolve(planned.uri)
-                parts = _lengths(uri, planned.pattern, planned.fingerprint)
-                views.files["lengths"] = stack.enter_context(local_copies(parts))
-            except SourceError as error:
-                why = f"{error}, or say where it is with --root OLD=NEW"
-                views.absent["lengths"] = f"there is no view lengths: {why}"
-            except FormatError as error:
-                views.absent["lengths"] = f"there is no view lengths: {error}"
-        yield views
-
-
-def _lengths(
-    uri: str, is_pattern: bool | None = None, fingerprint: str | None = None
-) -> list[StoredFile]:
-    """The files of a lengths table, of the one of a `fingerprint` where that is given.
-
-    Raises:
-        SourceError: there is none.
-        FormatError: another one is in its place.
-    """
-    table = find_table(uri, is_pattern)
-    if table.manifest is None:
-        return table.files
-    manifest = load(table.manifest, LengthsManifest, "estimate again")
-    if fingerprint is not None and manifest.fingerprint != fingerprint:
-        raise FormatError(f"{uri} is not the table that was planned")
-    return [file.within(uri) for file in manifest.files]
+    try:
+        index = open_index(path, roots)
+    except NotFoundInIndex:
+        with contextlib.suppress(SourceError):
+            return Asked(path, None, known_table(urls.local_path(path)), None)
+        raise
+    return Asked(path, index, None, Steps.of(index.snapshot, **steps))

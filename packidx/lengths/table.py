@@ -21,12 +21,11 @@ from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import Calibration, LengthsManifest
 from packidx.format.manifest import Encoder, Shard, load, without_ranges
 from packidx.format.schema import ALL_LENGTHS, METHODS
+from packidx.format.table_files import HELP, find_table
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
 from packidx.lengths.files import (
-    HELP,
     RowGroup,
-    find_table,
     groups_in_order,
     known_names,
     read_footer,

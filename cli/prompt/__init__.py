@@ -1,0 +1,1 @@
+"""The prompt of `packidx sql`, and queries one after another."""
