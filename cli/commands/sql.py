@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -105,7 +105,7 @@ def sql(
     memory_limit: str | None,
     roots: dict[str, str],
     quiet: bool,
-    **steps: int | None,
+    **steps: Any,
 ) -> None:
     """Run QUERY over INDEX, INDEX@ID or LENGTHS. Without QUERY, ask at a prompt.
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from packidx.errors import OptionError
 
-from .console import format_table, json_text
+from .console import format_table, json_text, visible
 
 _LONGEST = 40  # characters of a value in a table that is too wide
 _FEW = 3  # columns that a terminal has room for, if their values go on below
-_HINT = "{}; all is in --format csv or json (.mode csv, .mode json)"
+_HINT = "For all of it: --format csv or json, at the prompt .mode csv or json."
 
 
 def as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> str:
@@ -67,37 +67,41 @@ def as_short_table(columns: list[str], rows: list[tuple[Any, ...]], most: int) -
     notes = []
     if len(rows) > most:
         rows = rows[:most]
-        notes.append(f"only the first {most} rows")
-    cells = [[_cell(value) for value in row] for row in rows]
+        notes.append(f"these are the first {most} rows")
+    cells = [[visible(_cell(value), lines=True) for value in row] for row in rows]
     width = shutil.get_terminal_size((100, 24)).columns
     if len(columns) > _FEW and _width(columns, cells) > width:
-        if any(len(cell) > _LONGEST for row in cells for cell in row):
-            notes.append("long values cut")
-        cells = [[_cut(cell) for cell in row] for row in cells]
+        cut = [[_cut(cell) for cell in row] for row in cells]
         shown = len(columns)
-        while shown > 1 and _width(columns[:shown], [row[:shown] for row in cells]) > width:
+        while shown > 1 and _width(columns[:shown], [row[:shown] for row in cut]) > width:
             shown -= 1
+        if any(row[:shown] != short[:shown] for row, short in zip(cells, cut, strict=True)):
+            notes.append("long values are cut")
         if shown < len(columns):
             left_out = ", ".join(columns[shown:])
-            notes.append(f"{len(columns) - shown} columns not shown: {left_out}")
+            notes.append(f"{len(columns) - shown} columns are not shown: {left_out}")
         columns, rows = columns[:shown], [row[:shown] for row in rows]
-        cells = [row[:shown] for row in cells]
+        cells = [row[:shown] for row in cut]
     text = format_table(columns, cells, _are_numbers(columns, rows))
     if notes:
-        text += "".join(
-            f"… {line}\n" for line in textwrap.wrap(_HINT.format("; ".join(notes)), width - 2)
-        )
+        said = visible(f"… {'; '.join(notes)}. {_HINT}")
+        text += textwrap.fill(said, width, subsequent_indent="  ") + "\n"
     return text
 
 
 def _width(columns: list[str], cells: list[list[str]]) -> int:
     """Terminal columns of a table."""
-    widths = (max(map(len, (name, *below))) for name, *below in zip(columns, *cells, strict=True))
+    from rich.cells import cell_len
+
+    widths = (
+        max(map(cell_len, (name, *below))) for name, *below in zip(columns, *cells, strict=True)
+    )
     return sum(widths) + 3 * (len(columns) - 1)
 
 
 def _cut(cell: str) -> str:
-    return cell if len(cell) <= _LONGEST else f"{cell[: _LONGEST - 1]}…"
+    first, *more = cell.split("\n")
+    return first if len(first) <= _LONGEST and not more else f"{first[: _LONGEST - 1]}…"
 
 
 def _are_numbers(columns: list[str], rows: list[tuple[Any, ...]]) -> list[bool]:

@@ -7,14 +7,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
 from packidx.errors import FormatError, OptionError
 from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
-from packidx.index.order.steps import Steps
+from packidx.index.described import Described, Description, plan_facts, plan_line
+from packidx.index.order.steps import StepOptions, Steps
 from packidx.index.row_groups import RowGroups
 from packidx.index.tables import made_table, read_table
 from packidx.io import urls
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _KEPT = {"packs": 2 << 20, "samples": 8 << 20}
 
 
-class Index:
+class Index(Described):
     """A snapshot of a pack index, read lazily; pickles as its path.
 
     Of an index in an object store, a file of its tables is copied to the cache (`packidx.io.cache`)
@@ -56,8 +57,8 @@ class Index:
     def __reduce__(self) -> tuple[type[Index], tuple[str, str, dict[str, str]]]:
         return Index, (self.path, self.id, self.roots)
 
-    def __repr__(self) -> str:
-        return f"Index({self.path}@{self.id[:12]}, {self.num_packs} packs)"
+    def _description(self) -> Description:
+        return Description(plan_line(self.path, self.snapshot), plan_facts(self.snapshot))
 
     @property
     def location(self) -> str:
@@ -136,7 +137,7 @@ class Index:
         return self._table("dropped", columns)
 
     def to_arrow(
-        self, table: str, columns: Sequence[str] | None = None, **steps: int | None
+        self, table: str, columns: Sequence[str] | None = None, **steps: Unpack[StepOptions]
     ) -> pa.Table:
         """One of the tables that `packidx sql` has views of, whole or some columns.
 
@@ -145,9 +146,8 @@ class Index:
                 or ``'rejected'``, which are read where the lengths lie; ``'sources'``; ``'steps'``,
                 the packs in the order of training.
             columns: the ones to read, in this order.
-            steps: of the order of training: ``seed`` (0), ``epoch`` (each that was planned apart),
-                ``global_batch`` (what was planned for), ``world_size`` (as many as the plan's
-                micro-steps have packs).
+            steps: of ``'steps'``: ``seed``, ``epoch``, ``global_batch`` and ``world_size``, each as
+                planned where it is not given (`packidx.index.order.steps.StepOptions`).
 
         Raises:
             NotFoundInIndex: there is no such table, or it has no such column.
@@ -160,7 +160,7 @@ class Index:
         return made_table(self, table, columns, order)
 
     def to_polars(
-        self, table: str, columns: Sequence[str] | None = None, **steps: int | None
+        self, table: str, columns: Sequence[str] | None = None, **steps: Unpack[StepOptions]
     ) -> pl.DataFrame:
         """`to_arrow` as polars has it.
 
@@ -171,7 +171,7 @@ class Index:
 
         return to_polars(self.to_arrow(table, columns, **steps))
 
-    def duckdb(self, **steps: int | None) -> duckdb.DuckDBPyConnection:
+    def duckdb(self, **steps: Unpack[StepOptions]) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection of its own, with the views of `packidx sql`.
 
         ``index.duckdb().sql("SELECT * FROM steps LIMIT 3")``. Unlike `packidx sql`, it is DuckDB

@@ -102,10 +102,10 @@ def _steps(index: Index, columns: Sequence[str] | None, steps: Steps) -> pa.Tabl
     wanted = known_columns("steps", columns, STEPS)
     # Packs are numbered as their rows are.
     of_packs = index.packs([name for name in wanted if name not in ORDER.names])
-    rows = of_packs.take(order.column("pack_id"))
-    for name in ORDER.names:
-        rows = rows.append_column(ORDER.field(name), order.column(name))
-    return rows.select(wanted)
+    if of_packs.num_columns:
+        of_packs = of_packs.take(order.column("pack_id"))
+    values = [(order if name in ORDER.names else of_packs).column(name) for name in wanted]
+    return pa.table(values, schema=pa.schema([STEPS.field(name) for name in wanted]))
 
 
 def _lengths(index: Index, table: str) -> pa.Table:

@@ -6,12 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.table_files import KnownTable, known_table
 from packidx.index import Index, open_index
-from packidx.index.order.steps import Steps
+from packidx.index.order.steps import StepOptions, Steps
 from packidx.index.tables import planned_lengths
 from packidx.index.views import (
     ABOUT,
@@ -104,13 +104,13 @@ class Asked:
                 yield views_of_index(stack, self.index, named or set(VIEWS), steps)
 
 
-def asked(path: str, roots: Mapping[str, str], **steps: Any) -> Asked:
+def asked(path: str, roots: Mapping[str, str], **steps: Unpack[StepOptions]) -> Asked:
     """Open what is at `path`.
 
     Args:
         path: ``INDEX``, ``INDEX@ID``, or what `packidx plan` takes for lengths.
         roots: ``{old: new}`` path prefixes, for data that has moved.
-        steps: what `Steps.of` takes.
+        steps: of the view `steps`.
 
     Raises:
         NotFoundInIndex: there is no index, and no lengths table.

@@ -10,6 +10,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.index import IndexManifest
+from packidx.index.described import Described, Description, plan_facts, plan_line
 from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.own_files import check_index
@@ -23,8 +24,8 @@ from packidx.plan.write.tables import Progress
 from packidx.run.engines import open_workers
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSummary:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlanSummary(Described):
     """What a call of `plan_packs` did.
 
     Attributes:
@@ -47,6 +48,11 @@ class PlanSummary:
     def manifest(self) -> dict[str, Any]:
         """The snapshot's manifest.json (FORMAT.md) as plain JSON, made anew each time."""
         return self.snapshot.to_json()
+
+    def _description(self) -> Description:
+        how = "was there already" if self.existed else f"planned in {self.seconds:.1f} s"
+        line = f"{plan_line(self.path, self.snapshot)}, {how}"
+        return Description(line, plan_facts(self.snapshot))
 
 
 def plan_packs(

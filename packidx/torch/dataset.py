@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
+from packidx.index.described import Described, Description, plan_facts, short_name
 from packidx.index.untrained import untrained
 from packidx.torch.sample.encoded import Encoded
 from packidx.torch.sample.events import Events, Happened
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("packidx.torch")
 
 
-class PackedDataset(Dataset[dict[str, Any]]):
+class PackedDataset(Described, Dataset[dict[str, Any]]):
     """``dataset[k]`` reads, encodes and concatenates the samples of pack `k`.
 
     A pack is a dict of
@@ -124,7 +125,7 @@ class PackedDataset(Dataset[dict[str, Any]]):
         retries: int = 3,
         dummy_image: bool | Mapping[str, Any] | None = None,
     ) -> None:
-        policy = Policy(on_mismatch, on_error, retries)
+        self._policy = policy = Policy(on_mismatch, on_error, retries)
         self.index = open_index(index, roots)
         self.encode = encode
         self._rules = rules_of(encode)
@@ -152,6 +153,13 @@ class PackedDataset(Dataset[dict[str, Any]]):
 
     def __len__(self) -> int:
         return self.index.num_packs
+
+    def _description(self) -> Description:
+        snapshot, policy = self.index.snapshot, self._policy
+        name = getattr(self.encode, "__qualname__", type(self.encode).__qualname__)
+        own = {"encode": name, "on_mismatch": policy.on_mismatch, "on_error": policy.on_error}
+        line = f"{short_name(self.index.path, snapshot)}, encode={name}"
+        return Description(line, {**own, **plan_facts(snapshot)})
 
     def __getitem__(self, k: SupportsIndex) -> dict[str, Any]:
         """Pack `k`, 0 <= k < len(self).

@@ -11,6 +11,7 @@ from torch.utils.data import Sampler
 
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
+from packidx.index.described import Described, Description, plan_facts, short_name
 from packidx.index.order.dealing import Dealing, check_global_batch, check_ranks
 from packidx.index.order.epochs import Epochs
 from packidx.index.order.state import SEEDS, State
@@ -19,7 +20,7 @@ from packidx.torch.loss.loss import LossWeights
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
 
 
-class PackSampler(Sampler[int]):
+class PackSampler(Described, Sampler[int]):
     """Yields one rank's pack numbers, in an order that does not depend on ranks.
 
     Step S of an epoch trains on order positions [S·G, (S+1)·G), G being the global batch. With W
@@ -72,6 +73,20 @@ class PackSampler(Sampler[int]):
     def _deal(self) -> Dealing:
         order = self._epochs.order(self.index.id, self.seed, self.epoch)
         return Dealing(order, self.global_batch)
+
+    def _description(self) -> Description:
+        index = self.index
+        own = {
+            "rank": f"{self.rank} of {self.world_size}",
+            "global batch": f"{self.global_batch:,}",
+            "epoch": f"{self.epoch}, seed {self.seed}",
+            "position": f"{self._position:,} of {self._dealing.end:,} packs, over all ranks",
+        }
+        line = f"{short_name(index.path, index.snapshot)}, " + ", ".join(
+            f"{name}={getattr(self, name)}"
+            for name in ("rank", "world_size", "global_batch", "seed", "epoch")
+        )
+        return Description(line, {**own, **plan_facts(index.snapshot)})
 
     @property
     def num_steps(self) -> int:

@@ -129,3 +129,8 @@ class Dealing:
         """When, and on which of `world_size` ranks, the pack at an order position is trained on."""
         step, place = divmod(position, self.global_batch)
         return Turn(step, place, place // world_size, place % world_size)
+
+    def turns(self, positions: Int64s, world_size: int = 1) -> tuple[Int64s, Int64s]:
+        """Step and micro-step of order positions, int64 each: `turn` of many at once."""
+        step, place = np.divmod(positions, self.global_batch)
+        return step, place // world_size

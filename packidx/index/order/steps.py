@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from packidx.arrays import Int64s
 from packidx.errors import OptionError
 from packidx.format.index import IndexManifest
+from packidx.index.order.dealing import Dealing, check_global_batch
 from packidx.index.order.epochs import Epochs, packs_per_step
 from packidx.index.order.state import SEEDS
 
@@ -25,6 +25,23 @@ ORDER = pa.schema(
     ]
 )
 """Columns of `Steps.table`."""
+
+
+class StepOptions(TypedDict, total=False):
+    """How training deals packs to steps, each None or absent where it is as planned."""
+
+    seed: int | None
+    """Of `PackSampler`; None means 0."""
+
+    epoch: int | None
+    """The one to tell; None means each that was planned apart, once."""
+
+    global_batch: int | None
+    """Packs per optimizer step."""
+
+    world_size: int | None
+    """Data-parallel ranks; None means as many as the plan's micro-steps have packs, where the steps
+    are the plan's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,48 +59,31 @@ class Steps:
     """Data-parallel ranks; None where nobody knows: `micro_step` is null."""
 
     @classmethod
-    def of(
-        cls,
-        snapshot: IndexManifest,
-        *,
-        seed: int | None = None,
-        epoch: int | None = None,
-        global_batch: int | None = None,
-        world_size: int | None = None,
-    ) -> Steps:
+    def of(cls, snapshot: IndexManifest, **options: Unpack[StepOptions]) -> Steps:
         """Of an index's manifest.
-
-        Args:
-            seed: of `PackSampler`; None: 0.
-            epoch: the one to tell; None: each that was planned apart, once.
-            global_batch: packs per optimizer step; None: what was planned for.
-            world_size: data-parallel ranks; None: as many as the plan's micro-steps have packs,
-                where the steps are the plan's.
 
         Raises:
             OptionError: values that make no sense together.
         """
-        epochs = Epochs.of(snapshot)
-        planned = packs_per_step(snapshot)
-        if global_batch is None:
-            global_batch = planned
-        elif not 1 <= global_batch <= epochs.smallest:
-            raise OptionError(
-                f"global_batch {global_batch} is outside [1, {epochs.smallest}], the packs of an "
-                "epoch"
-            )
-        is_scheduled = snapshot.result.schedule != "random" and global_batch == planned
+        epochs, planned = Epochs.of(snapshot), packs_per_step(snapshot)
+        epoch, seed = options.get("epoch"), options.get("seed") or 0
+        global_batch, world_size = options.get("global_batch"), options.get("world_size")
+        if global_batch is not None:
+            name = f"snapshot {snapshot.snapshot_id[:12]}"
+            check_global_batch(global_batch, world_size or 1, epochs, name)
+        global_batch = global_batch or planned
         if world_size is None:
-            world_size = epochs.chunk if is_scheduled else None
+            is_planned = snapshot.result.schedule != "random" and global_batch == planned
+            world_size = epochs.chunk if is_planned else None
         elif world_size < 1 or (global_batch is not None and global_batch % world_size):
             raise OptionError(
                 f"world_size {world_size} does not divide the {global_batch} packs of a step"
             )
-        for name, value in {"seed": seed or 0, "epoch": epoch or 0}.items():
+        for name, value in {"seed": seed, "epoch": epoch or 0}.items():
             if not 0 <= value < SEEDS:
                 raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
         numbers = tuple(range(len(epochs.variants))) if epoch is None else (epoch,)
-        return cls(snapshot.snapshot_id, epochs, numbers, seed or 0, global_batch, world_size)
+        return cls(snapshot.snapshot_id, epochs, numbers, seed, global_batch, world_size)
 
     @classmethod
     def read(cls, stated: Mapping[str, Any]) -> Steps:
@@ -101,21 +101,16 @@ class Steps:
     def _epoch(self, epoch: int) -> pa.Table:
         order = self.epochs.order(self.snapshot_id, self.seed, epoch)
         position = np.arange(order.num_packs, dtype=np.int64)
-        step, micro_step = self._steps(position)
-        columns = [np.full(len(position), epoch), step, micro_step, position, order.packs(position)]
-        arrays = [
-            pa.array(values, field.type) for values, field in zip(columns, ORDER, strict=True)
-        ]
+        steps = micro_steps = pa.nulls(len(position), pa.int64())
+        if self.global_batch is not None:
+            dealing = Dealing(order, self.global_batch)
+            turns = dealing.turns(position, self.world_size or 1)
+            steps, dealt = (pa.array(turn, mask=position >= dealing.end) for turn in turns)
+            micro_steps = micro_steps if self.world_size is None else dealt
+        columns = [np.full(len(position), epoch), steps, micro_steps, position]
+        arrays = [*map(_cast, [*columns, order.packs(position)], ORDER)]
         return pa.table(arrays, schema=ORDER)
 
-    def _steps(self, position: Int64s) -> tuple[Any, Any]:
-        """Step and micro-step of order positions, null where there is none, or nobody knows."""
-        unknown = pa.nulls(len(position), pa.int64())
-        if self.global_batch is None:
-            return unknown, unknown
-        step, place = np.divmod(position, self.global_batch)
-        left_out = step >= len(position) // self.global_batch
-        steps = pa.array(step, mask=left_out)
-        if self.world_size is None:
-            return steps, unknown
-        return steps, pa.array(place // self.world_size, mask=left_out)
+
+def _cast(values: Any, field: pa.Field) -> pa.Array:
+    return (values if isinstance(values, pa.Array) else pa.array(values)).cast(field.type)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from packidx.errors import OptionError
 from packidx.index.reader import Index
+from packidx.index.views import Views
 from packidx.inspect.query import connect
 
 MOST = 100
@@ -79,7 +80,7 @@ def _rows(
     index: Index, table: str, columns: Sequence[str], wanted: Wanted
 ) -> list[tuple[Any, ...]]:
     with index.local_files(table) as files:
-        connection = connect({table: files}, True, None)
+        connection = connect(Views({table: files}), True, None)
         count = f"SELECT count(DISTINCT sample_id) FROM {table} WHERE {wanted.where}"
         matching = f"FROM {table} WHERE {wanted.where} LIMIT {MOST << 10}"
         rows = connection.execute(f"SELECT {', '.join(columns)} {matching}", wanted.values)
@@ -98,7 +99,7 @@ def has_keys(index: Index) -> bool:
     for table in ("samples", "dropped"):
         with index.local_files(table) as files:
             query = f"SELECT 1 FROM {table} WHERE key IS NOT NULL LIMIT 1"
-            if connect({table: files}, True, None).execute(query).fetchall():
+            if connect(Views({table: files}), True, None).execute(query).fetchall():
                 return True
     return False
 
@@ -118,7 +119,7 @@ def near_keys(index: Index, key: str) -> tuple[str, ...]:
     near: dict[str, int] = {}
     for table in ("samples", "dropped"):
         with index.local_files(table) as files:
-            rows = connect({table: files}, True, None).execute(
+            rows = connect(Views({table: files}), True, None).execute(
                 f"SELECT key, min(distance) AS least FROM (SELECT key, {distance} AS distance "
                 f"FROM {table} WHERE key IS NOT NULL) WHERE distance <= {most} "
                 f"GROUP BY key ORDER BY least, length(key), key LIMIT {_NEAR}",
