@@ -30,6 +30,7 @@ _SQL = (
     *("count(*)", "sum(", "avg(", "min(", "max(", "median(", "quantile_cont(", "round("),
     *("any_value(", "list(", "unnest("),
 )
+_AFTER_FROM = re.compile(r"\b(?:FROM|JOIN)\s+\w*$", re.IGNORECASE)
 _WORD = re.compile(r'[\w."]*$')
 
 
@@ -60,6 +61,9 @@ class Words(Completer):
                 yield f"{view}.{name}", "column"
             return
         if not typed:
+            return
+        if _AFTER_FROM.search(before):
+            yield from ((view, "view") for view in self.columns)
             return
         asked = [view for view in self.columns if re.search(rf"\b{view}\b", before, re.I)]
         names = {name: "column" for view in asked or self.columns for name in self.columns[view]}

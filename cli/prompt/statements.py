@@ -7,7 +7,7 @@ import re
 # What a semicolon may stand in without ending a query; comments in comments are counted apart.
 _PARTS = re.compile(
     r"""
-    (?<!\w)[eE]'(?:[^'\\]|\\.|'')*'     # a text with escapes
+    (?<!\w)[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)  # a text with escapes
     | '[^']*' | "[^"]*"                 # a text, a name; '' in it is one more
     | \$(?P<tag>(?:[A-Za-z_]\w*)?)\$.*?\$(?P=tag)\$
     | --[^\n]*
@@ -15,7 +15,7 @@ _PARTS = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_OPEN = re.compile(r"""(?<!\w)[eE]'|'|"|\$(?:[A-Za-z_]\w*)?\$""")
+_OPEN = re.compile(r"""['"]|\$(?:[A-Za-z_]\w*)?\$""")
 _COMMENT = re.compile(r"/\*|\*/")
 _BLANK = re.compile(r"(?:\s+|--[^\n]*|;)+")
 

@@ -22,14 +22,18 @@ _MARK = re.compile(r"[\[*?]")
 _NULLS = 1 << 17
 
 
-def scan_of(files: Iterable[str | Path]) -> str:
+def scan_of(files: Iterable[str | Path], may_differ: bool = False) -> str:
     """A table function over `files`, to stand behind ``FROM``.
+
+    Args:
+        may_differ: a file may lack a column that another has; it then reads as null.
 
     A file is the one of that very name, and its columns are those in it: no mark in a path makes a
     pattern, no ``~`` a home folder, and no folder named ``a=1`` a column.
     """
     listed = ", ".join(quoted(pattern_of(file)) for file in files)
-    return f"read_parquet([{listed}], hive_partitioning = false)"
+    by_name = ", union_by_name = true" if may_differ else ""
+    return f"read_parquet([{listed}], hive_partitioning = false{by_name})"
 
 
 def pattern_of(file: str | Path) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from packidx.errors import missing_package
+from packidx.format.index import OPTIONAL, TABLES
 from packidx.format.parquet import quoted, scan_of
 from packidx.format.schema import ALL_LENGTHS
 from packidx.index.order.steps import Steps
@@ -38,7 +39,10 @@ def create_views(connection: Any, views: Views) -> None:
         duckdb.Error: a file cannot be read.
     """
     for name, files in views.files.items():
-        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {scan_of(files)}")
+        optional = OPTIONAL.get(name, ())
+        scan = scan_of(files, may_differ=bool(optional) and len(files) > 1)
+        nulls = _nulls(connection, scan, [TABLES[name].field(column) for column in optional])
+        connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(['*', *nulls])} FROM {scan}")
     if "lengths" in views.files:
         _create_rejected(connection, views)
     connection.execute(f"CREATE SCHEMA {_MADE}")
@@ -55,6 +59,24 @@ def create_views(connection: Any, views: Views) -> None:
         )
     elif "packs" in views.files:
         create_errors(connection, "steps", STEPS, "the steps are computed where a query names them")
+
+
+def _nulls(connection: Any, scan: str, optional: list[pa.Field]) -> list[str]:
+    """SQL of the columns that the files lack, which read as null."""
+    if not optional:
+        return []
+    there = {name for name, *_ in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()}
+    return _typed_nulls(connection, pa.schema([f for f in optional if f.name not in there]))
+
+
+def _typed_nulls(connection: Any, schema: pa.Schema) -> list[str]:
+    """SQL of columns without values."""
+    if not schema.names:
+        return []
+    connection.register("packidx_rows", schema.empty_table())
+    described = connection.execute("DESCRIBE packidx_rows").fetchall()
+    connection.unregister("packidx_rows")
+    return [f'CAST(NULL AS {kind}) AS "{column}"' for column, kind, *_ in described]
 
 
 def _create_rejected(connection: Any, views: Views) -> None:
@@ -74,10 +96,7 @@ def _create_table(connection: Any, name: str, rows: pa.Table) -> None:
 
 def create_errors(connection: Any, name: str, schema: pa.Schema, why: str) -> None:
     """A view with the columns of `schema` and no rows: whoever asks for them is told `why`."""
-    connection.register("packidx_rows", schema.empty_table())
-    described = connection.execute("DESCRIBE packidx_rows").fetchall()
-    connection.unregister("packidx_rows")
-    columns = ", ".join(f'CAST(NULL AS {kind}) AS "{column}"' for column, kind, *_ in described)
+    columns = ", ".join(_typed_nulls(connection, schema))
     connection.execute(f"CREATE VIEW {name} AS SELECT {columns} WHERE error({quoted(why)}) IS NULL")
 
 

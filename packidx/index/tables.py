@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, NotFoundInIndex
+from packidx.errors import FormatError, NotFoundInIndex, SourceError
 from packidx.format.index import OPTIONAL, TABLES
 from packidx.format.schema import PACKS
 from packidx.format.table_files import KnownTable, known_table
@@ -129,7 +129,11 @@ def planned_lengths(index: Index) -> KnownTable:
         FormatError: another one is in its place.
     """
     planned = index.snapshot.lengths
-    return known_table(index.resolve(planned.uri), planned.pattern, planned.fingerprint)
+    try:
+        return known_table(index.resolve(planned.uri), planned.pattern, planned.fingerprint)
+    except SourceError as error:
+        where = "--root OLD=NEW, in Python roots={old: new}"
+        raise SourceError(f"{error}, or say where it is: {where}") from None
 
 
 def source_rows(manifest: Any, weights: Mapping[str, str] | None) -> list[dict[str, Any]]:

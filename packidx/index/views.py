@@ -89,13 +89,7 @@ def views_of_index(
         try:
             parts = planned_lengths(index).files
             views.files["lengths"] = stack.enter_context(local_copies(parts))
-        except SourceError as error:
-            _absent_lengths(views, f"{error}, or say where it is with --root OLD=NEW")
-        except FormatError as error:
-            _absent_lengths(views, str(error))
+        except (SourceError, FormatError) as error:
+            for name in ("lengths", "rejected"):
+                views.absent[name] = f"there is no view {name}: {error}"
     return views
-
-
-def _absent_lengths(views: Views, why: str) -> None:
-    for name in ("lengths", "rejected"):
-        views.absent[name] = f"there is no view {name}: {why}"

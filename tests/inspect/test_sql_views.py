@@ -1,0 +1,232 @@
+"""The views of `packidx sql` tell what the tables, the manifest and the sampler tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packidx_cli.main import main
+
+from packidx import open_index, plan_packs
+from packidx.errors import NotFoundInIndex, OptionError, SourceError
+from packidx.index import Index
+from packidx.torch import PackSampler
+
+PLANS: dict[str, dict[str, Any]] = {
+    "steps": {"global_batch": 6, "micro_steps": 3},
+    "epochs": {"global_batch": 4, "micro_steps": 2, "epochs": 3, "mix": ("a=0.5", "b=2")},
+    "random": {"schedule": "random", "global_batch": 4, "micro_steps": 2},
+    "unknown": {"schedule": "random"},
+    "windows": {"global_batch": 4, "micro_steps": 4, "window_samples": 40},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Counted records, of which two are rejected, and a plan of each kind."""
+    folder = tmp_path_factory.mktemp("views")
+    for name in "ab":
+        turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": ""}]
+        with open(folder / f"{name}.jsonl", "w") as file:
+            for number in range(60):
+                turns[1]["content"] = "word ä " * (1 + number % 17)
+                record: dict[str, Any] = {"id": f"{name}-{number}", "messages": turns}
+                file.write(json.dumps(record | ({"image": "gone.png"} if number == 9 else {})))
+                file.write("\n")
+    sources = [f"{name}={folder}/{name}.jsonl" for name in "ab"]
+    assert main(["estimate", *sources, "-o", str(folder / "lengths"), "--workers", "1"]) == 0
+    for name, options in PLANS.items():
+        plan_packs(folder / "lengths", folder / name, capacity=128, margin=0.0, **options)
+    return folder
+
+
+def ask(capfd: pytest.CaptureFixture[str], *args: object, status: int = 0) -> Any:
+    capfd.readouterr()
+    assert main(["sql", *map(str, args), "--format", "json"]) == status
+    out, err = capfd.readouterr()
+    return err if status else json.loads(out)
+
+
+def told(index: Index, **options: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = index.to_arrow("steps", **options).to_pylist()
+    return rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(PLANS)),
+    st.integers(0, 2**40),
+    st.integers(0, 9),
+    st.sampled_from([(2, 1), (2, 2), (3, 1), (4, 2), (6, 3)]),
+)
+def test_steps_are_what_the_sampler_trains_on(
+    made: Path, plan: str, seed: int, epoch: int, dealt: tuple[int, int]
+) -> None:
+    index, (global_batch, world_size) = open_index(made / plan), dealt
+    options = {"seed": seed, "epoch": epoch, "global_batch": global_batch}
+    rows = told(index, **options, world_size=world_size)
+    assert [row["position"] for row in rows] == [*range(len(rows))]
+    assert {row["epoch"] for row in rows} == {epoch}
+    first = PackSampler(index, world_size=world_size, **options)
+    for step in range(first.num_steps):
+        mine = [row["pack_id"] for row in rows if row["step"] == step]
+        assert mine == first.packs_of_step(step)
+    assert [row["pack_id"] for row in rows if row["step"] is None] == first.left_out
+    assert all((row["step"] is None) == (row["micro_step"] is None) for row in rows)
+    for rank in range(world_size):
+        read = [*PackSampler(index, rank=rank, world_size=world_size, **options)]
+        turns = [(row["step"], row["micro_step"]) for row in rows if row["pack_id"] in read]
+        per_step = global_batch // world_size
+        assert turns == [divmod(at, per_step) for at in range(len(read))]
+
+
+@pytest.mark.parametrize("plan", ["epochs", "windows"])
+def test_sql_and_python_have_the_same_rows(
+    plan: str, made: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    index = open_index(made / plan)
+    connection = index.duckdb()
+    for view in ("packs", "samples", "dropped", "lengths", "rejected", "sources", "steps"):
+        rows = index.to_arrow(view).to_pylist()
+        assert ask(capfd, index.path, f"FROM {view}") == json.loads(json.dumps(rows)), view
+        assert index.to_polars(view).to_dicts() == rows
+        asked = connection.sql(f"FROM {view}")
+        assert asked.columns == index.to_arrow(view).column_names
+        assert asked.fetchall() == [tuple(row.values()) for row in rows], view
+        assert (len(rows) > 0) == (view != "dropped" or index.snapshot.result.num_dropped > 0)
+
+
+def test_steps_have_the_columns_of_their_packs(made: Path) -> None:
+    index = open_index(made / "epochs")
+    packs = {row["pack_id"]: row for row in index.packs().to_pylist()}
+    rows = told(index)
+    assert len(rows) == len(packs) and {row["epoch"] for row in rows} == {0, 1, 2}
+    for row in rows:
+        pack = packs[row["pack_id"]]
+        assert pack.items() <= row.items()  # the epoch, too: the variant that was planned for it
+    later = told(index, epoch=4)
+    assert {row["epoch"] for row in later} == {4}
+    assert {packs[row["pack_id"]]["epoch"] for row in later} == {1}
+    assert index.to_arrow("steps", ["pack_id", "step"]).column_names == ["pack_id", "step"]
+    assert index.to_arrow("steps", ["group"]).num_rows == len(packs)
+
+
+def test_a_step_that_nobody_knows_is_null(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for plan, knows in {"unknown": (0, 0), "random": (1, 0), "steps": (1, 1)}.items():
+        query = "SELECT count(step) > 0 AS step, count(micro_step) > 0 AS micro FROM steps"
+        [row] = ask(capfd, made / plan, query)
+        assert (row["step"], row["micro"]) == knows, plan
+    [row] = ask(capfd, made / "unknown", query, "--global-batch", 4, "--world-size", 2)
+    assert row == {"step": True, "micro": True}
+    [row] = ask(capfd, made / "steps", query, "--global-batch", 4)  # other steps than the plan's
+    assert row == {"step": True, "micro": False}
+
+
+def test_options_of_steps_are_the_samplers(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given = ["--seed", 7, "--epoch", 2, "--global-batch", 4, "--world-size", 2]
+    rows = ask(capfd, made / "epochs", "SELECT pack_id FROM steps WHERE step = 1", *given)
+    sampler = PackSampler(made / "epochs", global_batch=4, world_size=2, seed=7, epoch=2)
+    assert [row["pack_id"] for row in rows] == sampler.packs_of_step(1)
+    query = "FROM steps"
+    for wrong, says in (
+        (["--global-batch", 10_000], "exceeds the"),
+        (["--global-batch", 4, "--world-size", 3], "is not a positive multiple of world_size 3"),
+        (["--world-size", 5], "world_size 5 does not divide the 6 packs of a step"),
+        (["--seed", 1 << 63], "must be at least 0 and below 2^63"),
+    ):
+        assert says in ask(capfd, made / "steps", query, *wrong, status=1)
+    with pytest.raises(OptionError, match="world_size 0"):
+        open_index(made / "unknown").to_arrow("steps", world_size=0)
+
+
+def test_steps_are_computed_where_they_are_named_alone(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    index = made / "steps"
+    assert ask(capfd, index, "SELECT count(*) AS n FROM STEPS")[0]["n"] > 0
+    columns = "SELECT column_name FROM information_schema.columns WHERE table_name LIKE 'ste%'"
+    named = [row["column_name"] for row in ask(capfd, index, columns)]
+    assert named == open_index(index).to_arrow("steps").column_names
+    # No way to name it but to name it; were there one, it would have no rows, and say why.
+    [text] = ["FROM query('FROM st' || 'eps')"]
+    assert "computed where a query names them" in ask(capfd, index, text, "--unlocked", status=1)
+    text = "SELECT count(*) FROM query('FROM st' || 'eps')"
+    assert "computed where a query names them" in ask(capfd, index, text, "--unlocked", status=1)
+
+
+def test_sources_are_the_manifests(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    index = open_index(made / "epochs")
+    rows = ask(capfd, index.path, "FROM sources")
+    assert [(row["name"], row["weight"]) for row in rows] == [("a", 0.5), ("b", 2.0)]
+    for row, source in zip(rows, index.snapshot.sources, strict=True):
+        assert row["num_dropped"] == source.num_dropped > 0
+        assert (row["num_samples"], row["num_rejected"], row["num_tokens"]) == (
+            60, 1, source.num_tokens
+        )  # fmt: skip
+    assert [row["weight"] for row in ask(capfd, made / "steps", "FROM sources")] == [1.0, 1.0]
+    rows = ask(capfd, made / "lengths", "FROM sources")
+    assert [(row["name"], row["weight"], row["num_rejected"]) for row in rows] == [
+        ("a", None, 1), ("b", None, 1)
+    ]  # fmt: skip
+
+
+def test_rejected_are_the_rows_that_were_not_counted(
+    made: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    query = "SELECT key, reason FROM rejected ORDER BY key"
+    for path in (made / "steps", made / "lengths"):
+        rows = ask(capfd, path, query)
+        assert [row["key"] for row in rows] == ["a-9", "b-9"]
+        assert {row["reason"] for row in rows} == {"media_mismatch"}
+
+
+def test_what_is_absent_is_said(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"length": [5, 6], "key": ["a", "b"]}), tmp_path / "bare.parquet")
+    bare = tmp_path / "bare.parquet"
+    assert len(ask(capfd, bare, "FROM lengths")) == 2
+    told = ask(capfd, bare, "FROM sources", status=1)
+    assert "there is no view sources" in told and "bare Parquet" in told
+    told = ask(capfd, bare, "FROM rejected", status=1)
+    assert "there is no view rejected: the lengths have no column status" in told
+    plan_packs(bare, tmp_path / "index", capacity=16)
+    assert len(ask(capfd, tmp_path / "index", "FROM steps")) == 1
+    told = ask(capfd, tmp_path / "index", "FROM rejected", status=1)
+    assert "the lengths have no column status" in told
+    bare.unlink()
+    for view in ("lengths", "rejected"):
+        told = ask(capfd, tmp_path / "index", f"FROM {view}", status=1)
+        assert f"there is no view {view}: {bare} does not exist" in told
+        assert "--root OLD=NEW" in told
+    assert "asks 'packs'" in ask(capfd, made / "lengths", "FROM packs", status=1)
+    assert "asks 'steps'" in ask(capfd, made / "lengths", "FROM steps", status=1)
+
+
+def test_what_is_absent_is_said_in_python(made: Path, tmp_path: Path) -> None:
+    index = open_index(made / "steps", {str(made): str(tmp_path)})
+    for view in ("lengths", "rejected"):
+        with pytest.raises(duckdb.Error, match=f"there is no view {view}.*does not exist"):
+            index.duckdb().sql(f"SELECT count(*) FROM {view}").fetchall()
+        with pytest.raises(SourceError, match="roots={old: new}"):
+            index.to_arrow(view)
+    assert index.duckdb().sql("SELECT count(*) FROM packs").fetchall() == [(index.num_packs,)]
+    with pytest.raises(NotFoundInIndex, match="no table 'pack': there are packs, samples"):
+        index.to_arrow("pack")
+    for view in ("packs", "steps", "sources"):
+        with pytest.raises(NotFoundInIndex, match=f"{view} has no column 'lenght': it has"):
+            index.to_polars(view, ["lenght"])
+
+
+def test_a_misspelt_column_is_told_with_those_like_it(
+    made: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = ask(capfd, made / "steps", "SELECT lenght FROM samples", status=1)
+    assert 'Candidate bindings: "length"' in told and told.count("\n") == 1
