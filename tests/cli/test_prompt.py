@@ -216,7 +216,7 @@ def test_views_columns_words_and_commands_are_completed(index: Asked) -> None:
     assert offered(words, ".sch") == [".schema"] and offered(words, ".mode c") == ["csv"]
     assert offered(words, ".schema rej") == ["rejected"]
     assert offered(words, "SELECT ") == [] and offered(words, "SELECT nosuch") == []
-    assert offered(Words(("lengths",)), "SELECT pa") == ["pair", "PARTITION BY"]
+    assert offered(Words(("lengths",)), "SELECT pa") == ["pair", "partition by"]
 
 
 def test_every_completed_column_is_taken_as_it_is(

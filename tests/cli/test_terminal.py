@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -45,8 +46,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_no_command_lets_names_of_data_reach_the_terminal(
-    data: str, capfd: pytest.CaptureFixture[str]
+    data: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # in which no query stands
     lengths, index = f"{HOSTILE}/lengths", f"{HOSTILE}/index"
     assert "\\x1b]0;title\\x07" in shown(capfd, "estimate", data, "-o", lengths, "--workers", "1")
     assert "\\x9b2J\\x7f" in shown(capfd, "plan", lengths, "-o", index, "--capacity", "9")

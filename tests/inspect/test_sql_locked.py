@@ -295,7 +295,7 @@ def test_a_lengths_table_is_asked_by_its_own_path(
         assert main(["sql", path, query, "--format", "json"]) == 0
         assert json.loads(capfd.readouterr().out) == [{"n": rows}]
     assert main(["sql", "lengths", "FROM packs"]) == 1
-    assert "asks 'packs', but there are lengths alone" in capfd.readouterr().err
+    assert "asks 'packs', but there are lengths, rejected, sources alone" in capfd.readouterr().err
     assert main(["sql", "nowhere", "FROM packs"]) == 1
     assert "nowhere does not exist; name the folder or URL" in capfd.readouterr().err
 

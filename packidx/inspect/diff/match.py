@@ -15,6 +15,7 @@ import duckdb
 
 from packidx.format.parquet import quoted
 from packidx.index.reader import Index
+from packidx.index.views import Views
 from packidx.inspect.query import connect
 
 NAMES = ("a", "b")
@@ -29,7 +30,7 @@ def opened(a: Index, b: Index) -> Iterator[duckdb.DuckDBPyConnection]:
             for name, index in zip(NAMES, (a, b), strict=True)
             for table in ("packs", "samples", "dropped")
         }
-        connection = stack.enter_context(connect(views, True, None))
+        connection = stack.enter_context(connect(Views(views), True, None))
         spilled = stack.enter_context(tempfile.TemporaryDirectory(prefix="packidx-diff-"))
         connection.execute(f"SET temp_directory = {quoted(spilled)}")
         for name, index in zip(NAMES, (a, b), strict=True):
