@@ -10,6 +10,7 @@ import click
 from packidx.errors import OptionError, VerificationError
 from packidx.records.layout import PAIRS
 
+from ..grouped import Group, GroupedCommand
 from ..options import json_option, pairs_option, quiet_option, settings_option, worker_options
 from ..show.console import print_facts, print_json, print_text, say, status, warn
 from ..sources import progress_bar, warn_of_rejected
@@ -28,7 +29,19 @@ _PLANNED = (
 )
 
 
-@click.command()
+_GROUPS = (
+    Group(
+        "what the records look like, and how to count",
+        "--processor Qwen/Qwen2.5-VL-7B-Instruct --column messages=dialog",
+        _COUNTED,
+    ),
+    Group("how to pack", "--capacity 8192 --on-long split --mix photos=2", _PLANNED),
+    Group("scale", "--workers 8", ("workers", "engine")),
+    Group("output", "-o packs/", ("output", "from_index", "as_json", "quiet")),
+)
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("sources", metavar="RECIPE|SOURCE...", nargs=-1)
 @click.option("-o", "--output", metavar="DIR", help="Folder for lengths, index and report.")
 @click.option(

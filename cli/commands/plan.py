@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import click
 
 from packidx.plan.options.command import command_line
+from packidx.plan.options.groups import GROUPS
 from packidx.plan.options.option import dashed
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS
 from packidx.plan.options.values import TYPES
 
+from ..grouped import Group, GroupedCommand
 from ..options import json_option, quiet_option, read_state, worker_options
 from ..show.console import print_json, say, status, warn
 from ..show.plan import print_plan
@@ -51,7 +53,34 @@ def _default(name: str) -> str:
     return f"  [default: {shown}]" if shown else ""
 
 
-@click.command()
+_EXAMPLES = {
+    "what to pack": "--capacity 8192 --on-long split --mix photos=2 --holdout 0.01",
+    "what may share a pack": "--max-images 16 --group-by media_type",
+    "room in a pack": "--align 8 --reserve 64",
+    "order": "--global-batch 512 --micro-steps 8 --cost qwen2.5-vl-7b",
+    "scale": "--window-shards 64 --workers 8",
+}
+_OWN = {"scale": ("workers", "engine")}
+_GROUPS = (
+    *(
+        Group(name, _EXAMPLES[name], (*fields, *_OWN.get(name, ())))
+        for name, fields in GROUPS.items()
+    ),
+    Group(
+        "going on from a plan",
+        "--continue index/@3f2a --state state.json",
+        ("append", "resume", "state"),
+    ),
+    Group(
+        "options of a file",
+        "--config llava.yaml --config-format llamafactory",
+        ("config", "config_format"),
+    ),
+    Group("output", "-o index/ --json", ("output", "dry_run", "as_json", "quiet")),
+)
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("lengths", required=False)
 @click.option("-o", "--output", metavar="DIR", help="Folder of the index.")
 @with_option("capacity", str)  # a dry run takes several
@@ -81,7 +110,7 @@ def _default(name: str) -> str:
     "snapshot has not consumed yet; its options hold unless others are given.",
 )
 @click.option("--state", metavar="FILE", help="With --continue: the sampler's state, as JSON.")
-@worker_options("plan windows", default="one, or a CPU each of Ray's")
+@worker_options("plan windows", default="one; with Ray, one per CPU")
 @click.option("--dry-run", is_flag=True, help="Only say what plans of these capacities would be.")
 @json_option()
 @quiet_option

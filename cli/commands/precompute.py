@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..grouped import Group, GroupedCommand
 from ..options import output_option, settings_option, worker_options
 from ..show.console import count, not_read, print_facts, print_json, taken_from, warn, with_parts
 from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
@@ -15,7 +16,23 @@ if TYPE_CHECKING:
     from packidx.precompute import PrecomputeSummary
 
 
-@click.command("precompute")
+_GROUPS = (
+    Group(
+        "how to count",
+        "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set videos.fps=1",
+        ("processor", "processor_settings"),
+    ),
+    Group(
+        "what the records look like",
+        "--column messages=dialog --tag role_tag=speaker --media-root photos/",
+        ("columns", "tags", "delimiter", "media_root", "remote_media", "max_rejected"),
+    ),
+    Group("scale", "--workers 8", ("workers", "engine")),
+    Group("output", "-o counted/ --meta objects", ("output", "meta", "as_json", "quiet")),
+)
+
+
+@click.command("precompute", cls=GroupedCommand, groups=_GROUPS)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @output_option(
     "Folder of the new data set; one that precompute has written is replaced as a whole."

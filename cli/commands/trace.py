@@ -8,6 +8,7 @@ import click
 
 from packidx.errors import NotFoundInIndex
 
+from ..grouped import Group, GroupedCommand
 from ..options import json_option, quiet_option, read_state, root_option
 from ..show.console import number_of, print_json, status
 
@@ -19,7 +20,19 @@ _NUMBER = click.IntRange(min=0)
 _POSITIVE = click.IntRange(min=1)
 
 
-@click.command()
+_GROUPS = (
+    Group("a step", "--step 120 --rank 3 --world-size 8", ("step", "rank", "world_size")),
+    Group("a sample", "--key photo-17 --source photos", ("key", "source", "sample_id")),
+    Group(
+        "how training reads",
+        "--global-batch 512 --seed 1 --epoch 2",
+        ("global_batch", "seed", "epoch", "state", "roots"),
+    ),
+    Group("output", "--json", ("as_json", "quiet")),
+)
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("index")
 @click.option("--step", type=_NUMBER, metavar="S", help="Tell what optimizer step S trains on.")
 @click.option("--key", metavar="K", help="Tell where the samples of this key are.")

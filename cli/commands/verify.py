@@ -9,6 +9,7 @@ import click
 
 from packidx.errors import MissingExtraError, OptionError, VerificationError
 
+from ..grouped import Group, GroupedCommand
 from ..options import index_options, make_encoder, refuse_two_encoders
 from ..show.console import print_json, status
 from ..show.verified import print_verified
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check
 
 
-@click.command()
+_GROUPS = (
+    Group("what to look at", "--sample 64", ("num_sampled", "seed", "roots")),
+    Group(
+        "how the lengths were counted",
+        "--processor Qwen/Qwen2.5-VL-7B-Instruct",
+        ("processor", "processor_settings", "encode", "transform"),
+    ),
+    Group("output", "--json", ("as_json", "quiet")),
+)
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("index")
 @click.option("--sample", "num_sampled", default=0, metavar="N", help="Encode N samples for real.")
 @click.option("--seed", default=0, show_default=True, help="Which samples.")

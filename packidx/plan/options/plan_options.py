@@ -60,7 +60,7 @@ class PlanOptions:
         is_inherited=False,
     )
     """0 < overflow_chance < 1."""
-    packing_ratio: float | None = option(None, "Plan for R x capacity: 1 - margin.", "R")
+    packing_ratio: float | None = option(None, "Plan packs of R x capacity: R is 1 - margin.", "R")
     """floor(packing_ratio * capacity) tokens are planned."""
     max_images: int | None = option(
         None, "Images that a pack may hold.", minimum=1, is_previewed=False
@@ -132,7 +132,7 @@ class PlanOptions:
     """Beside ``key`` a column ``source`` may say whose key it is."""
     epochs: int = option(
         1,
-        "So many variants of the epoch, each composed anew.",
+        "Variants of the epoch, each composed anew.",
         minimum=1,
         is_inherited=False,
         is_previewed=False,
@@ -141,8 +141,8 @@ class PlanOptions:
     another order."""
     schedule: str = option(
         "stratified",
-        "Order of the packs: micro-steps of equal cost and steps of the whole mix; micro-steps of "
-        "equal cost; any.",
+        "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix), "
+        "cost (micro-steps of equal cost) or random.",
         choices=get_args(Schedule),
     )
     global_batch: int | None = option(
@@ -174,11 +174,17 @@ class PlanOptions:
         minimum=1,
         is_previewed=False,
     )
-    memory_limit: str = option("4GB", "Plan in windows what takes more.", "SIZE", is_stored=False)
+    memory_limit: str = option(
+        "4GB", "A plan that takes more is made in windows.", "SIZE", is_stored=False
+    )
     """It enters the plan only as the windows that it makes."""
     shift: bool = option(False, "Count length - 1: labels are shifted before packing.")
     mix: tuple[str, ...] = option(
-        (), "Weight of a source.", "SOURCE=WEIGHT", is_stored=False, is_previewed=False
+        (),
+        "Weight of a source. Repeat for more.",
+        "SOURCE=WEIGHT",
+        is_stored=False,
+        is_previewed=False,
     )
     """`mix_by` says what weights are."""
 

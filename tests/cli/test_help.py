@@ -1,0 +1,82 @@
+"""Help: options in groups with an example each, and nothing wider than 100 columns."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+from packidx_cli.grouped import GroupedCommand
+from packidx_cli.main import cli, main
+
+from packidx.plan.options.groups import GROUPS
+from packidx.plan.options.plan_options import OPTIONS
+
+FEW = 8  # options that one takes in without groups
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(commands(cli))
+GROUPED = {n: command for n, command in COMMANDS.items() if isinstance(command, GroupedCommand)}
+NEEDED = {  # what else a line needs to be one
+    "plan": "lengths/ -o index/ --capacity 8192",
+    "estimate": "data.jsonl -o lengths/",
+    "precompute": "data.jsonl -o out/ --processor p/",
+    "pack": "data.jsonl -o packs/",
+    "trace": "index/",
+    "verify": "index/",
+}
+
+
+def test_options_of_a_plan_are_each_in_one_group() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_many_options_are_in_groups_each_in_one(name: str) -> None:
+    command = COMMANDS[name]
+    options = [param.name for param in command.params if isinstance(param, click.Option)]
+    if name not in GROUPED:
+        assert len(options) <= FEW
+        return
+    listed = [option for group in GROUPED[name].groups for option in group.options]
+    assert sorted(listed) == sorted(map(str, options))
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_every_example_is_one_that_the_command_takes(name: str) -> None:
+    command = GROUPED[name]
+    for group in command.groups:
+        words = shlex.split(f"{NEEDED[name]} {group.example}")
+        context = command.make_context(name, words, resilient_parsing=False)
+        given = {
+            option
+            for option in group.options
+            if context.get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
+        }
+        assert given, f"{group.name}: {group.example} has none of its own options"
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_is_shown_within_100_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([*name.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 100
+    if name in GROUPED:
+        for group in GROUPED[name].groups:
+            assert f"{group.name.capitalize()}:\n" in shown
+            assert f"for example: {group.example}" in " ".join(shown.split())
