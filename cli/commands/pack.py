@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,16 @@ from packidx.records.layout import PAIRS
 
 from ..grouped import Group, GroupedCommand
 from ..options import json_option, pairs_option, quiet_option, settings_option, worker_options
-from ..show.console import print_facts, print_json, print_text, say, status, warn
+from ..show.console import (
+    number_of,
+    print_facts,
+    print_json,
+    print_text,
+    say,
+    status,
+    visible,
+    warn,
+)
 from ..sources import progress_bar, warn_of_rejected
 from .plan import with_option
 
@@ -165,7 +175,8 @@ def _print_recipe(index: str, sources: tuple[str, ...]) -> None:
             f"{opened.path}@{opened.id[:12]} was not made by a recipe: `packidx stats` has its "
             "options"
         )
-    print_text(opened.snapshot.recipe.rstrip("\n") + "\n")
+    text = opened.snapshot.recipe.rstrip("\n") + "\n"  # another's, perhaps
+    print_text(visible(text, lines=True) if sys.stdout.isatty() else text)
 
 
 def _show(made: PackSummary, recipe: str | None) -> None:
@@ -176,10 +187,12 @@ def _show(made: PackSummary, recipe: str | None) -> None:
         say(f"nothing changed: {made.index} is the plan of {of}")
         return
     print_plan(made.plan)
-    good = sum(check.ok for check in made.checks)
-    facts = {"verified": f"{good} of {len(made.checks)} checks hold"}
+    checked = [check for check in made.checks if check.checked]
+    good = sum(check.ok for check in checked)
+    facts = {"verified": f"{good} of {len(checked)} checks hold"}
     if made.num_sampled:
-        facts["verified"] += f", {made.num_sampled} samples encoded by the real processor"
+        samples = number_of(made.num_sampled, "sample")
+        facts["verified"] += f", {samples} encoded by the real processor"
     elif made.not_sampled:
         facts["verified"] += f"; no sample was encoded for real: {made.not_sampled}"
     facts["train"] = f'PackedDataset("{made.index}", encode), see docs/training.md'

@@ -98,7 +98,8 @@ def named(where: str, given: Any, known: Iterable[str]) -> dict[str, Any]:
     for key, value in given.items():
         name = str(key).replace("-", "_")
         if name not in known:
-            raise OptionError(f"{where}.{key} is no key of a recipe: {_instead(name, known)}")
+            at = f"{where}.{key}" if ": " in where else f"{where}: {key}"
+            raise OptionError(f"{at} is no key of a recipe: {_instead(name, known)}")
         if name in members:
             raise OptionError(f"{where}.{name} is given twice, with - and _: keep one")
         members[name] = value

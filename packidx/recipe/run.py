@@ -118,12 +118,13 @@ def pack_recipe(
         lengths=summary,
         plan=plan,
         checks=checks,
-        num_sampled=num_sampled,
+        num_sampled=sum(check.numbers.get("samples_encoded", 0) for check in checks),
         not_sampled=not_sampled,
     )
     if all(check.ok for check in checks):
         kept = digest(text.encode()) if keep_recipe else None
-        note = Done(asked, plan.snapshot_id, len(checks), num_sampled, kept)
+        num_checks = sum(check.checked for check in checks)
+        note = Done(asked, plan.snapshot_id, num_checks, made.num_sampled, kept)
         note_done(folder, note)
     return made
 

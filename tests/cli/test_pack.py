@@ -60,6 +60,19 @@ def test_a_recipe_is_packed_and_kept_with_its_plan(
     assert capsys.readouterr().out.rstrip("\n") == text.rstrip("\n")
 
 
+def test_what_was_verified_is_counted(
+    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not what was asked for: of three samples no sixteen are encoded."""
+    Path("few.jsonl").write_text("".join(json.dumps(turns(n)) + "\n" for n in range(3)))
+    command = ["pack", "few.jsonl", "--capacity", "512", "-o", "packs", "--workers", "1"]
+    assert main([*command, "--processor", str(processors / "qwen2.5-vl")]) == 0
+    told = capsys.readouterr().out
+    assert "11 of 11 checks hold, 3 samples encoded by the real processor" in told
+    assert main([*command[:-3], "guessed", "--workers", "1"]) == 0
+    assert "9 of 9 checks hold; no sample was encoded" in capsys.readouterr().out
+
+
 def test_the_plan_is_that_of_estimate_and_plan(folder: Path, processors: Path) -> None:
     recipe(folder, processors)
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 0

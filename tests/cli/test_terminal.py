@@ -17,6 +17,8 @@ import pytest
 from packidx_cli.main import main
 from packidx_cli.show.console import json_text, visible
 
+from packidx import plan_packs
+
 # A title, the clipboard, C1's CSI, DEL, text turned around, the start of the line.
 HOSTILE = "k\x1b]0;title\x07\x1b]52;c;YQ\x07\x9b2J\x7f\u202eend\rover"
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -63,6 +65,19 @@ def test_no_command_lets_names_of_data_reach_the_terminal(
     assert row == {"a": HOSTILE}
     shown(capfd, "sql", index, f"SELECT 1 AS \"{HOSTILE}\", error('{HOSTILE}')", status=1)
     assert "\\x9b2J\\x7f" in shown(capfd, "doctor", index)
+    assert "\\x1b]0;" in shown(capfd, "trace", index, "--step", "0", "--global-batch", "1")
+    assert "\\x9b2J" in shown(capfd, "trace", index, "--key", f"{HOSTILE}0")
+    shown(capfd, "trace", index, "--key", HOSTILE, status=1)
+    json.loads(shown(capfd, "trace", index, "--sample-id", "0", "--json"))
+    shown(capfd, "plan", lengths, "-o", f"{HOSTILE}/other", "--capacity", "5")
+    assert "\\x1b]0;" in shown(capfd, "diff", index, f"{HOSTILE}/other", "--examples", "3")
+    json.loads(shown(capfd, "diff", index, f"{HOSTILE}/other", "--json"))
+    shown(capfd, "pack", data, "-o", f"{HOSTILE}/packs", "--capacity", "9")
+    shown(capfd, "pack", f"{HOSTILE}/packs/recipe.yaml")
+    Path("bad.yaml").write_text(
+        f"sources: {{a: {json.dumps(HOSTILE + 'nowhere')}}}\nplan: {{capacity: 9}}\n"
+    )
+    shown(capfd, "pack", "bad.yaml", "-o", "out", status=1)
     shown(capfd, "export", "wds", index, "-o", f"{HOSTILE}/{HOSTILE}", status=0)
     shown(capfd, "export", "energon", index, "-o", f"{HOSTILE}/energon", status=1)
     shown(capfd, "precompute", data, "-o", "out", "--processor", HOSTILE, status=1)
@@ -81,6 +96,17 @@ def test_csv_is_data_for_programs_and_text_for_a_terminal(
     assert HOSTILE in capfd.readouterr().out
     seen = on_a_terminal(query)
     assert seen.decode().splitlines() == ["key", visible(HOSTILE)]
+
+
+def test_a_recipe_in_anothers_plan_is_text_for_a_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"length": [1]}), tmp_path / "l.parquet")
+    plan_packs(tmp_path / "l.parquet", tmp_path / "i", capacity=9, recipe=f"# {HOSTILE}")
+    query = ["pack", "--from", str(tmp_path / "i")]
+    assert main(query) == 0
+    assert HOSTILE in capfd.readouterr().out
+    assert on_a_terminal(query).decode().splitlines() == [f"# {visible(HOSTILE)}"]
 
 
 @pytest.mark.parametrize("kind", ["table", "csv", "json"])
