@@ -7,7 +7,7 @@ in MurmurHash3's finaliser (Appleby, 2011), keyed by splitmix64 (Steele et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,8 @@ _MIN_BITS = 6
 # Four rounds passed the chi-square tests of positions and neighbours in
 # tests/index/order/test_epochs.py, three did not at 4 and 128 elements; six for margin.
 _KEYED_ROUNDS = 6
+
+_Rounds = Callable[[Uint64s, int, Uint64s, Uint64s], Uint64s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,16 @@ def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
     and Rogaway, Ciphers with Arbitrary Finite Domains, 2002), less than twice on average for
     sizes above 32.
     """
+    return _walked(values, size, keys, _rounds)
+
+
+def unpermute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
+    """What `permute` sends to each of `values`, under the same keys."""
+    return _walked(values, size, keys, _rounds_back)
+
+
+def _walked(values: Uint64s, size: int, keys: Uint64s | int, rounds: _Rounds) -> Uint64s:
+    """`values` sent through `rounds` once, and again as long as they are outside [0, size)."""
     if size <= 1:
         return np.zeros_like(values)
     bits = max(_MIN_BITS, (size - 1).bit_length())
@@ -129,7 +141,7 @@ def permute(values: Uint64s, size: int, keys: Uint64s | int) -> Uint64s:
     todo = np.arange(len(result))
     while len(todo):
         chosen = todo if multipliers.shape[1] > 1 else slice(1)
-        mixed = _rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
+        mixed = rounds(result[todo], bits, multipliers[:, chosen], addends[:, chosen])
         result[todo] = mixed
         todo = todo[mixed >= np.uint64(size)]
     return result
@@ -151,4 +163,16 @@ def _rounds(x: Uint64s, bits: int, multipliers: Uint64s, addends: Uint64s) -> Ui
     for multiplier, addend in zip(multipliers, addends, strict=True):
         x = (x * multiplier + addend) & mask
         x ^= x >> shift
+    return x
+
+
+def _rounds_back(x: Uint64s, bits: int, multipliers: Uint64s, addends: Uint64s) -> Uint64s:
+    """The inverse of `_rounds`: a shift of at least half the bits undoes itself."""
+    mask, shift = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
+    inverses = multipliers.copy()  # right in 3 bits, and in twice as many after each of Newton's
+    for _ in range(5):
+        inverses *= np.uint64(2) - multipliers * inverses
+    for inverse, addend in zip(inverses[::-1], addends[::-1], strict=True):
+        x = x ^ (x >> shift)
+        x = ((x - addend) * inverse) & mask
     return x

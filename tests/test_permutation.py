@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.hashing import derive_key, splitmix64
-from packidx.permutation import KeyedPermutation, permutation
+from packidx.permutation import KeyedPermutation, permutation, permute, unpermute
 
 
 @given(st.integers(1, 63), st.integers(0, 2**64 - 1), st.data())
@@ -19,6 +19,17 @@ def test_inverse_undoes_forward(bits: int, key: int, data: st.DataObject) -> Non
     mixed = mix.forward(array)
     assert mixed.max() < 1 << bits
     assert np.array_equal(mix.inverse(mixed), array)
+
+
+@given(st.integers(1, 2**62), st.booleans(), st.data())
+def test_unpermute_undoes_permute(size: int, several: bool, data: st.DataObject) -> None:
+    """Under one key, and under a key for each value."""
+    values = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), np.uint64)
+    key = data.draw(st.integers(0, 2**64 - 1))
+    keys = np.arange(len(values), dtype=np.uint64) ^ np.uint64(key) if several else key
+    there = permute(values, size, keys)
+    assert not len(values) or there.max() < size
+    assert np.array_equal(unpermute(there, size, keys), values)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 7, 12])

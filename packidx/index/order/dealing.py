@@ -16,8 +16,6 @@ from packidx.arrays import Int64s
 from packidx.errors import OptionError
 from packidx.index.order.epochs import EpochOrder, Epochs
 
-_CHUNK = 1 << 20  # order positions that are looked through at a time: 8 MB
-
 
 class Turn(NamedTuple):
     """When a pack is trained on, and by whom."""
@@ -108,22 +106,6 @@ class Dealing:
         `start` is a position at which rank 0 is next, as it is at the beginning of every step.
         """
         return self.order.packs(np.arange(start + rank, stop, world_size, dtype=np.int64))
-
-    def positions_of(self, packs: Int64s) -> Int64s:
-        """Order positions of `packs`, int64 [packs]; -1 of those that the epoch does not have.
-
-        It goes through the order, a fraction of a microsecond for each pack of the epoch.
-        """
-        positions = np.full(len(packs), -1, np.int64)
-        ascending = np.argsort(packs, kind="stable")
-        wanted = np.asarray(packs, np.int64)[ascending]
-        for start in range(0, self.order.num_packs if len(wanted) else 0, _CHUNK):
-            here = self.packs(start, min(start + _CHUNK, self.order.num_packs))
-            first = np.searchsorted(wanted, here, side="left")
-            last = np.searchsorted(wanted, here, side="right")
-            for at in np.flatnonzero(last > first).tolist():
-                positions[ascending[first[at] : last[at]]] = start + at
-        return positions
 
     def turn(self, position: int, world_size: int = 1) -> Turn:
         """When, and on which of `world_size` ranks, the pack at an order position is trained on."""

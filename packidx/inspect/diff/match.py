@@ -40,21 +40,28 @@ def opened(a: Index, b: Index) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _load(connection: duckdb.DuckDBPyConnection, name: str, index: Index) -> None:
     """The tables of one plan."""
-    shift = int(index.snapshot.options.shift)
-    # In order of training: the first epoch's first copy from its first token on.
-    first = "(epoch, copy, token_start, s.pack_id)"
-    connection.execute(
-        f"""CREATE TABLE places_{name} AS SELECT DISTINCT sample_id, pack_id FROM {name}_samples"""
-    )
-    connection.execute(
-        f"""CREATE TABLE {name} AS
-        SELECT sample_id, any_value(source) AS source, any_value(key) AS key, true AS packed,
-            sum(s.length) FILTER (copy = 0 AND epoch = 0) + {shift} AS tokens,
+    result, shift = index.snapshot.result, int(index.snapshot.options.shift)
+    if result.num_pieces == result.num_samples:  # each sample has one place
+        connection.execute(
+            f"CREATE VIEW places_{name} AS SELECT sample_id, pack_id FROM {name}_samples"
+        )
+        packed = f"""SELECT sample_id, source, key, true AS packed,
+            CASE WHEN copy = 0 THEN length + {shift} END AS tokens, pack_id AS home,
+            NULL::VARCHAR AS reason FROM {name}_samples"""
+    else:
+        connection.execute(
+            f"""CREATE TABLE places_{name} AS
+            SELECT DISTINCT sample_id, pack_id FROM {name}_samples"""
+        )
+        # In order of training: the first epoch's first copy from its first token on.
+        first = "(epoch, copy, token_start, s.pack_id)"
+        packed = f"""SELECT sample_id, any_value(source) AS source, any_value(key) AS key,
+            true AS packed, sum(s.length) FILTER (copy = 0 AND epoch = 0) + {shift} AS tokens,
             arg_min(s.pack_id, {first}) AS home, NULL::VARCHAR AS reason
-        FROM {name}_samples AS s JOIN (SELECT pack_id, epoch FROM {name}_packs) AS p
-            ON s.pack_id = p.pack_id
-        GROUP BY sample_id
-        UNION ALL BY NAME
+            FROM {name}_samples AS s JOIN (SELECT pack_id, epoch FROM {name}_packs) AS p
+            ON s.pack_id = p.pack_id GROUP BY sample_id"""
+    connection.execute(
+        f"""CREATE TABLE {name} AS {packed} UNION ALL BY NAME
         SELECT sample_id, source, key, false AS packed, NULL AS tokens, NULL AS home, reason
         FROM {name}_dropped"""
     )

@@ -114,8 +114,10 @@ def sources(connection: duckdb.DuckDBPyConnection) -> dict[str, SourceDiff]:
     totals = {}
     for name in "ab":
         rows = connection.execute(
-            f"""SELECT coalesce(source, ''), count(DISTINCT sample_id), sum(length)
-            FROM {name}_samples GROUP BY ALL ORDER BY ALL"""
+            f"""SELECT * FROM
+            (SELECT coalesce(source, '') AS source, count(*) FROM {name} WHERE packed GROUP BY ALL)
+            JOIN (SELECT coalesce(source, '') AS source, sum(length) FROM {name}_samples
+                GROUP BY ALL) USING (source)"""
         ).fetchall()
         totals[name] = sum(int(tokens) for *_, tokens in rows)
         for source, samples, tokens in rows:

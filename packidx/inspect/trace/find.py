@@ -105,25 +105,24 @@ def has_keys(index: Index) -> bool:
 
 
 def near_keys(index: Index, key: str) -> tuple[str, ...]:
-    """The keys most like one that is not there: that hold it, that it holds, or that differ in few
-    letters; at most three."""
+    """The keys most like one that is not there, at most three: those that hold it, those that
+    differ in few letters, and those that it holds."""
     most = max(1, len(key) // 4)
-    holds = (
-        "contains(lower(key), lower($key)) OR "
-        f"(length(key) >= {_SHORTEST} AND contains(lower($key), lower(key)))"
-    )
     distance = (
-        f"CASE WHEN {holds} THEN 0 WHEN abs(length(key) - length($key)) <= {most} "
-        f"THEN levenshtein(key, $key) ELSE {most + 1} END"
+        "CASE WHEN contains(lower(key), lower($key)) THEN 0 "
+        f"WHEN abs(length(key) - length($key)) <= {most} THEN levenshtein(key, $key) "
+        f"WHEN length(key) >= {_SHORTEST} AND contains(lower($key), lower(key)) THEN {most} "
+        f"ELSE {most + 1} END"
     )
     near: dict[str, int] = {}
     for table in ("samples", "dropped"):
         with index.local_files(table) as files:
             rows = connect(Views({table: files}), True, None).execute(
                 f"SELECT key, min(distance) AS least FROM (SELECT key, {distance} AS distance "
-                f"FROM {table} WHERE key IS NOT NULL) WHERE distance <= {most} "
-                f"GROUP BY key ORDER BY least, length(key), key LIMIT {_NEAR}",
+                f"FROM {table} WHERE key IS NOT NULL) WHERE distance <= {most} GROUP BY key "
+                f"ORDER BY least, abs(length(key) - length($key)), key LIMIT {_NEAR}",
                 {"key": key},
             )
             near |= dict(rows.fetchall())
-    return tuple(sorted(near, key=lambda name: (near[name], len(name), name))[:_NEAR])
+    ascending = sorted(near, key=lambda name: (near[name], abs(len(name) - len(key)), name))
+    return tuple(ascending[:_NEAR])

@@ -128,7 +128,7 @@ def _places(
     packs = np.array([row.pack_id for row in rows], np.int64)
     for epoch in epochs:
         dealing = run.dealing(index, epoch)
-        positions = dealing.positions_of(packs).tolist()
+        positions = dealing.order.positions(packs).tolist()
         pairs = zip(positions, rows, strict=True)
         for at, row in sorted(pair for pair in pairs if pair[0] >= 0):
             is_left_out = at >= dealing.end

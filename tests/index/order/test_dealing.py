@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.index.order import dealing as dealing_module
 from packidx.index.order.dealing import Dealing
 from packidx.index.order.epochs import EpochOrder
 
 
 @st.composite
 def dealings(draw: st.DrawFn) -> tuple[Dealing, int]:
-    """(dealing, world_size); packs from number 5 on, in up to two ranges."""
+    """(dealing, world_size); packs in up to two ranges with a gap between them."""
     world_size = draw(st.integers(1, 5))
     size = world_size * draw(st.integers(1, 4))
     counts = draw(st.lists(st.integers(1, 60), min_size=1, max_size=2))
-    ranges = [(5 + sum(counts[:at]), count) for at, count in enumerate(counts)]
+    ranges = [(5 + 9 * at + sum(counts[:at]), count) for at, count in enumerate(counts)]
+    ranges = draw(st.permutations(ranges))
     chunk = draw(st.integers(1, 4))
     order = EpochOrder(ranges, chunk * draw(st.integers(1, 6)), chunk, draw(st.integers(0, 9)))
     return Dealing(order, size), world_size
@@ -43,15 +42,14 @@ def test_turns_are_what_ranks_and_steps_get(drawn: tuple[Dealing, int]) -> None:
     assert len(dealing.left_out()) < dealing.global_batch
 
 
-@pytest.mark.parametrize("chunk", [1 << 20, 7])
-def test_positions_lead_back(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of packs asked for twice, in any order, and of packs that are another epoch's."""
-    monkeypatch.setattr(dealing_module, "_CHUNK", chunk)
-    dealing = Dealing(EpochOrder([(10, 30), (50, 13)], 6, 2, 3), 4)
-    asked = np.array([52, 10, 9, 39, 52, 40, 62, 63, 11])
-    positions = dealing.positions_of(asked)
+@given(dealings(), st.lists(st.integers(0, 140), max_size=30))
+def test_packs_lead_back_to_their_positions(drawn: tuple[Dealing, int], others: list[int]) -> None:
+    """In any order, twice, and with packs among them that are another epoch's."""
+    order = drawn[0].order
+    everything = np.arange(order.num_packs)
+    packs = order.packs(everything)
+    assert order.positions(packs).tolist() == everything.tolist()
+    known = dict(zip(packs.tolist(), everything.tolist(), strict=True))
+    positions = order.positions(np.array(others, np.int64))
     assert positions.dtype == np.int64
-    assert [asked[at] for at in np.flatnonzero(positions < 0)] == [9, 40, 63]
-    known = positions >= 0
-    assert dealing.order.packs(positions[known]).tolist() == asked[known].tolist()
-    assert dealing.positions_of(np.array([], np.int64)).tolist() == []
+    assert positions.tolist() == [known.get(pack, -1) for pack in others]
