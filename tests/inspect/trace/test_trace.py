@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from object_store import object_store
 from packidx_cli.main import main
 from training import Training
 
-from packidx import open_index, plan_packs
+from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import MismatchError, OptionError, PackidxError
 from packidx.index import Index
+from packidx.inspect.diff import diff
 from packidx.inspect.trace import find, trace_samples, trace_step
 from packidx.inspect.trace.results import SampleTrace
 
@@ -273,3 +275,51 @@ def test_tables_are_at_most_a_hundred_columns_wide(
         assert "\x1b" not in table
         rows = [line for line in table.splitlines() if line.startswith(" ")]
         assert len(rows) > 2 and max(map(len, rows)) <= 100
+
+
+@pytest.mark.parametrize("pairs_first", [False, True])
+def test_windows_of_which_some_have_pairs(tmp_path: Path, pairs_first: bool) -> None:
+    """Files with the column `pair` and files without it are one table."""
+    shards = []
+    for name, is_pair in (("chats", False), ("pairs", True)):
+        with open(tmp_path / f"{name}.jsonl", "w") as file:
+            for at in range(20):
+                turns = {"prompt": "Is it?", "chosen": "yes " * (5 + at), "rejected": "no " * 9}
+                said = {"messages": [{"role": "user", "content": "Is it? " * (9 + at)}]}
+                file.write(json.dumps({"id": f"{name}-{at}"} | (turns if is_pair else said)) + "\n")
+        entry = {"file_name": f"{name}.jsonl"} | ({"pair": "both"} if is_pair else {})
+        shards.append((name, entry))
+    (tmp_path / "mix.json").write_text(json.dumps(dict(shards[::-1] if pairs_first else shards)))
+    estimate_lengths(str(tmp_path / "mix.json"), tmp_path / "l", workers=1)
+    options = {"capacity": 100, "window_shards": 1, "global_batch": 2, "micro_steps": 1}
+    plan_packs(tmp_path / "l", tmp_path / "i", **options)
+    index = open_index(tmp_path / "i")
+    assert len(index.snapshot.result.windows) == 2
+    [chat] = trace_samples(index, key="chats-3").samples
+    assert (chat.pair, chat.shard) == (None, str(tmp_path / "chats.jsonl"))
+    sides = trace_samples(index, key="pairs-3", source="pairs").samples
+    assert [side.pair for side in sides] == ["chosen", "rejected"]
+    assert [side.row for side in sides] == [3, 3]
+    assert {place.pack_id for side in sides for place in side.places} == {
+        sides[0].places[0].pack_id
+    }
+    [place] = sides[0].places
+    told = trace_step(index, place.step or 0)
+    held = {s.sample_id: s.pair for pack in told.packs for s in pack.samples}
+    assert {held[side.sample_id] for side in sides} == {"chosen", "rejected"}
+
+
+@pytest.mark.slow
+def test_an_index_in_a_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on this machine; a lineage and a diff, too."""
+    with object_store(tmp_path / "cache") as store:
+        indexes, _, lengths = lineage(tmp_path)
+        url = store.put_tree(tmp_path / "i", "i")
+        there = open_index(url)
+        step, here = trace_step(there, 1), trace_step(indexes[-1], 1)
+        assert (step.packs, step.ancestors) == (here.packs, here.ancestors)
+        for ident in (0, 1, 2):
+            assert only(there, sample_id=ident) == only(indexes[-1], sample_id=ident)
+        assert main(["diff", url, indexes[-1].path]) == 0
+        assert capsys.readouterr().out.startswith("the same plan: ")
+        assert diff(there, indexes[0]).samples == diff(indexes[-1], indexes[0]).samples
