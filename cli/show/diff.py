@@ -49,14 +49,17 @@ def print_diff(told: PlanDiff) -> None:
 
 
 def _print_values(what: str, differ: Mapping[str, Both]) -> None:
-    rows = [[name, _value(both.a), _value(both.b)] for name, both in differ.items()]
+    rows = [[name, _value(name, both.a), _value(name, both.b)] for name, both in differ.items()]
     if rows:
         print_table([what, "A", "B"], rows, right=3)
 
 
-def _value(value: Any) -> str:
-    if value is None:
+def _value(name: str, value: Any) -> str:
+    if value is None or value == []:
         return "–"
+    if name == "continues":
+        last = value[-1]
+        return f"@{last['snapshot_id'][:12]} after {number_of(last['position'], 'pack')}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return shortened(visible(text), _VALUE)
 

@@ -72,6 +72,12 @@ def run_of(index: Index, **options: Unpack[RunOptions]) -> Run:
         come_from = None if size is None else "plan"
     if world_size is not None:
         check_ranks(0, world_size)
+    if size is not None and come_from == "plan" and size % (world_size or 1):
+        raise OptionError(
+            f"{index.path}@{index.id[:12]} was planned for a global batch of {size} packs, which"
+            f" {world_size} ranks cannot share alike: give the global batch that PackSampler was"
+            " given"
+        )
     if size is not None and (come_from != "plan" or world_size is not None):
         check_global_batch(size, world_size or 1, Epochs.of(index.snapshot), repr(index))
     return Run(seed, epoch, size, come_from, world_size, None if read is None else read.position)

@@ -6,7 +6,8 @@ from typing import Unpack
 
 from packidx.errors import OptionError
 from packidx.format.schema import Pack
-from packidx.index.order.dealing import check_ranks
+from packidx.index.order.dealing import check_global_batch, check_ranks
+from packidx.index.order.epochs import Epochs
 from packidx.index.reader import Index
 from packidx.inspect.trace.lineage import ancestors
 from packidx.inspect.trace.results import StepTrace, TracedPack, TracedSample
@@ -48,6 +49,7 @@ def trace_step(
             f"{index.path}@{index.id[:12]} has no steps of its own (random order without a global"
             " batch): give the global batch that the sampler was given"
         )
+    check_global_batch(run.global_batch, 1, Epochs.of(index.snapshot), repr(index))
     epoch = run.epoch or 0
     dealing = run.dealing(index, epoch)
     numbers = dealing.packs_of_step(step).tolist()
