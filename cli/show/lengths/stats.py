@@ -50,7 +50,7 @@ def _print_held(sources: list[dict[str, Any]]) -> None:
     print_table(header, rows, right=3)
 
 
-_HELD = {"text": "text alone", "mixed": "mixed media"}
+_HELD = {"text": "text alone", "mixed": "mixed media", "unknown": "of unknown kind"}
 _HELD |= {kind: f"with {kind}" for kind in ("images", "videos", "audio")}
 
 

@@ -25,11 +25,12 @@ CAPACITIES = (4096, 8192, 16384, 32768)
 _LONGEST = 5
 _PERCENTS = {"min": 0, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 _MODALITIES = {
-    "text": "images + videos + audio = 0",
+    "text": "images + videos + audio = 0 AND is_told",
     "images": "images > 0 AND videos + audio = 0",
     "videos": "videos > 0 AND images + audio = 0",
     "audio": "audio > 0 AND images + videos = 0",
     "mixed": "(images > 0)::INT + (videos > 0)::INT + (audio > 0)::INT > 1",
+    "unknown": "images + videos + audio = 0 AND NOT is_told",
 }
 _COLUMNS: tuple[str, ...] = (
     "source",
@@ -166,7 +167,9 @@ def _scanned(
         parts.append(f"SELECT {columns}, {ok} AS is_ok FROM {scan_of([path])}")
     held = (
         "SELECT *, greatest(image_tokens, num_images, 0) AS images, "  # which skips nulls
-        "greatest(video_tokens, num_videos, 0) AS videos, greatest(audio_tokens, 0) AS audio "
+        "greatest(video_tokens, num_videos, 0) AS videos, greatest(audio_tokens, 0) AS audio, "
+        "coalesce(image_tokens, num_images) + coalesce(video_tokens, num_videos) + audio_tokens "
+        "IS NOT NULL AS is_told "
         f"FROM ({' UNION ALL '.join(parts)})"
     )
     kinds = ", ".join(

@@ -34,6 +34,7 @@ def rows() -> dict[str, list[Any]]:
         "num_images": [int(n) for n in rng.integers(0, 3, number)],
         "image_tokens": [None] * number,
         "video_tokens": [int(n) for n in rng.integers(0, 2, number)],
+        "audio_tokens": [0 if n % 5 else None for n in range(number)],
         "method": ["exact" if n % 2 else "precomputed" for n in range(number)],
         "status": ["rejected" if b else "ok" for b in bad],
         "reason": ["no_text" if b else None for b in bad],
@@ -50,19 +51,32 @@ def test_each_number_is_the_one_of_sql(tmp_path: Path) -> None:
             coalesce(sum(length) FILTER (status = 'ok'), 0),
             sum(label_tokens) FILTER (status = 'ok'),
             quantile_disc(length, 0.5) FILTER (status = 'ok'), max(length),
-            count(*) FILTER (status = 'ok' AND num_images = 0 AND video_tokens = 0),
+            count(*) FILTER (status = 'ok' AND num_images + video_tokens + audio_tokens = 0),
+            count(*) FILTER (
+                status = 'ok' AND num_images + video_tokens = 0 AND audio_tokens IS NULL),
             count(*) FILTER (status = 'ok' AND num_images > 0 AND video_tokens > 0),
             sum(num_images)
         FROM '{path}' GROUP BY source"""
-    for name, number, ok, tokens, labels, median, longest, text, mixed, images in duckdb.sql(
-        query
-    ).fetchall():
+    for (
+        name,
+        number,
+        ok,
+        tokens,
+        labels,
+        median,
+        longest,
+        text,
+        unknown,
+        mixed,
+        images,
+    ) in duckdb.sql(query).fetchall():
         source = found[name]
         assert (source["num_samples"], source["num_ok"]) == (number, ok)
         assert source["num_rejected"] == number - ok == source["rejected"]["no_text"]
         assert (source["num_tokens"], source["label_tokens"]) == (tokens, labels)
         assert (source["length"]["p50"], source["length"]["max"]) == (median, longest)
         assert (source["modality"]["text"], source["modality"]["mixed"]) == (text, mixed)
+        assert source["modality"]["unknown"] == unknown > 0
         assert source["num_images"] == images
     lengths = duckdb.sql(f"SELECT length FROM '{path}' WHERE status = 'ok' ORDER BY 1 DESC LIMIT 5")
     assert [row["length"] for row in told["longest"]] == [n for (n,) in lengths.fetchall()]
