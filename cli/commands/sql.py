@@ -11,6 +11,7 @@ import click
 from packidx.errors import OptionError
 
 from ..asking import Asker, Limits
+from ..grouped import Group, GroupedCommand
 from ..options import quiet_option, root_option
 from ..show.console import status
 
@@ -28,7 +29,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) ->
     return value
 
 
-class _Query(click.Command):
+class _Query(GroupedCommand):
     """A query that begins with a comment is no option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -45,7 +46,22 @@ _NUMBER = click.IntRange(min=0)
 _POSITIVE = click.IntRange(min=1)
 
 
-@click.command(cls=_Query)
+_GROUPS = (
+    Group(
+        "the view steps",
+        "--global-batch 512 --world-size 64 --epoch 0",
+        ("seed", "epoch", "global_batch", "world_size"),
+    ),
+    Group(
+        "what a query may do",
+        "--timeout 600 --memory-limit 16GB",
+        ("unlocked", "timeout", "memory_limit"),
+    ),
+    Group("output", "--format csv -o packs.csv", ("kind", "output", "roots", "quiet")),
+)
+
+
+@click.command(cls=_Query, groups=_GROUPS)
 @click.argument("index")
 @click.argument("query", required=False)
 @click.option(

@@ -31,6 +31,7 @@ from packidx.estimate.user_encoder import Encode
 from packidx.format.lengths import LengthsManifest
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
+from packidx.keywords import known_keywords
 from packidx.lengths.existing import KIND, existing_manifest, is_complete
 from packidx.lengths.parts import SourceSums
 from packidx.processor.counts import Compared
@@ -69,6 +70,7 @@ class LengthsSummary(CountSummary):
     """What of an earlier table is in it; None where there was none, or all was to be counted."""
 
 
+@known_keywords()
 def estimate_lengths(
     sources: Sequence[str | DataSet] | str,
     output: str | os.PathLike[str],
@@ -113,8 +115,7 @@ def estimate_lengths(
         processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``; a name
             without ``images``, ``videos`` or ``audio`` is of the processor itself.
         encode: instead of a processor, the training's own encoder, callable(record) ->
-            ``{"input_ids": …}``, media opened; or ``module:NAME`` of it. Its ``count(record)`` is
-            asked where it has one.
+            ``{"input_ids": …}``, media opened; or ``module:NAME`` of it. A ``count(record)`` wins.
         labels: which tokens are trained on (`LabelPolicy.parse`), with a processor.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it: applied to every record
             as it stands in its file, here and by the reader; what it returns is taken for it.
@@ -144,8 +145,7 @@ def estimate_lengths(
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
             is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
         max_rejected: share of a source's records that may be rejected: a number from 0 to 1, or
-            text such as ``'5%'``. The table is written all the same. None: nothing is raised, and
-            the summary's `sources` have the numbers.
+            text such as ``'5%'``. The table is written all the same; None raises nothing.
         fresh: take nothing over from a table that is there.
         progress: called with how far the work is.
 

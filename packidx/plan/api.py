@@ -14,10 +14,11 @@ from packidx.index.described import Described, Description, plan_facts, plan_lin
 from packidx.index.reader import Index
 from packidx.io import urls
 from packidx.io.own_files import check_index
+from packidx.keywords import known_keywords
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
 from packidx.plan.make import make_plan
-from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options.plan_options import OPTIONS, PlanOptions
 from packidx.plan.options.resolved import changed, inherited, merged
 from packidx.plan.tasks import make_with
 from packidx.plan.write.tables import Progress
@@ -55,6 +56,7 @@ class PlanSummary(Described):
         return Description(line, plan_facts(self.snapshot))
 
 
+@known_keywords(lambda: OPTIONS)
 def plan_packs(
     lengths: str | Path,
     output: str | Path,

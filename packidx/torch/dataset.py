@@ -18,6 +18,7 @@ from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
 from packidx.index.described import Described, Description, plan_facts, short_name
 from packidx.index.untrained import untrained
+from packidx.keywords import known_keywords
 from packidx.torch.sample.encoded import Encoded
 from packidx.torch.sample.events import Events, Happened
 from packidx.torch.sample.fitting import extend, pad_tokens, up_to
@@ -113,6 +114,7 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         OptionError: a policy that does not exist.
     """
 
+    @known_keywords()
     def __init__(
         self,
         index: str | Path | Index,

@@ -15,6 +15,7 @@ from packidx.index.described import Described, Description, plan_facts, short_na
 from packidx.index.order.dealing import Dealing, check_global_batch, check_ranks
 from packidx.index.order.epochs import Epochs
 from packidx.index.order.state import SEEDS, State
+from packidx.keywords import known_keywords
 from packidx.torch.loss.loss import LossWeights
 
 _CHUNK = 4096  # order positions computed at a time: a fraction of a millisecond, 32 KiB
@@ -47,6 +48,7 @@ class PackSampler(Described, Sampler[int]):
         OptionError: values that make no sense together.
     """
 
+    @known_keywords()
     def __init__(
         self,
         index: str | Path | Index,

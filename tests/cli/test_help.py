@@ -34,6 +34,7 @@ NEEDED = {  # what else a line needs to be one
     "precompute": "data.jsonl -o out/ --processor p/",
     "pack": "data.jsonl -o packs/",
     "trace": "index/",
+    "sql": "index/",
     "verify": "index/",
 }
 

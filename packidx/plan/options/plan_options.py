@@ -10,12 +10,14 @@ from typing import get_args
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io.sizes import parse_size
+from packidx.keywords import known_fields
 from packidx.plan.options.numbers import UNITS, parse_share
 from packidx.plan.options.option import Option, dashed, described, option
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 
 
+@known_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     """Options of one plan. The help of each says what it is, and the text under it what is more."""

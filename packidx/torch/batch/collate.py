@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from packidx.errors import MismatchError, OptionError
+from packidx.keywords import known_keywords
 from packidx.torch.batch.media_keys import (
     check_extra,
     extra_keys,
@@ -31,6 +32,7 @@ _OF_NEMO = ("indexed", "thd")
 _LISTS = (_OF_LISTS, "num_local_patches")
 
 
+@known_keywords()
 def collate(
     packs: Pack | Sequence[Pack],
     attention: str = "sdpa",
