@@ -25,10 +25,9 @@ def known_keywords(
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        code = function.__code__  # type: ignore[attr-defined]
-        names = code.co_varnames[
-            code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount
-        ]
+        code = function.__code__
+        number = code.co_argcount + code.co_kwonlyargcount
+        names = code.co_varnames[code.co_posonlyargcount : number]
         own = frozenset(names) - {"self"}
 
         @functools.wraps(function)
