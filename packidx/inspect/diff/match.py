@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import duckdb
 
 from packidx.format.parquet import quoted
 from packidx.index.reader import Index
 from packidx.index.views import Views
+from packidx.inspect.places import first_ids
 from packidx.inspect.query import connect
 
 NAMES = ("a", "b")
@@ -75,9 +75,10 @@ def matched_by(connection: duckdb.DuckDBPyConnection, a: Index, b: Index) -> str
     if all(_has_unique_keys(connection, *each) for each in zip(NAMES, (a, b), strict=True)):
         _join(connection, ["source", "key", "side"])
         return "source and key"
-    if all(_has_shards(index) for index in (a, b)):
-        for name, index in zip(NAMES, (a, b), strict=True):
-            _locate(connection, name, index)
+    firsts = [first_ids(index.snapshot) for index in (a, b)]
+    if firsts[0] is not None and firsts[1] is not None:
+        _locate(connection, "a", a, firsts[0])
+        _locate(connection, "b", b, firsts[1])
         _join(connection, ["shard", "row"])
         return "shard and row"
     return None
@@ -106,23 +107,17 @@ def _has_unique_keys(connection: duckdb.DuckDBPyConnection, name: str, index: In
     return True
 
 
-def _has_shards(index: Index) -> bool:
-    """Whether a sample's id says which row of which shard it is: ids are dense in their order."""
-    shards = index.snapshot.shards
-    return bool(shards) and sum(s.rows for s in shards) == index.snapshot.lengths.num_samples
-
-
-def _locate(connection: duckdb.DuckDBPyConnection, name: str, index: Index) -> None:
+def _locate(
+    connection: duckdb.DuckDBPyConnection, name: str, index: Index, firsts: list[int]
+) -> None:
     """Add ``shard``, content of the shard and which of several alike, and ``row`` of the table in
     it: what has moved to another path is the same, what has changed is another."""
     seen: dict[str, int] = {}
-    rows: list[tuple[Any, ...]] = []
-    first = 0
-    for shard in index.snapshot.shards:
+    rows: list[tuple[str, int]] = []
+    for shard, first in zip(index.snapshot.shards, firsts, strict=True):
         number = seen[shard.fingerprint] = seen.get(shard.fingerprint, 0) + 1
         if shard.rows:
             rows.append((f"{shard.fingerprint}#{number}", first))
-        first += shard.rows
     connection.execute("CREATE OR REPLACE TABLE shards (shard VARCHAR, first BIGINT)")
     connection.executemany("INSERT INTO shards VALUES (?, ?)", rows)
     connection.execute(

@@ -10,6 +10,7 @@ import numpy as np
 from packidx.errors import OptionError
 from packidx.index.order.epochs import Epochs
 from packidx.index.reader import Index
+from packidx.inspect.places import record_of
 from packidx.inspect.trace import find
 from packidx.inspect.trace.lineage import ancestors, opened_ancestor
 from packidx.inspect.trace.results import Before, Dropped, Place, SampleTrace, SampleTraces
@@ -106,14 +107,16 @@ def _sample(
     known: find.Found | find.FoundDropped | None = rows[0] if rows else left_out
     first = rows[0] if rows else None
     pair = index.pack(first.pack_id).samples[first.position].pair if first else None
+    where = record_of(index.snapshot, ident) if first is None else (first.shard, first.row)
+    shard, row = where or (None, None)
     why = left_out and Dropped(left_out.reason, left_out.detail, left_out.length)
     return SampleTrace(
         sample_id=ident,
         source=None if known is None else known.source,
         key=None if known is None else known.key,
         pair=pair,
-        shard=None if first is None else shard_of(index, first.shard),
-        row=None if first is None else first.row,
+        shard=shard_of(index, shard),
+        row=row,
         dropped=why,
         places=tuple(places),
         before=tuple(before.get(ident, ())),

@@ -102,6 +102,23 @@ def test_what_is_dropped_says_why(tmp_path: Path) -> None:
     assert why[8][0] == "empty"
 
 
+def test_records_of_dropped_samples_are_named_too(tmp_path: Path) -> None:
+    for name, number in (("a", 7), ("b", 0), ("c", 5)):
+        with open(tmp_path / f"{name}.jsonl", "w") as file:
+            for at in range(number):
+                said = {"messages": [{"role": "user", "content": "so " * (9 + 200 * (at == 3))}]}
+                file.write(json.dumps(said if at != 2 else {"what": at}) + "\n")
+    estimate_lengths([str(tmp_path / f"{name}.jsonl") for name in "abc"], tmp_path / "l", workers=1)
+    index = planned(tmp_path, tmp_path / "l", capacity=100)
+    rows = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pylist()
+    told = [only(index, sample_id=row["sample_id"]) for row in rows]
+    assert {sample.dropped.reason for sample in told if sample.dropped} == {"rejected", "too_long"}
+    shards = [str(tmp_path / f"{name}.jsonl") for name in "abc"]
+    assert [(sample.shard, sample.row) for sample in told] == [
+        (shards[row["shard"]], row["row"]) for row in rows
+    ]
+
+
 @pytest.mark.parametrize(
     ("asked", "near"),
     [
