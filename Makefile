@@ -45,7 +45,7 @@ LOWEST_TESTS := $(addprefix tests/,$(addsuffix .py,index/test_index cli/test_cli
                   format/test_schema plan/write/test_tables torch/sample/test_samples_media \
                   torch/test_sampler torch/test_dataset torch/batch/test_collate \
                   records/media/test_media records/media/test_video export/test_outputs \
-                  inspect/test_sql_locked))
+                  inspect/test_sql_locked inspect/test_sql_views cli/test_prompt))
 PYARROWS := 21.0.0 23.0.1
 
 .DEFAULT_GOAL := help
