@@ -174,8 +174,8 @@ class Index(Described):
     def duckdb(self, **steps: Unpack[StepOptions]) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection of its own, with the views of `packidx sql`.
 
-        ``index.duckdb().sql("SELECT * FROM steps LIMIT 3")``. Unlike `packidx sql`, it is DuckDB
-        with all that it can do. Where the lengths are gone, a query of them says so.
+        ``db = index.duckdb(); db.sql("SELECT * FROM steps LIMIT 3")``. Unlike `packidx sql`, it is
+        DuckDB with all that it can do. Where the lengths are gone, a query of them says so.
 
         Args:
             steps: of the view ``steps``, as in `to_arrow`.

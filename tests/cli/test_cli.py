@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import pty
 import re
 import stat
 import subprocess
@@ -16,6 +17,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from absent import without
 from packidx_cli.main import cli, main
 
 from packidx.plan.options.values import TYPES
@@ -251,6 +253,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     loaded = loaded_by(f"from packidx_cli.main import main; main({words})")
     assert "click" in loaded
     heavy = {"torch", "transformers", "polars", "duckdb", "ray", "numpy", "pyarrow", "rich"}
+    heavy |= {"prompt_toolkit"}
     assert loaded & heavy == set()
 
 
@@ -328,20 +331,29 @@ def test_sql_json_is_always_json(index: str, capsys: pytest.CaptureFixture[str])
     assert json.loads(empty[1]) == []
 
 
-def test_sql_without_a_query_lists_the_columns_and_waits_for_nobody(index: str) -> None:
+def test_sql_without_a_query_answers_those_in_stdin_or_lists_the_columns(index: str) -> None:
     command = [sys.executable, "-m", "packidx_cli", "sql", index]
-    process = subprocess.Popen(
-        [*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )  # stdin stays open
-    assert process.stdout is not None
-    assert "attention_cost" in process.stdout.read()
-    assert process.wait() == 0
-    assert process.stdin is not None
-    process.stdin.close()
-    process.stdout.close()
-    query = "SELECT 41 + 1 AS n"
-    done = subprocess.run([*command, "-"], input=query, capture_output=True, text=True, check=True)
-    assert "42" in done.stdout
+    for more, queries, says in (
+        ([], "", "attention_cost"),
+        ([], "SELECT 41 + 1 AS n;\nSELECT 'x' || 'y' AS m", "xy"),
+        (["-"], "SELECT 41 + 1 AS n", "42"),
+    ):
+        done = subprocess.run([*command, *more], input=queries, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "") and says in done.stdout
+
+
+def test_sql_needs_the_prompts_package_at_the_prompt_alone(index: str) -> None:
+    program = f"{without('prompt_toolkit')}\nfrom packidx_cli.main import run\nrun()"
+    command = [sys.executable, "-c", program, "sql", index]
+    done = subprocess.run([*command, "SELECT 41 + 1 AS n"], capture_output=True, text=True)
+    assert done.returncode == 0 and "42" in done.stdout
+    theirs = pty.openpty()[1]
+    done = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    assert done.returncode == 1 and done.stderr.endswith(
+        "packidx: this command needs prompt_toolkit, which is not installed here: run pip install "
+        "packidx\n"
+    )
 
 
 @pytest.mark.parametrize("damage", ["delete", "empty", "garbage"])

@@ -164,9 +164,15 @@ def test_both_ends_in_the_bucket_give_the_local_bytes(
     with stored.local_files("packs") as paths:
         assert Path(paths[0]).read_bytes() == local.files("packs")[0].read_bytes()
 
-    for command in (["stats"], ["log"], ["verify"], ["sql"]):
-        assert main([*command, f"{url}/index"]) == 0
+    for command in (["stats"], ["log"], ["verify"], ["sql", "DESCRIBE packs"]):
+        assert main([*command[:1], f"{url}/index", *command[1:]]) == 0
     capsys.readouterr()
+    connection = stored.duckdb()
+    for view in ("steps", "sources", "rejected"):
+        assert main(["sql", f"{url}/index", f"FROM {view}", "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out) == local.to_arrow(view).to_pylist()
+        rows = connection.sql(f"FROM {view}").fetchall()
+        assert rows == [tuple(row.values()) for row in local.to_arrow(view).to_pylist()]
     query = "SELECT count(*) AS n, sum(l.length) AS s FROM lengths l JOIN samples USING (sample_id)"
     assert main(["sql", f"{url}/index", query, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"n": 297, "s": here.num_tokens}]

@@ -212,12 +212,14 @@ def test_what_is_absent_is_said(
 
 def test_what_is_absent_is_said_in_python(made: Path, tmp_path: Path) -> None:
     index = open_index(made / "steps", {str(made): str(tmp_path)})
+    connection = index.duckdb()
     for view in ("lengths", "rejected"):
         with pytest.raises(duckdb.Error, match=f"there is no view {view}.*does not exist"):
-            index.duckdb().sql(f"SELECT count(*) FROM {view}").fetchall()
+            connection.sql(f"SELECT count(*) FROM {view}").fetchall()
         with pytest.raises(SourceError, match="roots={old: new}"):
             index.to_arrow(view)
-    assert index.duckdb().sql("SELECT count(*) FROM packs").fetchall() == [(index.num_packs,)]
+    rows = connection.sql("SELECT count(*) FROM packs").fetchall()
+    assert rows == [(index.num_packs,)]
     with pytest.raises(NotFoundInIndex, match="no table 'pack': there are packs, samples"):
         index.to_arrow("pack")
     for view in ("packs", "steps", "sources"):

@@ -27,7 +27,15 @@ TURNS = [{"role": "user", "content": "why is it"}, {"role": "assistant", "conten
 RUN = "from packidx_cli.main import run\nrun()"
 PLANNER = (
     *("polars", "duckdb", "rich", "braceexpand", "fsspec", "s3fs", "packaging", "ray", "datasets"),
-    *("yaml", "pyyaml", "huggingface_hub", "huggingface-hub", "transformers", "torchdata"),
+    *(
+        "prompt_toolkit",
+        "yaml",
+        "pyyaml",
+        "huggingface_hub",
+        "huggingface-hub",
+        "transformers",
+        "torchdata",
+    ),
 )
 ENCODE = """
 def encode(record):
