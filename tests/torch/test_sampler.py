@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_packs import bare_index, make_index, record
 from torch.utils.data import DataLoader
+from torch_packs import SyntheticEncode
 from training import Training
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
 from packidx.index.order import EpochOrder
 from packidx.index.order.state import consumed_packs
-from packidx.torch import PackSampler
+from packidx.torch import PackedDataset, PackSampler
 from packidx.torch import sampler as sampler_module
 
 
@@ -421,3 +422,22 @@ def test_tests_without_torch_take_the_same_steps(tmp_path: Path, epoch: int) -> 
     for step in range(5):
         assert training.packs_of_step(step) == sampler.packs_of_step(step)
         assert training.state_at(step) == sampler.state_at(step)
+
+
+def test_a_sampler_and_a_data_set_tell_what_they_are(tmp_path: Path) -> None:
+    index = make_index(tmp_path, {"a": [record(n, [8]) for n in range(40)]}, capacity=16)
+    sampler = PackSampler(index, rank=1, world_size=2, global_batch=4, seed=3)
+    name = f"{index.path}@{index.id[:12]}, 20 packs"
+    dealt = "rank=1, world_size=2, global_batch=4, seed=3, epoch=0"
+    assert repr(sampler) == f"PackSampler({name}, {dealt})"
+    drawn = iter(sampler)
+    next(drawn)
+    next(drawn)
+    assert (
+        '<td style="text-align: left">4 of 20 packs, over all ranks</td>' in sampler._repr_html_()
+    )
+    dataset = PackedDataset(index, SyntheticEncode(), on_error="hole")
+    assert repr(dataset) == f"PackedDataset({name}, encode=SyntheticEncode)"
+    assert ">hole</td>" in dataset._repr_html_() and ">16 tokens</td>" in dataset._repr_html_()
+    for kind in (PackSampler, PackedDataset):
+        assert repr(object.__new__(kind)) == f"{kind.__name__}(not open)"
