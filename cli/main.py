@@ -30,7 +30,7 @@ _COMMANDS = {
     "trace": ("trace", "Show what a step trains on, or when a sample is trained on."),
     "diff": ("diff", "Show what two plans differ in."),
     "log": ("log", "List the snapshots of an index, newest first."),
-    "sql": ("sql", "Query packs, samples, dropped and lengths with SQL."),
+    "sql": ("sql", "Ask an index or lengths in SQL; without a query, at a prompt."),
     "export": ("export", "Write packs for Megatron-Energon or as WebDataset tars."),
     "verify": ("verify", "Check a snapshot against its own promises and its data."),
     "doctor": ("doctor", "Show what is installed, and whether an index can be read."),

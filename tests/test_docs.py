@@ -222,3 +222,11 @@ def test_make_targets_are_documented() -> None:
     for target in ("help", "plan", "test", "check", "bench", "docs", "clean"):
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)
         assert re.search(rf"^{target}\b", shown.stdout, re.MULTILINE)
+
+
+def test_queries_are_the_same_in_packidx_and_in_duckdb() -> None:
+    """What docs/inspecting.md asks of DuckDB, it asks of `packidx sql` word by word."""
+    asked = re.findall(r'packidx sql \S+ "(.*)"$', text_of("docs/inspecting.md"), re.M)
+    shown = re.findall(r'(?:duckdb|db)\.sql\("(SELECT .*?)"\)', text_of("docs/inspecting.md"))
+    shown += re.findall(r'^    "(SELECT .*?)"', text_of("docs/inspecting.md"), re.M)
+    assert len(shown) == 4 and {*shown} < {*asked}
