@@ -125,4 +125,6 @@ def _absent(found: SampleTraces, index: Index) -> str:
         return f"{where} has no key {found.key!r:.200}: its samples have no keys: give --sample-id"
     of_source = "" if found.source is None else f" in source {found.source}"
     hint = f"; near it: {', '.join(map(repr, found.near))}" if found.near else ""
+    if found.key in found.near:
+        return f"{where} has no key {found.key!r:.200}{of_source}, but another source has it"
     return f"{where} has no key {found.key!r:.200}{of_source}: {looked} has it{hint}"

@@ -62,7 +62,9 @@ def test_a_key_leads_to_its_pack_and_step(tmp_path: Path) -> None:
     assert asdict(only(index, sample_id=17, world_size=4)) == asdict(sample)
 
 
-def test_a_key_of_several_sources_and_samples(tmp_path: Path) -> None:
+def test_a_key_of_several_sources_and_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     keys = [f"k{at // 2}" for at in range(600)]
     index = planned(tmp_path, write(tmp_path / "l.parquet", key=keys))
     both = trace_samples(index, key="k7").samples
@@ -74,6 +76,10 @@ def test_a_key_of_several_sources_and_samples(tmp_path: Path) -> None:
         trace_samples(index, key="k7", sample_id=3)
     with pytest.raises(OptionError, match="source goes with a key"):
         trace_samples(index, sample_id=3, source="a")
+    other = planned(tmp_path, write(tmp_path / "m.parquet"))
+    assert main(["trace", other.path, "--key", "photo-00001", "--source", "a"]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith("has no key 'photo-00001' in source a, but another source has it\n")
 
 
 def test_a_key_of_too_many_samples_is_refused(tmp_path: Path) -> None:
