@@ -1,11 +1,9 @@
-"""What commands that read sources have in common: options, progress, what they say of them."""
+"""What commands that read sources have in common: options, and what they say of the sources."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -13,9 +11,6 @@ from packidx.records.layout import COLUMNS, TAGS
 
 from .options import json_option, pairs_option, together
 from .show.console import count, format_table, print_text, warn
-
-if TYPE_CHECKING:
-    from packidx.run.progress import Progress
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
 
@@ -59,28 +54,6 @@ source_options = together(
     json_option("Print the result as one JSON object."),
 )
 """Media root, remote media, columns, tags, delimiter, max-rejected, quiet and json."""
-
-
-@contextlib.contextmanager
-def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on stderr; nothing with `quiet` or without a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        words = {"scan": "reading shards", "count": "counting tokens"}
-        words |= {"calibrate": "encoding samples", "upload": "uploading"}
-        tasks = {name: bar.add_task(text, visible=False) for name, text in words.items()}
-
-        def progress(phase: str, done: int, total: int) -> None:
-            bar.update(tasks[phase], completed=done, total=total, visible=True)
-
-        yield progress
 
 
 def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> None:

@@ -14,8 +14,9 @@ from ..options import output_option, settings_option, worker_options
 from ..show.console import print_json, say
 from ..show.lengths.mistaken import print_mistaken
 from ..show.lengths.table import damaged, guessed, print_lengths, tell_discarded, untrained_sources
+from ..show.progress import progress_bar
 from ..show.samples import print_samples, shown_samples
-from ..sources import progress_bar, source_options, warn_of_rejected
+from ..sources import source_options, warn_of_rejected
 
 _GROUPS = (
     Group(

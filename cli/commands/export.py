@@ -14,7 +14,8 @@ from ..options import (
     roots_option,
     worker_options,
 )
-from ..show.console import count, number_of, print_facts, print_result, status, warn
+from ..show.console import count, number_of, print_facts, print_result, warn
+from ..show.progress import progress_bar
 
 if TYPE_CHECKING:
     from packidx.export.energon.api import EnergonSummary
@@ -52,11 +53,8 @@ def energon(quiet: bool, as_json: bool, **options: Any) -> None:
     """
     from packidx.export.energon.api import export_energon
 
-    with status(quiet) as doing:
-        summary = export_energon(
-            progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} written"),
-            **options,
-        )
+    with progress_bar(quiet) as progress:
+        summary = export_energon(progress=progress, **options)
     print_result(summary, _show_energon, as_json)
     warn(summary.warnings)
 
@@ -100,12 +98,8 @@ def wds(quiet: bool, as_json: bool, **options: Any) -> None:
     """
     from packidx.export.wds.api import export_wds
 
-    words = {"packs": "written", "files": "uploaded"}
-    with status(quiet) as doing:
-        summary = export_wds(
-            progress=lambda what, done, total: doing(f"{done:,} of {total:,} {what} {words[what]}"),
-            **options,
-        )
+    with progress_bar(quiet) as progress:
+        summary = export_wds(progress=progress, **options)
     print_result(summary, _show_wds, as_json)
 
 

@@ -23,7 +23,8 @@ from ..show.console import (
     visible,
     warn,
 )
-from ..sources import progress_bar, warn_of_rejected
+from ..show.progress import progress_bar
+from ..sources import warn_of_rejected
 from .plan import with_option
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import click
 from ..grouped import Group, GroupedCommand
 from ..options import output_option, settings_option, worker_options
 from ..show.console import count, not_read, print_facts, print_json, taken_from, warn, with_parts
-from ..sources import print_sources, progress_bar, source_options, warn_of_rejected
+from ..show.progress import progress_bar
+from ..sources import print_sources, source_options, warn_of_rejected
 
 if TYPE_CHECKING:
     from packidx.precompute import PrecomputeSummary
