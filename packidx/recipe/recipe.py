@@ -132,7 +132,7 @@ def written(recipe: Recipe) -> str:
     }
     plan = {name: list(v) if isinstance(v, tuple) else v for name, v in plan.items()}
     estimate = {name: recipe.estimate[name] for name in ESTIMATE if recipe.estimate.get(name)}
-    value: dict[str, Any] = {"sources": _written_sources(recipe.sources), "estimate": estimate}
+    value: dict[str, Any] = {"sources": written_sources(recipe.sources), "estimate": estimate}
     value["plan"] = plan
     if recipe.num_sampled is not None:
         value["verify"] = {"sample": recipe.num_sampled}
@@ -186,7 +186,7 @@ def _source(where: str, name: str, given: Any) -> DataSet:
     return DataSet(name, (paths,) if isinstance(paths, str) else tuple(paths), layout)
 
 
-def _written_sources(sources: tuple[str | DataSet, ...]) -> Any:
+def written_sources(sources: tuple[str | DataSet, ...]) -> Any:
     if all(isinstance(source, str) for source in sources):
         return list(sources)
     entries: dict[str, Any] = {}

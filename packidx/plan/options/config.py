@@ -20,7 +20,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY
-from packidx.io.unique_keys import load_yaml
+from packidx.io.unique_keys import load_json, load_yaml
 from packidx.plan.options.plan_options import OPTIONS, PlanOptions
 from packidx.plan.options.trainers.nemo import NEMO, RECIPE_SECTIONS, SECTION
 from packidx.plan.options.trainers.recognise import recognise
@@ -45,7 +45,7 @@ def read_config(path: str, named: str | None = None) -> tuple[dict[str, Any], li
         OptionError: it cannot be read, has a key or value that is not understood, says one thing
             twice, or asks for what no plan can honour; the message names file and key.
     """
-    file = _load(path)
+    file = load_config(path)
     trainer = recognise(path, file, named)
     if trainer is None or trainer is NEMO:
         _check_sections(path, file)
@@ -62,11 +62,31 @@ def read_config(path: str, named: str | None = None) -> tuple[dict[str, Any], li
         whose = SECTION if trainer is NEMO else f"the keys of {trainer.title}" if trainer else ""
         raise OptionError(f"{path}: {OWN}.{name} and {whose} say the same thing: give one of them")
     options = {**theirs, **own}
+    _check(path, options)
+    return options, notes
+
+
+def read_what_can_be(
+    path: str, file: Mapping[str, Any], trainer: Trainer, refused: list[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """As `read_config`, of what `load_config` gave, for those who go on without what is `refused`:
+    it is given a sentence for each key that no plan can honour. That packing is off is none.
+
+    Raises:
+        OptionError: the section of packidx cannot be understood, or the options not all at once.
+    """
+    notes: list[str] = []
+    theirs = trainer.read(path, file, notes, refused)
+    options = {**theirs, **_own(path, _section(path, file, OWN))}
+    _check(path, options)
+    return options, notes
+
+
+def _check(path: str, options: Mapping[str, Any]) -> None:
     try:
         PlanOptions(**{"capacity": MAX_CAPACITY, **options})
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from None
-    return options, notes
 
 
 def _whose(path: str, file: Mapping[Any, Any], trainer: Trainer) -> str:
@@ -77,17 +97,23 @@ def _whose(path: str, file: Mapping[Any, Any], trainer: Trainer) -> str:
     )
 
 
-def _load(path: str) -> dict[str, Any]:
+def load_config(path: str) -> dict[str, Any]:
+    """What a file of YAML or JSON says.
+
+    Raises:
+        OptionError: it cannot be read, is neither, or says no more than a value.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise OptionError(f"{path} is over {_MAX_BYTES >> 20} MiB: it is no configuration")
-        value = load_yaml(data)
+        value = load_json(data) if path.endswith(".json") else load_yaml(data)
     except OSError as error:
         raise OptionError(f"cannot read {path}: {error.strerror}; check the path") from None
     except ValueError as error:
-        raise OptionError(f"{path} is not valid YAML: {error}") from None
+        form = "JSON" if path.endswith(".json") else "YAML"
+        raise OptionError(f"{path} is not valid {form}: {error}") from None
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
         value = value[0].get("config")  # LMMS Engine's older form, a list of tasks
     if not isinstance(value, dict):

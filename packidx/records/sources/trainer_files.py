@@ -1,7 +1,9 @@
-"""Data sets that a trainer's own file names: LMMS Engine's and LoongForge's, as entries of a list.
+"""Data sets that a trainer's own file names: LMMS Engine's, LoongForge's and InternVL's, as entries
+of a list.
 
 LMMS Engine has ``datasets:``, a list, at the top or under ``dataset_config:``, or there one
-``dataset_path`` and its ``dataset_format``; LoongForge's offline packing has ``data: {wds_dir}``.
+``dataset_path`` and its ``dataset_format``; LoongForge's offline packing has ``data: {wds_dir}``;
+InternVL's meta file has ``name: {root, annotation, data_augment, repeat_time, length}``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,26 @@ def listed(value: Mapping[Any, Any]) -> list[Any] | None:
     data = value.get("data")
     if isinstance(data, dict) and data.get("wds_dir"):
         return [_of_loongforge(data)]
+    if value and all(map(is_of_internvl, value.values())):
+        return [_of_internvl(str(name), entry) for name, entry in value.items()]
     return None
+
+
+def is_of_internvl(entry: Any) -> bool:
+    """Whether it is a data set of InternVL's meta file."""
+    return isinstance(entry, dict) and {"root", "annotation"} <= entry.keys()
+
+
+def _of_internvl(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    of_no_length = ("root", "annotation", "repeat_time", "data_augment", "length")
+    others = {key: value for key, value in entry.items() if key not in of_no_length}
+    return {
+        **others,
+        "name": name,
+        "path": entry["annotation"],
+        "data_folder": entry["root"],
+        "sample_ratio": entry.get("repeat_time"),
+    }
 
 
 def _of_lmms(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,11 +40,13 @@ class Key:
         says: what becomes of it, for the table in docs/trainer-files.md.
         read: ``read(where, value, given)``; raises OptionError where a plan cannot honour it.
         default: what the trainer takes where the key is missing, if that makes a difference.
+        turns_on: whether it turns packing on.
     """
 
     says: str
     read: Callable[[str, Any, Given], Meaning]
     default: Any = None
+    turns_on: bool = False
 
 
 def same(name: str) -> Key:
@@ -86,7 +88,7 @@ def switch() -> Key:
             )
         return Meaning()
 
-    return Key("must be `true`: else there is nothing to plan", read, default=False)
+    return Key("must be `true`: else there is nothing to plan", read, False, turns_on=True)
 
 
 def ignored(reason: str, kind: type | None = None, words: str = "") -> Key:

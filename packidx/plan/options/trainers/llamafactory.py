@@ -51,7 +51,7 @@ def _cutoff(where: str, value: Any, given: Given) -> Meaning:
 
 _KEYS = {
     "packing": Key(
-        "it or `neat_packing` must be `true`; samples never see each other", _packing, False
+        "it or `neat_packing` must be `true`; samples never see each other", _packing, False, True
     ),
     "neat_packing": Key("`packing`, samples kept apart, as always here", _neat),
     "cutoff_len": Key(

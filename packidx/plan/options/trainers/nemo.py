@@ -126,7 +126,7 @@ _KEYS = {
         "`packidx estimate` has counted the tokens before", bool, "true or false"
     ),
     "num_proc": WORKERS,
-    "enabled": Key("must be `true`: else there is nothing to plan", _enabled),
+    "enabled": Key("must be `true`: else there is nothing to plan", _enabled, turns_on=True),
     "post_tokenize_hook_fn": Key(
         "refused: give it to `packidx estimate` as `--transform` or `--encode`", _hook
     ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -45,15 +46,27 @@ class Trainer:
         """The keys of `file` that this trainer has, others may have them, too."""
         return [key for key in _flat(self, file) if key in self.keys]
 
-    def read(self, path: str, file: Mapping[Any, Any], notes: list[str]) -> dict[str, Any]:
+    def read(
+        self,
+        path: str,
+        file: Mapping[Any, Any],
+        notes: list[str],
+        refused: list[str] | None = None,
+    ) -> dict[str, Any]:
         """Fields of `PlanOptions` that `file` stands for; what is to be known goes to `notes`.
+
+        Args:
+            refused: is given what would be an error, for those who go on without it; that the file
+                turns packing off is none of it.
 
         Raises:
             OptionError: a key or value is unknown, or no plan can honour it.
         """
         given = _flat(self, file)
-        for name in given.keys() - self.keys.keys():
-            self._refuse_unknown(path, name)
+        for name in given:
+            if name not in self.keys:
+                with _kept(refused):
+                    self._refuse_unknown(path, name)
         options: dict[str, Any] = {}
         said_by: dict[str, str] = {}
         for name, key in self.keys.items():
@@ -62,17 +75,20 @@ class Trainer:
             if is_absent and key.default is None:
                 continue
             value = key.default if is_absent else value
-            meaning = key.read(f"{path}: {name}", value, given)
-            if is_absent and meaning.options:
-                notes.append(f"{path}: {name} is not given: {self.title}'s default, {value}")
-            for option, asked in meaning.options.items():
-                if options.setdefault(option, asked) != asked:
-                    raise OptionError(
-                        f"{path}: {said_by[option]} and {name} contradict each other: keep one"
-                    )
-                said_by.setdefault(option, name)
-            if meaning.note is not None and not is_absent:
-                notes.append(f"{path}: {name} {meaning.note}")
+            if value is False and key.turns_on and refused is not None:
+                continue
+            with _kept(refused):
+                meaning = key.read(f"{path}: {name}", value, given)
+                if is_absent and meaning.options:
+                    notes.append(f"{path}: {name} is not given: {self.title}'s default, {value}")
+                for option, asked in meaning.options.items():
+                    if options.setdefault(option, asked) != asked:
+                        raise OptionError(
+                            f"{path}: {said_by[option]} and {name} contradict each other: keep one"
+                        )
+                    said_by.setdefault(option, name)
+                if meaning.note is not None and not is_absent:
+                    notes.append(f"{path}: {name} {meaning.note}")
         return options
 
     def _refuse_unknown(self, path: str, name: str) -> None:
@@ -90,6 +106,17 @@ class Trainer:
                 f"{path}: {name} is no key of {self.title} {self.release} that packidx knows, and "
                 f"may be about packs: {known}"
             )
+
+
+@contextmanager
+def _kept(refused: list[str] | None) -> Iterator[None]:
+    """Where an error is to be kept in `refused`, it is no error."""
+    try:
+        yield
+    except OptionError as error:
+        if refused is None:
+            raise
+        refused.append(str(error))
 
 
 def _flat(trainer: Trainer, file: Mapping[Any, Any]) -> Given:
