@@ -104,6 +104,8 @@ def test_every_block_runs_as_it_stands(page: str, planned: Path, tmp_path: Path)
             assert done.returncode == 0, f"{text}\n{done.stderr}"
         else:
             assert kind in NO_LANGUAGE, f"{page} has a block in {kind or 'no language'}"
+            if (named := re.match(r"# ([\w-]+\.(?:yaml|json))\n", text)) is not None:
+                (folder / named[1]).write_text(text[named.end() :])
 
 
 def test_every_command_is_run_by_a_page() -> None:
