@@ -174,7 +174,7 @@ class PackedDataset(Described, Dataset[dict[str, Any]]):
         """
         number = operator.index(k)
         if not 0 <= number < len(self):
-            raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index!r}")
+            raise IndexError(f"pack {number} is outside [0, {len(self)}) of {self.index.path}")
         pack = self.index.pack(number)
         epoch = pack.stats["epoch"] or 0
         happened: Happened = []

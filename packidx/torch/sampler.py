@@ -67,7 +67,8 @@ class PackSampler(Described, Sampler[int]):
         self.seed, self.epoch = _seed("seed", seed), _seed("epoch", epoch)
         self._epochs = Epochs.of(self.index.snapshot)
         check_ranks(self.rank, self.world_size)
-        check_global_batch(self.global_batch, self.world_size, self._epochs, repr(self.index))
+        name = f"{self.index.path}@{self.index.id[:12]}"
+        check_global_batch(self.global_batch, self.world_size, self._epochs, name)
         self._start = 0  # where the next iteration begins
         self._position = 0  # global cursor in packs
         self._dealing = self._deal()

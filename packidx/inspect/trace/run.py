@@ -79,7 +79,9 @@ def run_of(index: Index, **options: Unpack[RunOptions]) -> Run:
             " given"
         )
     if size is not None and (come_from != "plan" or world_size is not None):
-        check_global_batch(size, world_size or 1, Epochs.of(index.snapshot), repr(index))
+        check_global_batch(
+            size, world_size or 1, Epochs.of(index.snapshot), f"{index.path}@{index.id[:12]}"
+        )
     return Run(seed, epoch, size, come_from, world_size, None if read is None else read.position)
 
 

@@ -49,7 +49,9 @@ def trace_step(
             f"{index.path}@{index.id[:12]} has no steps of its own (random order without a global"
             " batch): give the global batch that the sampler was given"
         )
-    check_global_batch(run.global_batch, 1, Epochs.of(index.snapshot), repr(index))
+    check_global_batch(
+        run.global_batch, 1, Epochs.of(index.snapshot), f"{index.path}@{index.id[:12]}"
+    )
     epoch = run.epoch or 0
     dealing = run.dealing(index, epoch)
     numbers = dealing.packs_of_step(step).tolist()
