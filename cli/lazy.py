@@ -28,6 +28,19 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named; of one that there is not, the error names the near one."""
+        name = args[0]
+        if name in self._lazy or ctx.resilient_parsing or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self._lazy, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        return ctx.fail(f"No such command {name!r}.{hint}")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names and lines of help, without importing a single command."""
         with formatter.section("Commands"):

@@ -35,6 +35,14 @@ CLI_HEAD = """# Command line
 <!-- written by `make docs` -->
 What `--help` says of each command. Exit status: 0 done; 1 an error, one sentence on stderr; 2
 usage; 3 a verification that failed. Results go to stdout, progress and warnings to stderr.
+
+Your shell completes commands, options and their values once its start-up file has one of these:
+
+```text
+eval "$(_PACKIDX_COMPLETE=bash_source packidx)"             # ~/.bashrc
+eval "$(_PACKIDX_COMPLETE=zsh_source packidx)"              # ~/.zshrc
+_PACKIDX_COMPLETE=fish_source packidx | source              # ~/.config/fish/config.fish
+```
 """
 
 API_HEAD = """# Python

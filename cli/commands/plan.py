@@ -10,7 +10,7 @@ import click
 from packidx.plan.options.command import command_line
 from packidx.plan.options.groups import GROUPS
 from packidx.plan.options.option import dashed
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS
+from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
 from packidx.plan.options.values import TYPES
 
 from ..grouped import Group, GroupedCommand
@@ -34,8 +34,16 @@ def with_option(name: str, kind: type | None = None) -> Decorator:
     else:
         # A value that may be a word or a number is read by the option's own check.
         settings |= {"metavar": said.metavar, "multiple": get_origin(declared) is tuple}
+        settings["shell_complete"] = _completed
         settings["type"] = kind or (str if str in kinds else kinds[0])
     return click.option(f"--{dashed(name)}", **settings)
+
+
+def _completed(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The words that a value may be and that begin so, for the shell."""
+    name = parameter.name or ""
+    words = STRATEGIES if name == "strategy" else OPTIONS[name].choices
+    return [word for word in words if word.startswith(begun)]
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
