@@ -63,6 +63,7 @@ def test_ranks_accumulation_epochs_and_resumed_runs(index: Index, data: st.DataO
         assert trace_step(index, done - 1, state=state).consumed
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.data())
 def test_samples_lead_to_the_steps_that_hold_them(index: Index, data: st.DataObject) -> None:
