@@ -35,6 +35,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from packidx import plan_packs
+from packidx.inspect.query import check, connect
 from packidx.inspect.sql import Asked, asked
 
 ENDLESS = "SELECT count(*) FROM range(100000) a, range(100000) b, range(100000) c"
@@ -106,17 +107,22 @@ def test_enter_ends_what_is_complete(text: str) -> None:
 def test_every_example_is_answered(
     table: str, made: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answered = 0
+    index = asked(str(made / table), {})
     with Asker(LIMITS, quiet=True) as asker:
-        session = Session(asker, asked(str(made / table), {}), "json")
-        for number, example in enumerate(session.examples, 1):
-            assert session.run(f".examples {number}")
-            out = capfd.readouterr().out
-            assert out.startswith(example.query + "\n")
-            rows = json.loads(out.removeprefix(example.query))
-            assert rows or re.search("pieces|left out|leave out", example.question), example
-            answered += 1
-    assert answered == (len(EXAMPLES) if table == "index" else 5)
+        session = Session(asker, index, "json")
+        session.run(".examples")
+        listed = capfd.readouterr().out
+        session.run(".examples 2")
+        out = capfd.readouterr().out
+    query = session.examples[1].query
+    assert out.startswith(query + "\n") and json.loads(out.removeprefix(query))
+    for example in session.examples:
+        assert example.question in listed and example.query in listed
+        with index.views(example.query) as views:
+            connection = connect(views, False, None)
+            rows = connection.sql(check(connection, example.query)).fetchall()
+        assert rows or re.search("pieces|left out|leave out", example.question), example
+    assert len(session.examples) == (len(EXAMPLES) if table == "index" else 5)
     assert len(EXAMPLES) >= 12
 
 
