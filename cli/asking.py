@@ -65,13 +65,14 @@ class Asker:
             OptionError: why there is no result.
             FormatError, OSError: what is asked cannot be read.
         """
+        is_terminal = sys.stdout.isatty()  # while it is no proxy of the status
+        most = _MOST_ROWS if kind == "table" and is_terminal else None
         with status(self.quiet) as doing:
             doing("running the query")
-            most = _MOST_ROWS if kind == "table" and sys.stdout.isatty() else None
             text = b"".join(self.answer(asked, query, kind, most)).decode()
         # Once the status has left the terminal. CSV is data: a program gets it as it is, and has no
         # escape to undo. A terminal does not.
-        print_text(visible(text, lines=True) if kind == "csv" and sys.stdout.isatty() else text)
+        print_text(visible(text, lines=True) if kind == "csv" and is_terminal else text)
 
     def answer(
         self, asked: Asked, query: str, kind: str, most: int | None = None
