@@ -10,7 +10,7 @@ import click
 from packidx.records.layout import COLUMNS, TAGS
 
 from .options import json_option, pairs_option, together
-from .show.console import count, format_table, print_text, warn
+from .show.console import count, format_table, print_text, terminal_width, warn
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
 
@@ -74,7 +74,7 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
     width = len(header) if examples else len(header) - 1
     cells = [row[:width] for row in rows]
     right = [False, True, True, False, False][:width]
-    print_text(format_table(header[:width], cells, right))
+    print_text(format_table(header[:width], cells, right, terminal_width()))
 
 
 def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:

@@ -161,14 +161,23 @@ def print_text(text: str) -> None:
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: int = 0) -> None:
     """A table with a header; columns from number `right` on are right-aligned."""
     header = list(columns)
-    print_text(format_table(header, rows, [number >= right for number in range(len(header))]))
+    is_right = [number >= right for number in range(len(header))]
+    print_text(format_table(header, rows, is_right, terminal_width()))
 
 
-def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Iterable[bool]) -> str:
+def format_table(
+    columns: list[str],
+    rows: Iterable[Iterable[str]],
+    right: Iterable[bool],
+    wanted: int | None = None,
+) -> str:
     """The text of a table, as wide as it needs where stdout is no terminal.
 
     Where a terminal is too narrow, columns stand closer and cells go on below, but for ids, which
     are copied.
+
+    Args:
+        wanted: columns of text beyond which the table's stand closer wherever it goes.
     """
     from rich import box
     from rich.console import Console
@@ -182,7 +191,7 @@ def format_table(columns: list[str], rows: Iterable[Iterable[str]], right: Itera
     console = Console(
         file=buffer, width=None if terminal else 10_000, force_terminal=terminal, highlight=False
     )
-    is_narrow = sum(widths) + 3 * (len(widths) - 1) > console.width
+    is_narrow = sum(widths) + 3 * (len(widths) - 1) > min(console.width, wanted or console.width)
     ids = [any(_ID.fullmatch(cell) for cell in cells) for cells in zip(*listed, strict=True)]
     room = console.width - sum(widths[at] for at, is_id in enumerate(ids) if is_id)
     keeps_ids = room >= 2 * len(widths)  # else nothing would be left for the other columns

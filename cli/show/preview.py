@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .console import count, number_of, percent, print_json, print_table, say
+from .console import count, number_of, percent, print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
     from packidx.plan.preview import PreviewRow
@@ -24,7 +24,7 @@ def show(rows: Sequence[PreviewRow], as_json: bool, unseen: Sequence[str] = ()) 
         cells = [_cells(row) for row in rows]
         print_table(cells[0], [list(row.values()) for row in cells])
         for line in _legend(rows):
-            say(line)
+            say_wrapped(line)
     if unseen:
         say(f"note: a dry run does not look at {', '.join(unseen)}", err=True)
 
@@ -38,13 +38,13 @@ def _cells(row: PreviewRow) -> dict[str, str]:
     }
     if row.steps is not None:
         cells["steps"] = count(row.steps)
-    cells |= {"too long": count(row.num_dropped), "tokens dropped": count(row.dropped_tokens)}
+    cells |= {"too long": count(row.num_dropped), "dropped": count(row.dropped_tokens)}
     if row.num_cut or row.tokens_cut:
-        cells |= {"too long": f"{count(row.num_cut)} cut", "tokens dropped": count(row.tokens_cut)}
+        cells |= {"too long": f"{count(row.num_cut)} cut", "dropped": count(row.tokens_cut)}
     return cells | {
         "padding": percent(row.padding, 2),
-        "to longest": percent(row.padding_longest, 1),
-        "to capacity": percent(row.padding_single, 1),
+        "longest": percent(row.padding_longest, 1),
+        "single": percent(row.padding_single, 1),
         "saved": percent(row.saved, 1),
     }
 
@@ -53,8 +53,9 @@ def _legend(rows: Sequence[PreviewRow]) -> list[str]:
     """What the columns compare, and what may come out otherwise."""
     batches = ", ".join(count(row.batch) for row in rows)
     lines = [
-        "padding: of packs; to longest: of batches of as many samples as a pack holds on average "
-        f"({batches}), each padded to its longest; to capacity: of one sample per sequence",
+        "padding: of packs; longest: of batches of as many samples as a pack holds on average "
+        f"({batches}), each padded to its longest; single: of one sample per sequence; dropped: "
+        "tokens",
         "saved: of the positions of batches padded to the longest; packs and gap: by "
         "best-fit-decreasing, which --strategy auto may undercut",
     ]
