@@ -28,6 +28,7 @@ _COMMANDS = {
     "precompute": ("precompute", "Write the data back with every record's counts."),
     "plan": ("plan", "Assign samples to packs; write a snapshot of the index."),
     "stats": ("stats", "Say how good a plan is, or what a lengths table holds."),
+    "report": ("report", "Draw a plan or lengths on one page, with pictures."),
     "trace": ("trace", "Show what a step trains on, or when a sample is trained on."),
     "diff": ("diff", "Show what two plans differ in."),
     "log": ("log", "List the snapshots of an index, newest first."),

@@ -33,6 +33,7 @@ ENABLES = {
     "ray": "--engine ray: many machines",
     "s3": "s3:// sources, lengths, indexes",
     "hub": "data sets of the Hub by id: their splits, their cache",
+    "report": "charts of `packidx report`",
     "flash": "packs through flash-attention's kernels, on a GPU",
 }
 

@@ -1,0 +1,57 @@
+"""`packidx report`: one page with pictures."""
+
+from __future__ import annotations
+
+import click
+
+from ..options import quiet_option, root_option
+from ..show.console import say, status
+
+
+@click.command()
+@click.argument("path", metavar="INDEX|LENGTHS")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="report.html",
+    show_default=True,
+    help="The page, one HTML file.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="N",
+    help="Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
+)
+@click.option(
+    "--thumbnails",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Show up to N images of samples, which are read from the data.",
+)
+@root_option
+@quiet_option
+def report(
+    path: str,
+    output: str,
+    ranks: tuple[int, ...],
+    thumbnails: int,
+    roots: dict[str, str],
+    quiet: bool,
+) -> None:
+    """Draw INDEX, INDEX@ID or LENGTHS on one page, a file that needs nothing else.
+
+    It has how long samples are, how full packs are, what is in none and why, who waits, what steps
+    hold, a few packs, and where all of it is from. It needs pip install "packidx[report]".
+    """
+    from packidx.inspect.report import write_report
+    from packidx.inspect.stats import RANKS
+
+    with status(quiet) as doing:
+        write_report(
+            path, output, thumbnails=thumbnails, ranks=ranks or RANKS, roots=roots, progress=doing
+        )
+    say(f"written: {output}")

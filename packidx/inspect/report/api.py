@@ -1,0 +1,164 @@
+"""`write_report`: a plan, or lengths, as one page with pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from packidx.errors import OptionError
+from packidx.index.reader import Index
+from packidx.inspect.query import connect
+from packidx.inspect.report.figure import Report, Section
+from packidx.inspect.report.of_lengths import (
+    lengths_figures,
+    longest_figure,
+    rejected_figure,
+)
+from packidx.inspect.report.of_packs import chosen_packs, packs_figure, pictures
+from packidx.inspect.report.of_plan import (
+    dropped_figure,
+    fill_figure,
+    samples_figure,
+    steps_figures,
+    tokens_figure,
+    waiting_figure,
+)
+from packidx.inspect.report.origin import origin_figures, preview_options, sweep_figure
+from packidx.inspect.report.page import page_of
+from packidx.inspect.report.svg import Drawer
+from packidx.inspect.report.words import Series, count
+from packidx.inspect.sql import Asked, asked
+from packidx.inspect.stats import RANKS, sample_stats
+from packidx.inspect.verdict import verdict
+from packidx.io.files import write_atomic
+from packidx.plan.options.plan_options import PlanOptions
+
+_CAPACITY = 8192
+"""In the middle of what is shown for lengths that no plan is made of."""
+
+
+def write_report(
+    path: str,
+    output: str | os.PathLike[str],
+    *,
+    thumbnails: int = 0,
+    ranks: Sequence[int] = RANKS,
+    roots: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> None:
+    """Write a report of an index or a lengths table: one HTML file, which needs nothing else.
+
+    Sums, bins and named extremes alone are in it, so that it is as small for a hundred million
+    samples as for a thousand. The same plan gives the same bytes.
+
+    Args:
+        path: ``INDEX``, ``INDEX@ID``, or a lengths table.
+        output: the file, which is replaced as a whole.
+        thumbnails: images of samples to show, from the packs that are drawn.
+        ranks: numbers of data-parallel ranks that the schedule is looked at for.
+        roots: ``{old: new}`` path prefixes, for data that has moved.
+        progress: told what is being done.
+
+    Raises:
+        NotFoundInIndex, SourceError: there is neither an index nor a lengths table.
+        MissingExtraError: vl-convert-python is not installed.
+        FormatError: what is there is damaged.
+    """
+    drawer = Drawer()  # before the work is done
+    folder = os.path.dirname(os.path.abspath(output))
+    if not os.path.isdir(folder) or os.path.isdir(output):
+        raise OptionError(f"-o {os.fspath(output)}: name a file in a folder that exists")
+    question = asked(path, roots or {})
+    with question.views(" ".join(question.names)) as views:
+        connection = connect(views, True, None)
+        try:
+            absent = dict(views.absent)
+            if question.index is None:
+                report = _of_lengths(question, connection)
+            else:
+                report = _of_index(question.index, connection, absent, thumbnails, ranks, progress)
+        finally:
+            connection.close()
+    progress("drawing")
+    write_atomic(os.fspath(output), page_of(report, drawer.draw).encode())
+
+
+def _series(connection: Any, *views: str) -> Series:
+    sources = " UNION ALL ".join(f"SELECT source FROM {view}" for view in views)
+    rows = connection.execute(f"SELECT source, count(*) FROM ({sources}) GROUP BY 1").fetchall()
+    return Series(sorted(rows, key=lambda row: (row[0] is None, row[0] or "")))
+
+
+def _of_lengths(question: Asked, connection: Any) -> Report:
+    notes: list[str] = []
+    series = _series(connection, "lengths")
+    options = PlanOptions(_CAPACITY)
+    number, tokens, rejected, longest = connection.execute(
+        "SELECT count(*), coalesce(sum(length) FILTER (status IS DISTINCT FROM 'rejected'), 0), "
+        "count(*) FILTER (status = 'rejected'), max(length) FROM lengths"
+    ).fetchone()
+    figures = [*lengths_figures(connection, series), longest_figure(connection)]
+    bad = rejected_figure(connection)
+    plans = sweep_figure(question.path, _CAPACITY, options, notes)
+    numbers = [
+        ("records", count(number)),
+        ("tokens", count(tokens)),
+        ("rejected", count(rejected)),
+        ("longest sample", "–" if longest is None else count(longest)),
+        ("sources", count(len(series.names))),
+    ]
+    sections = [Section("Lengths", [figure for figure in (*figures, bad) if figure])]
+    sections.append(Section("Plans", [plans] if plans else []))
+    return Report(f"Lengths {question.path}", "packidx report", [], numbers, sections, notes=notes)
+
+
+def _of_index(
+    index: Index,
+    connection: Any,
+    absent: Mapping[str, str],
+    thumbnails: int,
+    ranks: Sequence[int],
+    progress: Callable[[str], None],
+) -> Report:
+    snapshot = index.snapshot
+    result, options = snapshot.result, snapshot.options
+    notes: list[str] = []
+    progress("reading samples")
+    of_samples = sample_stats(index, progress, ranks)
+    series = _series(connection, "samples", "dropped")
+    progress("adding up")
+    packs = [tokens_figure(index, connection), fill_figure(index, connection)]
+    packs.append(samples_figure(connection))
+    dropped = dropped_figure(connection)
+    waiting = waiting_figure(of_samples["schedule"], result.schedule)
+    steps = [*([waiting] if waiting else []), *steps_figures(connection, series)]
+    lengths, plans = [], None
+    if "lengths" in absent:
+        notes.append(f"lengths: {absent['lengths']}")
+    else:
+        lengths = [*lengths_figures(connection, series, options.capacity)]
+        lengths += [figure for figure in (rejected_figure(connection),) if figure]
+        table = index.resolve(snapshot.lengths.uri)
+        plans = sweep_figure(table, options.capacity, preview_options(options), notes)
+    drawn = chosen_packs(connection)
+    shown = [*pictures(index, drawn, thumbnails, notes)] if thumbnails else []
+    sections = [
+        Section("Packs", [*packs, *([dropped] if dropped else [])]),
+        Section("Training", steps),
+        Section("A closer look", [packs_figure(index, drawn, series)] if drawn else [], shown),
+        Section("Lengths", lengths),
+        Section("Other plans", [plans] if plans else []),
+        Section("Where it is from", origin_figures(index)),
+    ]
+    numbers = [
+        ("packs", count(result.num_packs)),
+        ("capacity", count(options.capacity)),
+        ("fill", f"{100 * result.fill:.2f} %"),
+        ("samples packed", count(result.num_samples)),
+        ("in no pack", count(result.num_dropped)),
+        ("over the bound", f"{result.gap_percent:.3f} %"),
+    ]
+    said = verdict(index, of_samples)
+    subtitle = f"packidx report of {index.path}@{index.id}, planned {snapshot.created}"
+    return Report(f"Plan {index.path}@{index.id[:12]}", subtitle, said, numbers, sections, notes)

@@ -1,0 +1,128 @@
+"""Where a plan is from: its certificate, its options, and what else could have been planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packidx.errors import PackidxError
+from packidx.format.plan import Options
+from packidx.index.reader import Index
+from packidx.inspect.report import charts
+from packidx.inspect.report.figure import Figure
+from packidx.inspect.report.words import count
+from packidx.plan.options.command import command_line
+from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
+from packidx.plan.options.resolved import inherited
+from packidx.plan.preview import preview
+from packidx.plan.schedule.cost_model import DEFAULT_PRESET
+from packidx.plan.schedule.cost_model import parse as parse_cost
+
+
+def asked_for(options: Options) -> dict[str, Any]:
+    """Fields of `PlanOptions` that differ from the defaults, and the capacity."""
+    values = inherited(options)
+    if parse_cost(DEFAULT_PRESET).to_json() == options.cost_model.to_json():
+        del values["cost"]
+    if options.epochs > 1:
+        values["epochs"] = options.epochs
+    if options.packing_ratio == 1:
+        values.pop("packing_ratio", None)
+    return {
+        name: value
+        for name, value in values.items()
+        if name == "capacity" or value not in (DEFAULTS[name], None, ())
+    }
+
+
+def sweep_figure(
+    lengths: str, around: int, options: PlanOptions, notes: list[str]
+) -> Figure | None:
+    """What plans of other capacities would be; None where the lengths cannot be asked.
+
+    Args:
+        lengths: the table.
+        around: the capacity in the middle.
+        options: the others, whose preview is shown.
+    """
+    capacities = [capacity for capacity in (around // 4, around // 2, around) if capacity]
+    capacities += [2 * around, 4 * around]
+    try:
+        rows = preview(lengths, capacities, options)
+    except PackidxError as error:
+        notes.append(f"other capacities: {error}")
+        return None
+    values = []
+    names = ["full", "out: too long"]
+    for row in rows:
+        whole = max(row.num_tokens + row.dropped_tokens, 1)
+        for name, part in ((names[0], row.fill), (names[1], row.dropped_tokens / whole)):
+            told = f"capacity {row.capacity:,}: {100 * part:.2f} % {name}"
+            values.append(
+                {"name": f"{row.capacity:,}", "series": name, "value": part, "told": told}
+            )
+    table = [
+        (
+            count(row.capacity),
+            count(row.num_packs),
+            f"{100 * row.fill:.2f} %",
+            f"{row.gap_percent:.2f} %",
+            count(row.num_dropped),
+            count(row.dropped_tokens),
+            f"{100 * row.saved:.1f} %",
+        )
+        for row in rows
+    ]
+    return Figure(
+        "Other capacities",
+        "By best fit, from the histogram of the lengths alone. “Saved” is the share of positions "
+        "that batches of as many samples, padded to the longest, would spend on padding.",
+        ("capacity", "packs", "fill", "over the bound", "too long", "their tokens", "saved"),
+        table,
+        charts.grouped(values, names, "share"),
+        is_open=True,
+    )
+
+
+def preview_options(options: Options) -> PlanOptions:
+    """The plan's options that a preview of another capacity looks at, padding left aside."""
+    values = inherited(options)
+    names = [name for name, said in OPTIONS.items() if said.is_previewed and name in values]
+    kept = {name: values[name] for name in names if name not in ("align", "pad_pack_to", "reserve")}
+    return PlanOptions(**kept)
+
+
+def origin_figures(index: Index) -> list[Figure]:
+    """The plan's certificate and provenance, as tables."""
+    snapshot = index.snapshot
+    result, lengths, options = snapshot.result, snapshot.lengths, snapshot.options
+    encoder = lengths.encoder
+    compared: Mapping[str, Any] = (encoder.compared if encoder else None) or {}
+    told = compared.get("with") and f"with {compared['with']}, {compared.get('records')} samples"
+    facts = [
+        ("snapshot", snapshot.snapshot_id),
+        ("parent", snapshot.parent or "none"),
+        ("written", f"{snapshot.created}, format {snapshot.VERSION}"),
+        ("packs", f"{count(result.num_packs)}, at least {count(result.lower_bound)} needed"),
+        ("bound", f"{result.bound}; gap {count(result.gap)} ({result.gap_percent:.3f} %)"),
+        ("strategy", f"{options.strategy}: {', '.join(result.strategies)}"),
+        ("lengths", lengths.uri),
+        ("their fingerprint", lengths.fingerprint),
+        ("counted by", encoder.name if encoder else "not stated"),
+        ("compared", told or compared.get("reason") or "not stated"),
+        ("margin", f"{100 * (1 - options.planned_capacity / options.capacity):.2f} % kept free"),
+        ("software", ", ".join(f"{name} {v}" for name, v in snapshot.software.items())),
+    ]
+    for number, before in enumerate(options.continues):
+        said = f"{before.snapshot_id}, after {count(before.position)} packs"
+        facts.append((f"goes on from ({number + 1})", said))
+    if options.appends_to:
+        facts.append(("appends to", options.appends_to))
+    facts.append(("command", command_line(lengths.uri, index.path, asked_for(options))))
+    figures = [
+        Figure("What it was made of", "", ("", ""), [f for f in facts if f[1]], is_open=True)
+    ]
+    if snapshot.recipe is not None:
+        rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]
+        figures.append(Figure("Its recipe", "", ("",), rows))
+    return figures
