@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError
+from packidx.index.order.epochs import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.query import connect
 from packidx.inspect.report.figure import Report, Section
 from packidx.inspect.report.of_lengths import (
+    create_counted,
     lengths_figures,
     longest_figure,
     rejected_figure,
 )
 from packidx.inspect.report.of_packs import chosen_packs, packs_figure, pictures
 from packidx.inspect.report.of_plan import (
+    STEPS,
     dropped_figure,
     fill_figure,
     samples_figure,
@@ -69,7 +72,7 @@ def write_report(
     folder = os.path.dirname(os.path.abspath(output))
     if not os.path.isdir(folder) or os.path.isdir(output):
         raise OptionError(f"-o {os.fspath(output)}: name a file in a folder that exists")
-    question = asked(path, roots or {})
+    question = _asked(path, roots or {})
     with question.views(" ".join(question.names)) as views:
         connection = connect(views, True, None)
         try:
@@ -84,6 +87,16 @@ def write_report(
     write_atomic(os.fspath(output), page_of(report, drawer.draw).encode())
 
 
+def _asked(path: str, roots: Mapping[str, str]) -> Asked:
+    """What is at `path`; an order without steps of its own is cut into `STEPS` of them."""
+    question = asked(path, roots)
+    if question.index is None or packs_per_step(question.index.snapshot) is not None:
+        return question
+    snapshot = question.index.snapshot
+    packs = snapshot.result.num_packs // snapshot.options.epochs
+    return asked(path, roots, global_batch=max(1, packs // STEPS))
+
+
 def _series(connection: Any, *views: str) -> Series:
     sources = " UNION ALL ".join(f"SELECT source FROM {view}" for view in views)
     rows = connection.execute(f"SELECT source, count(*) FROM ({sources}) GROUP BY 1").fetchall()
@@ -92,11 +105,12 @@ def _series(connection: Any, *views: str) -> Series:
 
 def _of_lengths(question: Asked, connection: Any) -> Report:
     notes: list[str] = []
-    series = _series(connection, "lengths")
+    create_counted(connection)
+    series = _series(connection, "counted")
     options = PlanOptions(_CAPACITY)
     number, tokens, rejected, longest = connection.execute(
         "SELECT count(*), coalesce(sum(length) FILTER (status IS DISTINCT FROM 'rejected'), 0), "
-        "count(*) FILTER (status = 'rejected'), max(length) FROM lengths"
+        "count(*) FILTER (status = 'rejected'), max(length) FROM counted"
     ).fetchone()
     figures = [*lengths_figures(connection, series), longest_figure(connection)]
     bad = rejected_figure(connection)
@@ -137,6 +151,7 @@ def _of_index(
     if "lengths" in absent:
         notes.append(f"lengths: {absent['lengths']}")
     else:
+        create_counted(connection)
         lengths = [*lengths_figures(connection, series, options.capacity)]
         lengths += [figure for figure in (rejected_figure(connection),) if figure]
         table = index.resolve(snapshot.lengths.uri)

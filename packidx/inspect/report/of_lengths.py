@@ -20,13 +20,29 @@ _MAX_ROWS = 12
 """Of a table of names: what is more is summed up in its last line."""
 
 
+_READ = {
+    "sample_id": "row_number() OVER () - 1",
+    **dict.fromkeys(("source", "key", "method", "reason", "detail"), "NULL::VARCHAR"),
+    "status": "'ok'",
+    **dict.fromkeys(("num_images", "num_videos", "audio_tokens"), "0"),
+}
+"""Columns that are read, and what they are of a bare table that lacks them."""
+
+
+def create_counted(connection: Any) -> None:
+    """The view ``counted``: `lengths` with every column that is read here."""
+    there = {row[0] for row in connection.execute("DESCRIBE lengths").fetchall()}
+    made = [f"{value} AS {name}" for name, value in _READ.items() if name not in there]
+    connection.execute(f"CREATE TEMP VIEW counted AS SELECT {', '.join(['*', *made])} FROM lengths")
+
+
 def lengths_figures(
     connection: Any, series: Series, capacity: int | None = None
 ) -> Iterator[Figure]:
     """Distributions of lengths, by source and by what samples hold, and how they were counted.
 
     Args:
-        connection: DuckDB with the view ``lengths``.
+        connection: DuckDB with the view ``counted``.
         capacity: of the plan, to be marked.
     """
     bin_of = f"CAST(floor({_PER_OCTAVE} * log2(length)) AS INTEGER)"
@@ -36,7 +52,7 @@ def lengths_figures(
     ):
         value = "count(*)" if what == "samples" else "sum(length)"
         rows = connection.execute(
-            f"SELECT {bin_of} AS bin, {expression} AS series, {value} FROM lengths "
+            f"SELECT {bin_of} AS bin, {expression} AS series, {value} FROM counted "
             f"WHERE {_USABLE} GROUP BY 1, 2 ORDER BY 1, 2"
         ).fetchall()
         yield _distribution(title, rows, series if what == "samples" else None, names, capacity)
@@ -77,7 +93,7 @@ def _distribution(
 
 def _methods(connection: Any) -> Figure:
     rows = connection.execute(
-        f"SELECT source, coalesce(method, 'given') AS method, count(*), sum(length) FROM lengths "
+        f"SELECT source, coalesce(method, 'given') AS method, count(*), sum(length) FROM counted "
         f"WHERE {_USABLE} GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2"
     ).fetchall()
     totals: dict[str, int] = {}
@@ -120,12 +136,12 @@ def rejected_figure(connection: Any) -> Figure | None:
     """Records that are no samples, by reason, with an example each; None where there are none."""
     rows = connection.execute(
         "SELECT reason, count(*) AS n, arg_min(source, sample_id), arg_min(key, sample_id), "
-        "arg_min(detail, sample_id) FROM lengths WHERE status = 'rejected' "
+        "arg_min(detail, sample_id) FROM counted WHERE status = 'rejected' "
         "GROUP BY 1 ORDER BY n DESC, reason"
     ).fetchall()
     if not rows:
         return None
-    whole = connection.execute("SELECT count(*) FROM lengths").fetchone()[0]
+    whole = connection.execute("SELECT count(*) FROM counted").fetchone()[0]
     values = [
         {
             "name": short(reason),
@@ -155,7 +171,7 @@ def rejected_figure(connection: Any) -> Figure | None:
 def longest_figure(connection: Any) -> Figure:
     """The longest samples by name."""
     rows = connection.execute(
-        f"SELECT key, source, length, {_MODALITY} FROM lengths WHERE {_USABLE} "
+        f"SELECT key, source, length, {_MODALITY} FROM counted WHERE {_USABLE} "
         "ORDER BY length DESC, sample_id LIMIT 5"
     ).fetchall()
     table = [

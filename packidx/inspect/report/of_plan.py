@@ -12,7 +12,8 @@ from packidx.inspect.report.figure import Figure
 from packidx.inspect.report.words import Series, count, share, short
 
 _FILL_EDGES = (0, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.9, 100)
-_STEPS = 60
+STEPS = 60
+"""Of an epoch, that are shown."""
 _MAX_ROWS = 12
 
 
@@ -166,7 +167,7 @@ def steps_figures(connection: Any, series: Series) -> list[Figure]:
     number = steps[0] or 0
     if number < 2:
         return []
-    shown = min(number, _STEPS)
+    shown = min(number, STEPS)
     chosen = sorted({at * number // shown for at in range(shown)})
     of_steps = (
         "FROM steps JOIN samples USING (pack_id) WHERE epoch = 0 AND step IN "

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
-from html import escape
+from html import escape as escaped
 
 from packidx.inspect.report.figure import Figure, Picture, Report, Section
+from packidx.inspect.report.words import visible
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b2733; --soft: #5c6b7a; --paper: #ffffff;
@@ -52,6 +53,13 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: 
   overflow-wrap: anywhere; }
 .pictures figure { padding: .5rem; }
 """
+
+
+def escape(text: str) -> str:
+    """Text for HTML."""
+    return escaped(visible(text))
+
+
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 Draw = Callable[[Figure], tuple[str, str]]
 

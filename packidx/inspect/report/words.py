@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,9 +22,17 @@ def share(part: float, whole: float, digits: int = 1) -> str:
     return f"{100 * part / whole:.{digits}f} %" if whole else "–"
 
 
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def visible(text: str) -> str:
+    """Text without characters that steer a terminal, the direction of writing, or nothing."""
+    return _UNSEEN.sub("\ufffd", text)
+
+
 def short(name: Any, most: int = 40) -> str:
     """A name that fits."""
-    text = NAMELESS if name is None else str(name)
+    text = NAMELESS if name is None else visible(str(name))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -78,6 +78,7 @@ def split_options(options: Options) -> ResolvedOptions | None:
     known = {each.name for each in fields(ResolvedOptions)}
     values = {name: value for name, value in inherited(options).items() if name in known}
     values |= {"on_long": "split", "mix": (), "cost": None, "holdout": None}
+    values["margin"] = options.margin
     return ResolvedOptions(**values, planned_capacity=options.planned_capacity)
 
 

@@ -1,0 +1,201 @@
+"""Reports: every number is the table's, nothing in the data runs, and the page stays small."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from PIL import Image
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.errors import OptionError, PackidxError
+from packidx.inspect.report import write_report
+
+EVIL = "</script></title><img src=x onerror=alert(1)>"
+
+
+def lengths(folder: Path, number: int, **columns: Any) -> Path:
+    """A bare table of lengths from 10 to 3,000, of three sources."""
+    at = pl.int_range(number, eager=True)
+    names = pl.Series(["a", "b", "c"])
+    frame = pl.DataFrame(
+        {
+            "length": ((at * 7919) % 2990 + 10).cast(pl.Int32),
+            "source": names.gather(at % 3),
+            "key": pl.Series([f"key {number}" for number in at]),
+            **columns,
+        }
+    )
+    folder.mkdir(exist_ok=True)
+    frame.write_parquet(folder / "lengths.parquet")
+    return folder / "lengths.parquet"
+
+
+def cells(page: str, title: str) -> list[list[str]]:
+    """Rows of the table of a figure."""
+    figure = page[page.index(f"<h3>{title}</h3>") :]
+    figure = figure[: figure.index("</figure>")]
+    rows = re.findall(r"<tr>(.*?)</tr>", figure)
+    listed = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    return [[html.unescape(cell) for cell in row] for row in listed if row]
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_the_numbers_are_those_of_the_tables(tmp_path: Path) -> None:
+    table = lengths(tmp_path, 5000)
+    plan_packs(table, tmp_path / "index", capacity=2048)
+    write_report(str(tmp_path / "index"), tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    index = open_index(tmp_path / "index")
+    packs, dropped = index.packs(), index.dropped()
+    result = index.snapshot.result
+    tokens = {row[0]: number(row[2]) for row in cells(page, "Where the tokens go")}
+    assert tokens == {
+        "in packs": sum(packs["length"].to_pylist()),
+        "out: too_long": sum(dropped["length"].to_pylist()),
+        "room left in packs": result.num_packs * 2048 - result.num_tokens,
+    }
+    fills = [number(row[1]) for row in cells(page, "How full packs are")]
+    assert sum(fills) == packs.num_rows
+    assert fills[-1] == sum(n >= 2048 * 0.999 for n in packs["length"].to_pylist())
+    per_pack = {row[0]: number(row[1]) for row in cells(page, "Samples per pack")}
+    assert sum(per_pack.values()) == packs.num_rows
+    by_length = cells(page, "Samples by length and source")
+    frame = pl.read_parquet(table)
+    for name in ("a", "b", "c"):
+        counted = sum(number(row[3]) for row in by_length if row[2] == name)
+        assert counted == frame.filter(pl.col("source") == name).height
+    [[reason, *_], *_] = rows = cells(page, "Samples in no pack")
+    assert reason == "too_long"
+    assert sum(number(row[2]) for row in rows) == dropped.num_rows
+    longest = frame.filter(source="a")["length"].max()
+    assert any(row[1] == "a" and number(row[4]) == longest for row in rows)
+    shares = cells(page, "Sources of each step")
+    for step in {row[0] for row in shares}:
+        assert sum(float(row[2].split()[0]) for row in shares if row[0] == step) == pytest.approx(
+            100, abs=0.05
+        )
+    capacities = {row[0]: number(row[1]) for row in cells(page, "Other capacities")}
+    assert capacities["2,048"] == pytest.approx(result.num_packs, rel=0.01)
+    assert f"{result.gap_percent:.3f} %" in page
+    assert index.id in page
+
+
+def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
+    plan_packs(lengths(tmp_path, 300), tmp_path / "index", capacity=4096)
+    for name in ("a.html", "b.html"):
+        write_report(str(tmp_path / "index"), tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_nothing_in_the_data_runs(tmp_path: Path) -> None:
+    evil = pl.Series([EVIL, "a`b`", "\x1b[31mred\x00"]).gather(pl.int_range(90, eager=True) % 3)
+    table = lengths(tmp_path, 90, source=evil, key=pl.Series([f"{EVIL}{n}" for n in range(90)]))
+    plan_packs(table, tmp_path / "index", capacity=2048)
+    for path in (str(tmp_path / "index"), str(table)):
+        write_report(path, tmp_path / "r.html")
+        page = (tmp_path / "r.html").read_text()
+        assert html.escape(EVIL) in page
+        assert EVIL not in page
+        assert "<script" not in page
+        assert not re.search(r"<img(?! alt=\"\" src=\"data:)", page)
+        assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+        assert "default-src 'none'" in page
+        assert page.count("<title>") == page.count("</title>")
+
+
+def test_a_lengths_table_is_shown_without_a_plan(tmp_path: Path) -> None:
+    records = [
+        {"messages": [{"role": r, "content": r * 9} for r in ("user", "assistant")]},
+        {"messages": []},
+    ]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    estimate_lengths(str(tmp_path / "r.jsonl"), tmp_path / "lengths", workers=1)
+    write_report(str(tmp_path / "lengths"), tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    [row] = cells(page, "Records that are no samples")
+    assert row[:2] == ["no_messages", "1"]
+    assert cells(page, "How lengths were got")[0][1] == "heuristic"
+    assert "Where the tokens go" not in page
+
+
+def test_images_of_samples_on_request(tmp_path: Path, processors: Path) -> None:
+    lines = []
+    for at in range(6):
+        Image.new("RGB", (300, 200), (40 * at, 0, 0)).save(tmp_path / f"{at}.png")
+        content = [{"type": "image", "image": f"{at}.png"}, {"type": "text", "text": "What?"}]
+        turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "Red."}]
+        lines.append(json.dumps({"messages": turns}))
+    (tmp_path / "r.jsonl").write_text("\n".join(lines) + "\n")
+    estimate_lengths(
+        str(tmp_path / "r.jsonl"),
+        tmp_path / "lengths",
+        processor=processors / "qwen2.5-vl",
+        workers=1,
+    )
+    plan_packs(tmp_path / "lengths", tmp_path / "index", capacity=512)
+    for wanted, shown in ((0, 0), (4, 4), (99, 6)):
+        write_report(str(tmp_path / "index"), tmp_path / "r.html", thumbnails=wanted)
+        assert (tmp_path / "r.html").read_text().count("data:image/webp") == shown
+    for image in tmp_path.glob("*.png"):
+        image.unlink()
+    write_report(str(tmp_path / "index"), tmp_path / "r.html", thumbnails=4)
+    page = (tmp_path / "r.html").read_text()
+    assert "data:image/webp" not in page
+    assert page.count("<li>thumbnail of") == 3
+
+
+def test_what_is_gone_is_said(tmp_path: Path) -> None:
+    table = lengths(tmp_path, 200)
+    plan_packs(table, tmp_path / "index", capacity=4096)
+    table.unlink()
+    write_report(str(tmp_path / "index"), tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Not shown" in page
+    assert "lengths.parquet" in page[page.index("Not shown") :]
+    assert "Samples by length" not in page
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    plan_packs(lengths(tmp_path, 20), tmp_path / "index", capacity=4096)
+    for output in (tmp_path, tmp_path / "none" / "r.html"):
+        with pytest.raises(OptionError, match="name a file in a folder that exists"):
+            write_report(str(tmp_path / "index"), output)
+    with pytest.raises(PackidxError):
+        write_report(str(tmp_path / "nothing"), tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("options", [{"epochs": 2}, {"schedule": "random"}, {"on_long": "split"}])
+def test_plans_of_every_kind(tmp_path: Path, options: dict[str, Any]) -> None:
+    plan_packs(lengths(tmp_path, 400), tmp_path / "index", capacity=1024, **options)
+    write_report(str(tmp_path / "index"), tmp_path / "r.html", ranks=(2, 3))
+    page = (tmp_path / "r.html").read_text()
+    assert "Sources of each step" in page
+    assert len(cells(page, "A few packs")) > 3
+
+
+def test_a_plan_of_one_pack(tmp_path: Path) -> None:
+    plan_packs(lengths(tmp_path, 1), tmp_path / "index", capacity=4096)
+    write_report(str(tmp_path / "index"), tmp_path / "r.html")
+    assert len(cells((tmp_path / "r.html").read_text(), "A few packs")) == 1
+
+
+@pytest.mark.slow
+def test_a_million_samples_take_no_more_room(tmp_path: Path) -> None:
+    sizes = []
+    for number in (1000, 1_000_000):
+        folder = tmp_path / str(number)
+        plan_packs(lengths(folder, number), folder / "index", capacity=8192)
+        write_report(str(folder / "index"), folder / "r.html")
+        sizes.append((folder / "r.html").stat().st_size)
+    assert sizes[1] < 1.5e6
+    assert sizes[1] < 3 * sizes[0]
