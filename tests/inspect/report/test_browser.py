@@ -1,4 +1,4 @@
-"""A report in Chromium: all of it is drawn, at once, on a desk and on a phone, without a network."""
+"""A report in Chromium: all of it is drawn, on a desk and on a phone, without a network."""
 
 from __future__ import annotations
 
