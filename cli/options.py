@@ -72,6 +72,15 @@ root_option = roots_option("--root", "roots", "Where moved data lies now.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
 
 
+ranks_option = click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="N",
+    help="Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
+)
+
+
 def json_option(what: str = "Print one JSON object.") -> Callable[[Command], Command]:
     """``--json``; `what` is its help."""
     return click.option("--json", "as_json", is_flag=True, help=what)

@@ -16,7 +16,7 @@ REPO = Path(__file__).parent.parent
 ROOTS = {"packidx": "packidx", "cli": "packidx_cli"}
 MAX_LINES = 300
 MAX_FILES = 14
-MANY_ALIKE = {"packidx/processor/families"}
+MANY_ALIKE = {"packidx/processor/families", "cli/commands"}
 """Folders with a file for each of many things of one kind."""
 ALIKE = 6
 """Lines in a row that may not stand in two places."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..options import quiet_option, root_option
+from ..options import quiet_option, ranks_option, root_option
 from ..show.console import say, status
 
 
@@ -18,13 +18,7 @@ from ..show.console import say, status
     show_default=True,
     help="The page, one HTML file.",
 )
-@click.option(
-    "--ranks",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="N",
-    help="Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
-)
+@ranks_option
 @click.option(
     "--thumbnails",
     type=click.IntRange(min=0),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import json_option, quiet_option
+from ..options import json_option, quiet_option, ranks_option
 from ..show.console import print_json, say, status, warn
 
 if TYPE_CHECKING:
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("index", metavar="INDEX|LENGTHS")
-@click.option(
-    "--ranks",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="N",
-    help="Data-parallel ranks that the schedule is looked at for.  [default: 8, 64, 512]",
-)
+@ranks_option
 @click.option(
     "--verbose",
     is_flag=True,

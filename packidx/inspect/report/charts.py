@@ -109,16 +109,17 @@ def bars(values: Values, y: str, colour: str = GOOD) -> Spec:
     }
 
 
+def _lines(values: Values) -> Spec:
+    """A line for each ``name``, in this order."""
+    order = list(dict.fromkeys(row["name"] for row in values))
+    axis = {"title": None, "labelLimit": 130, "ticks": False, "domain": False}
+    return {"field": "name", "type": "nominal", "sort": order, "axis": axis}
+
+
 def lying(values: Values, x: str) -> Spec:
     """Lying bars of ``value`` for each ``name``, ``label`` at their ends; red where ``bad``."""
-    order = list(dict.fromkeys(row["name"] for row in values))
     shared: Spec = {
-        "y": {
-            "field": "name",
-            "type": "nominal",
-            "sort": order,
-            "axis": {"title": None, "labelLimit": 130, "ticks": False, "domain": False},
-        },
+        "y": _lines(values),
         "x": {
             "field": "value",
             "type": "quantitative",
@@ -196,17 +197,11 @@ def grouped(values: Values, names: Sequence[str], y: str) -> Spec:
 
 def strips(values: Values, names: Sequence[str], capacity: int) -> Spec:
     """A row per ``name``: samples from ``start`` to ``end`` in their sources' colours."""
-    order = list(dict.fromkeys(row["name"] for row in values))
     return {
         "data": {"values": list(values)},
         "mark": {"type": "bar", "height": {"band": 0.8}, "stroke": "var(--panel)"},
         "encoding": {
-            "y": {
-                "field": "name",
-                "type": "nominal",
-                "sort": order,
-                "axis": {"title": None, "labelLimit": 130, "ticks": False, "domain": False},
-            },
+            "y": _lines(values),
             "x": {
                 "field": "start",
                 "type": "quantitative",
