@@ -181,12 +181,12 @@ def _print_recipe(index: str, sources: tuple[str, ...]) -> None:
 
 
 def _show(made: PackSummary, recipe: str | None) -> None:
-    from ..show.plan import print_plan
-
     if made.plan is None:
         of = recipe or f"{made.output}/recipe.yaml"
         say(f"nothing changed: {made.index} is the plan of {of}")
         return
+    from ..show.plan import print_plan
+
     print_plan(made.plan)
     checked = [check for check in made.checks if check.checked]
     good = sum(check.ok for check in checked)
@@ -201,9 +201,6 @@ def _show(made: PackSummary, recipe: str | None) -> None:
 
 
 def _warn(made: PackSummary, recipe: Recipe) -> None:
-    from packidx.index import open_index
-    from packidx.index.untrained import untrained
-
     from ..show.lengths.mistaken import print_mistaken
     from ..show.lengths.table import damaged, guessed, tell_discarded, untrained_sources
 
@@ -212,6 +209,9 @@ def _warn(made: PackSummary, recipe: Recipe) -> None:
     warn([*summary.warnings, *damaged(summary), *guessed(summary, recipe.estimate)])
     warn(untrained_sources(summary))
     if made.plan is not None:
+        from packidx.index import open_index
+        from packidx.index.untrained import untrained
+
         warn(untrained(open_index(made.index).snapshot))
         if made.plan.existed and made.plan.snapshot.recipe != recipe.text:
             say(

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 from packidx.digests import digest
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
-from packidx.index import Index, open_index
-from packidx.inspect.verify import verify
-from packidx.inspect.verify.check import Check
 from packidx.io import storage, urls
-from packidx.plan import PlanSummary, plan_packs
 from packidx.recipe.done import Done, identity, is_done, note_done, noted, put
 from packidx.recipe.recipe import SAMPLED, Recipe, written
 from packidx.run.progress import Progress
+
+if TYPE_CHECKING:
+    from packidx.inspect.verify.check import Check
+    from packidx.plan import PlanSummary
 
 RECIPE = "recipe.yaml"
 Doing = Callable[[str], None]
@@ -98,20 +98,13 @@ def pack_recipe(
             plan=None,
             num_sampled=before.num_sampled,
         )
-    windows = 1 if engine == "local" else workers
-    plan = plan_packs(
-        lengths,
-        index,
-        recipe.plan,
-        workers=windows,
-        engine=engine,
-        recipe=text,
-        progress=doing,
-    )
+    from packidx.recipe.make import planned, verified  # which loads what a plan is made with
+
+    plan = planned(recipe, text, lengths, index, workers, engine, doing)
     if keep_recipe:
         put(urls.join(folder, RECIPE), text.encode())
     named = f"{index}@{plan.snapshot_id[:12]}"
-    checks = _verified(open_index(named), recipe, num_sampled, doing)
+    checks = verified(named, recipe, num_sampled, doing)
     made = PackSummary(
         output=folder,
         index=named,
@@ -174,26 +167,3 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
             '"packidx[transformers,torch]", or leave it out of the recipe'
         )
     return wanted, None
-
-
-def _verified(index: Index, recipe: Recipe, num_sampled: int, doing: Doing) -> tuple[Check, ...]:
-    encoder = _encoder(index, recipe.estimate) if num_sampled else None
-    transform = recipe.estimate.get("transform") if num_sampled else None
-    checks = []
-    for check in verify(index, encoder=encoder, transform=transform, num_sampled=num_sampled):
-        checks.append(check)
-        doing(f"verifying: {check.name}")
-    return tuple(checks)
-
-
-def _encoder(index: Index, estimate: Mapping[str, Any]) -> Any:
-    from packidx.user_code.named import load_named
-
-    if estimate.get("encode"):
-        return load_named(estimate["encode"], "encode")
-    from packidx.encode import ProcessorEncoder
-    from packidx.processor.labels import DEFAULT_POLICY
-
-    labels = estimate.get("labels") or DEFAULT_POLICY
-    settings = estimate.get("processor_settings") or {}
-    return ProcessorEncoder(estimate["processor"], labels, settings=settings)

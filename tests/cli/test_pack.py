@@ -190,11 +190,26 @@ def test_a_plan_without_a_recipe_says_so(folder: Path, capsys: pytest.CaptureFix
 def test_a_plan_that_is_not_as_it_should_be_is_no_finished_one(
     folder: Path, processors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    from packidx.recipe import run
+    from packidx.recipe import make
 
     recipe(folder, processors)
-    check = run.Check("samples", False, "sample 3 has 5 tokens, planned were 4")
-    monkeypatch.setattr(run, "verify", lambda *args, **options: iter([check]))
+    check = make.Check("samples", False, "sample 3 has 5 tokens, planned were 4")
+    monkeypatch.setattr(make, "verify", lambda *args, **options: iter([check]))
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 3
     assert "sample 3 has 5 tokens" in capsys.readouterr().err
     assert not Path("packs/pack.json").exists()
+
+
+def test_a_run_with_nothing_to_do_loads_no_planner(folder: Path, processors: Path) -> None:
+    import subprocess
+    import sys
+
+    recipe(folder, processors)
+    command = ["pack", "recipe.yaml", "--quiet", "--workers", "1"]
+    assert main(command) == 0
+    program = (
+        f"import sys; from packidx_cli.main import main; assert main({command!r}) == 0; "
+        "print(sorted({'polars', 'duckdb', 'torch', 'packidx.plan.api'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith("nothing changed") and done.stdout.endswith("\n[]\n"), done.stderr
