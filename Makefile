@@ -5,8 +5,7 @@ VENV   ?= .venv
 ENERGON_VENV ?= .venv-energon
 PLANNER_VENV ?= .venv-planner
 UV_VENV ?= .venv-uv
-DATA   ?= data
-CAPACITY ?= 8192
+DATA   := data
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PLANNER_TESTS := $(addprefix tests/,records lengths pack plan index format io run)
@@ -54,8 +53,8 @@ PYARROWS := 21.0.0 23.0.1
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 19
 
-plan: $(DATA)/lengths/manifest.json  ## build the corpus, count its tokens, plan packs of 8,192 tokens
-	@$(BIN)/packidx plan $(DATA)/lengths -o $(DATA)/index --capacity $(CAPACITY)
+plan: $(DATA)/processors/.done $(DATA)/corpus/.done  ## build the corpus, count its tokens, plan packs of 8,192 tokens
+	@$(BIN)/packidx pack examples/recipe.yaml
 
 test: $(VENV)/.dev  ## run the tests but the slow ones (installs torch and transformers)
 	@$(PYTEST) -m "not slow"
@@ -190,13 +189,4 @@ $(DATA)/processors/.done: examples/make_processors.py | $(VENV)/.base
 
 $(DATA)/corpus/.done: examples/make_corpus.py | $(VENV)/.base
 	@$(BIN)/python examples/make_corpus.py $(DATA)/corpus
-	@touch $@
-
-COUNTING := $(wildcard $(foreach folder,records processor, \
-                       packidx/$(folder)/*.py packidx/$(folder)/*/*.py packidx/$(folder)/*/*/*.py) \
-                       packidx/estimate/*.py)
-
-$(DATA)/lengths/manifest.json: $(DATA)/processors/.done $(DATA)/corpus/.done $(COUNTING)
-	@$(BIN)/packidx estimate $(DATA)/corpus -o $(DATA)/lengths \
-	    --processor $(DATA)/processors/$(MODEL) --media-root $(DATA)/corpus
 	@touch $@

@@ -130,13 +130,11 @@ def test_the_example_output_is_what_the_example_gives(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "corpus").symlink_to(corpus)
     (tmp_path / "data" / "processors").symlink_to(processors)
-    program = f"{WITHOUT_TRANSFORMERS}\nfrom packidx_cli.main import run\nrun()"  # as `make plan`
-    estimate = _block_of("docs/counting.md", "sh", 0)
-    for command in (estimate, "packidx plan data/lengths -o data/index --capacity 8192"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *command.split()[1:]],
-            cwd=tmp_path, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+    program = f"{WITHOUT_TRANSFORMERS}\nfrom packidx_cli.main import run\nrun()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "pack", str(REPO / "examples" / "recipe.yaml")],
+        cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=True,
+    )  # fmt: skip
     for line in shown.group(1).splitlines():
         assert line.strip() in done.stdout.splitlines()
 

@@ -42,7 +42,8 @@ def recipe(file: str, output: str | None, config_format: str | None) -> None:
     for sentence in made.lost:
         say(f"note: {file}: {sentence}", err=True)
     if made.todo:
-        say(f"note: still to be filled in: {', '.join(made.todo)}", err=True)
+        at = "note" if output is None else output
+        say(f"{at}: still to be filled in: {', '.join(made.todo)}", err=output is None)
     elif output is not None:
         say(f"{output} is a recipe: packidx pack {output}")
 

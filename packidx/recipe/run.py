@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from packidx.digests import digest
@@ -15,6 +14,7 @@ from packidx.io import storage, urls
 from packidx.recipe.done import Done, identity, is_done, note_done, noted, put
 from packidx.recipe.recipe import SAMPLED, Recipe, written
 from packidx.run.progress import Progress
+from packidx.software import installed
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check
@@ -159,7 +159,7 @@ def _sampled(recipe: Recipe, summary: LengthsSummary) -> tuple[int, str | None]:
     inexact = sum(number for method, number in summary.methods.items() if method != "exact")
     if inexact:
         return 0, f"{inexact:,} lengths are not exact, so some would differ"
-    if estimate.get("processor") and find_spec("transformers") is None:
+    if estimate.get("processor") and installed("transformers") is None:
         if recipe.num_sampled is None:
             return 0, "transformers is not installed here"
         raise MissingExtraError(
