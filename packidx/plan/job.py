@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packidx.arrays import Bools, Int64s
 from packidx.errors import OptionError
+from packidx.format.manifest import setting_differences
 from packidx.hashing import derive_key
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
@@ -161,8 +162,12 @@ def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> l
             )
     was, now = append.snapshot.lengths.encoder, table.encoder
     if (was and was.fingerprint) != (now and now.fingerprint):
+        differences = []
+        if was and now and was.settings and now.settings:
+            differences = setting_differences(was.settings, now.settings, "planned", "appended")
+        said = f" ({', '.join(differences)})" if differences else ""
         raise OptionError(
-            f"append: {table.uri} was counted by another encoder than {planned}: plan anew"
+            f"append: {table.uri} was counted by another encoder than {planned}{said}: plan anew"
         )
     if table.num_samples == rows:
         raise OptionError(

@@ -106,3 +106,17 @@ def test_precompute_takes_them(data: str, processors: Path, tmp_path: Path) -> N
         record = json.loads((output / "a.jsonl").read_text())
         tokens.append(record["mm_inputs_meta"]["images_meta"][0][2])
     assert tokens[0] > tokens[1] > 1000
+
+
+def test_shards_counted_with_other_settings_are_not_appended(
+    data: str, processors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, index = processors / "qwen2.5-vl", str(tmp_path / "index")
+    estimated(data, folder, tmp_path / "lengths", *PLANNED)
+    plan = ["plan", str(tmp_path / "lengths"), "-o", index]
+    assert main([*plan, "--capacity", "4096", "--window-shards", "1"]) == 0
+    estimated(data, folder, tmp_path / "lengths", PLANNED[1], "images.max_pixels=602112")
+    assert main([*plan, "--append"]) == 1
+    said = capsys.readouterr().err
+    assert "counted by another encoder than" in said
+    assert "images.max_pixels: 1003520 planned, 602112 appended" in said
