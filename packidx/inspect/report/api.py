@@ -37,6 +37,8 @@ from packidx.inspect.verdict import verdict
 from packidx.io.files import write_atomic
 from packidx.plan.options.plan_options import PlanOptions
 
+_PAGE = b"<!doctype html>"  # how a report begins
+
 _CAPACITY = 8192
 """In the middle of what is shown for lengths that no plan is made of."""
 
@@ -72,6 +74,10 @@ def write_report(
     folder = os.path.dirname(os.path.abspath(output))
     if not os.path.isdir(folder) or os.path.isdir(output):
         raise OptionError(f"-o {os.fspath(output)}: name a file in a folder that exists")
+    if os.path.lexists(output) and not _is_page(output):
+        raise OptionError(
+            f"-o {os.fspath(output)} is there and no report: name another file, or remove it"
+        )
     question = _asked(path, roots or {})
     with question.views(" ".join(question.names)) as views:
         connection = connect(views, True, None)
@@ -85,6 +91,17 @@ def write_report(
             connection.close()
     progress("drawing")
     write_atomic(os.fspath(output), page_of(report, drawer.draw).encode())
+
+
+def _is_page(path: str | os.PathLike[str]) -> bool:
+    """Whether a file that is there may be replaced by a report: no device, and no data."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_PAGE)).lower() in (b"", _PAGE)
+    except OSError:
+        return False
 
 
 def _asked(path: str, roots: Mapping[str, str]) -> Asked:

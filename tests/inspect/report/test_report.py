@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,22 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -
     with pytest.raises(PackidxError):
         write_report(str(tmp_path / "nothing"), tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
+
+
+def test_nothing_but_a_report_is_replaced(tmp_path: Path) -> None:
+    """No data, and no device: a report that takes its place by renaming would remove it."""
+    table = lengths(tmp_path, 20)
+    plan_packs(table, tmp_path / "index", capacity=4096)
+    head = tmp_path / "index" / "HEAD"
+    os.mkfifo(tmp_path / "pipe")
+    before = head.read_bytes()
+    for output in (head, table, tmp_path / "pipe"):
+        with pytest.raises(OptionError, match="is there and no report"):
+            write_report(str(tmp_path / "index"), output)
+    assert head.read_bytes() == before and (tmp_path / "pipe").is_fifo()
+    (tmp_path / "r.html").touch()
+    for _ in range(2):
+        write_report(str(tmp_path / "index"), tmp_path / "r.html")
 
 
 @pytest.mark.parametrize("options", [{"epochs": 2}, {"schedule": "random"}, {"on_long": "split"}])
