@@ -35,7 +35,10 @@ def options(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
 
 def lengths(a: IndexManifest, b: IndexManifest) -> dict[str, Both]:
     """What differs in the lengths that were planned."""
-    return _differences(_lengths(a), _lengths(b))
+    differing = _differences(_lengths(a), _lengths(b))
+    if a.lengths.encoder is None or b.lengths.encoder is None:  # then all of one's would be told
+        differing = {k: v for k, v in differing.items() if not k.startswith("settings.")}
+    return differing
 
 
 def _lengths(snapshot: IndexManifest) -> dict[str, Any]:
@@ -88,12 +91,6 @@ def costs(a: Index, b: Index) -> tuple[Both, dict[str, Both]]:
 def _scheduled(index: Index, weights: Mapping[str, Any]) -> ScheduledPacks:
     columns, _, _ = first_epoch(index)
     return ScheduledPacks(*pack_cost(weights, columns), columns["length"])
-
-
-def _useful(index: Index, packs: ScheduledPacks) -> list[float | None]:
-    """Useful share of the time for each of `RANKS`; None where there is no whole step."""
-    told = ranks_stats(packs, packs_per_step(index.snapshot) or 1)
-    return [None if each["planned"] is None else each["planned"]["useful"] for each in told]
 
 
 def _flat(stated: Mapping[str, Any]) -> dict[str, Any]:

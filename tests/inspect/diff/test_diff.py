@@ -319,3 +319,19 @@ def test_tables_are_at_most_a_hundred_columns_wide(
     assert "\x1b" not in out and "weights." in out
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 100, max(lines, key=len)
+
+
+def test_settings_are_told_only_where_both_plans_have_an_encoder(
+    tmp_path: Path, processors: Path
+) -> None:
+    turns = [{"role": "user", "content": "Who is it?"}, {"role": "assistant", "content": "I am."}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    indexes = []
+    for name, processor in (("by", processors / "qwen2.5-vl"), ("without", None)):
+        lengths = tmp_path / f"{name}-lengths"
+        estimate_lengths(str(tmp_path / "a.jsonl"), lengths, processor=processor, workers=1)
+        plan_packs(lengths, tmp_path / name, capacity=512)
+        indexes.append(open_index(tmp_path / name))
+    told = diff(*indexes).lengths
+    assert told["encoder"].b is None
+    assert not [name for name in told if name.startswith("settings.")]
