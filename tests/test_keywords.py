@@ -45,7 +45,9 @@ def test_where_none_is_near_all_are_listed() -> None:
         open_index("nowhere", zzz=1)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("call", {call for call, _, _ in CALLS}, ids=lambda call: call.__qualname__)
+@pytest.mark.parametrize(
+    "call", dict.fromkeys(call for call, _, _ in CALLS), ids=lambda call: call.__qualname__
+)
 def test_signatures_and_docs_stay(call: Callable[..., Any]) -> None:
     assert len(inspect.signature(call).parameters) > 1 and call.__doc__
     assert pickle.loads(pickle.dumps(call)) is call
