@@ -196,6 +196,7 @@ def _show(made: PackSummary, recipe: str | None) -> None:
         facts["verified"] += f", {samples} encoded by the real processor"
     elif made.not_sampled:
         facts["verified"] += f"; no sample was encoded for real: {made.not_sampled}"
+    facts["report"] = made.report or f"none: {made.no_report}"
     facts["train"] = f'PackedDataset("{made.index}", encode), see docs/training.md'
     print_facts("Packed", facts)
 
@@ -233,4 +234,5 @@ def _as_json(made: PackSummary) -> dict[str, Any]:
         "plan": plan,
         "checks": [dataclasses.asdict(check) for check in made.checks],
         "num_sampled": made.num_sampled,
+        "report": made.report,
     }

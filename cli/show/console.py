@@ -77,7 +77,7 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
             click.echo(" " * (width + 2) + line)
 
 
-_COPIED = ("index", "table", "try", "output", "path")
+_COPIED = ("index", "table", "try", "output", "path", "report", "train")
 
 
 def wrapped(text: str, indent: int) -> list[str]:

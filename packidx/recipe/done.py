@@ -13,9 +13,10 @@ from packidx.digests import canonical_json, digest, file_digest
 from packidx.index.opening import read_head
 from packidx.io import files, storage, urls
 from packidx.plan.options.plan_options import PlanOptions
-from packidx.software import software
+from packidx.software import installed, software
 
 NOTE = "pack.json"
+REPORT = "report.html"
 _FILES = ("exclude", "cost")
 """Options whose value may be a file."""
 
@@ -29,6 +30,7 @@ class Done:
         snapshot_id: of the plan that it came to.
         num_checks: what was looked at of that plan, nothing of which was wrong.
         num_sampled: samples that were encoded for real, each as long as planned.
+        report: whether a report was drawn.
         recipe: digest of the ``recipe.yaml`` that was written here; None where none was.
     """
 
@@ -36,6 +38,7 @@ class Done:
     snapshot_id: str
     num_checks: int
     num_sampled: int
+    report: bool
     recipe: str | None = None
 
 
@@ -66,9 +69,28 @@ def noted(folder: str) -> Done | None:
     return Done(**value)
 
 
-def is_done(index: str, note: Done | None, asked: str) -> bool:
-    """Whether all that is asked was finished, and is what `index` has now."""
-    return note is not None and note.asked == asked and read_head(index) == note.snapshot_id
+def is_done(folder: str, index: str, note: Done | None, asked: str) -> bool:
+    """Whether all that is asked was finished, and is what `index` has now; a report is asked for
+    where one can be drawn."""
+    if note is None or note.asked != asked or read_head(index) != note.snapshot_id:
+        return False
+    drawn = note.report and report_in(folder) is not None
+    return drawn or why_no_report(folder) is not None
+
+
+def report_in(folder: str) -> str | None:
+    """The report that lies in `folder`, None where there is none."""
+    path = urls.join(folder, REPORT)
+    return path if storage.is_file(path) else None
+
+
+def why_no_report(folder: str) -> str | None:
+    """Why none is drawn into `folder`, in words; None where one is."""
+    if urls.is_url(folder):
+        return "it is drawn into folders of this machine, by packidx report"
+    if installed("vl-convert-python") is None:
+        return 'run pip install "packidx[report]"'
+    return None
 
 
 def note_done(folder: str, done: Done) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.index import Index, open_index
+from packidx.inspect.report import write_report
 from packidx.inspect.verify import verify
 from packidx.inspect.verify.check import Check
 from packidx.plan import PlanSummary
 from packidx.plan.api import plan_packs
+from packidx.recipe.done import REPORT, why_no_report
 from packidx.recipe.recipe import Recipe
 
 Doing = Callable[[str], None]
@@ -35,6 +38,16 @@ def planned(
         recipe=text,
         progress=doing,
     )
+
+
+def reported(named: str, folder: str, doing: Doing) -> tuple[str | None, str | None]:
+    """Where the report of the plan `named` lies now, or why there is none."""
+    why_not = why_no_report(folder)
+    if why_not is not None:
+        return None, why_not
+    path = os.path.join(folder, REPORT)
+    write_report(named, path, progress=doing)
+    return path, None
 
 
 def verified(named: str, recipe: Recipe, num_sampled: int, doing: Doing) -> tuple[Check, ...]:

@@ -11,7 +11,7 @@ from packidx.digests import digest
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
 from packidx.io import storage, urls
-from packidx.recipe.done import Done, identity, is_done, note_done, noted, put
+from packidx.recipe.done import Done, identity, is_done, note_done, noted, put, report_in
 from packidx.recipe.recipe import SAMPLED, Recipe, written
 from packidx.run.progress import Progress
 from packidx.software import installed
@@ -39,6 +39,9 @@ class PackSummary:
     """Samples that were encoded for real."""
     not_sampled: str | None = None
     """Why none were, in words."""
+    report: str | None = None
+    no_report: str | None = None
+    """Why there is none, in words."""
 
     @property
     def unchanged(self) -> bool:
@@ -90,21 +93,24 @@ def pack_recipe(
     counted(summary)
     num_sampled, not_sampled = _sampled(recipe, summary)
     asked = identity(summary.fingerprint, recipe.plan, num_sampled)
-    if summary.existed and before is not None and is_done(index, before, asked):
+    if summary.existed and before is not None and is_done(folder, index, before, asked):
         return PackSummary(
             output=folder,
             index=f"{index}@{before.snapshot_id[:12]}",
             lengths=summary,
             plan=None,
             num_sampled=before.num_sampled,
+            report=report_in(folder),
         )
-    from packidx.recipe.make import planned, verified  # which loads what a plan is made with
+    # This loads what a plan is made with.
+    from packidx.recipe.make import planned, reported, verified
 
     plan = planned(recipe, text, lengths, index, workers, engine, doing)
     if keep_recipe:
         put(urls.join(folder, RECIPE), text.encode())
     named = f"{index}@{plan.snapshot_id[:12]}"
     checks = verified(named, recipe, num_sampled, doing)
+    report, no_report = reported(named, folder, doing)
     made = PackSummary(
         output=folder,
         index=named,
@@ -113,11 +119,14 @@ def pack_recipe(
         checks=checks,
         num_sampled=sum(check.numbers.get("samples_encoded", 0) for check in checks),
         not_sampled=not_sampled,
+        report=report,
+        no_report=no_report,
     )
     if all(check.ok for check in checks):
         kept = digest(text.encode()) if keep_recipe else None
         num_checks = sum(check.checked for check in checks)
-        note = Done(asked, plan.snapshot_id, num_checks, made.num_sampled, kept)
+        drawn = report is not None
+        note = Done(asked, plan.snapshot_id, num_checks, made.num_sampled, drawn, kept)
         note_done(folder, note)
     return made
 
