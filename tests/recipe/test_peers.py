@@ -332,6 +332,15 @@ def test_a_function_that_makes_conversations_is_to_be_written(folder: Path) -> N
     assert recipe["sources"] == {"data": "TODO the data that make_cord_v2_dataset makes"}
 
 
+def test_a_trainers_default_that_no_key_states_is_told(folder: Path) -> None:
+    _, lost = recipe_in(LLAMAFACTORY.replace("image_max_pixels: 50176\n", ""))
+    assert "image_max_pixels is not given: LLaMA-Factory shrinks images to 589824" in lost
+    _, lost = recipe_in(TRL.replace("assistant_only_loss: true\n", ""))
+    assert "assistant_only_loss is not given: TRL trains every turn" in lost
+    for text in (LLAMAFACTORY, TRL):
+        assert "is not given" not in recipe_in(text)[1]
+
+
 def test_what_is_nobodys_business_is_named_too(folder: Path) -> None:
     Path("train.yaml").write_text(LLAMAFACTORY + "my_key: 3\npacking_lenght: 9\n")
     result = imported("train.yaml")

@@ -25,6 +25,7 @@ from packidx.recipe.peers.places import hub_name
 from packidx.records.sources.mixes import data_sets
 
 _INFO = "dataset_info.json"
+_MAX_PIXELS = 768 * 768  # by default
 _SHRINKS = (
     "LLaMA-Factory shrinks images to it before the processor sees them, here the processor does, "
     "so an image may come to a few tokens more or fewer than there"
@@ -80,6 +81,16 @@ def add_entry(
     draft.add(data_set)
 
 
+def _model(draft: Draft, name: str, value: Any) -> None:
+    take_processor(draft, name, value)
+    if draft.at("image_max_pixels") is None:
+        draft.lost.append(
+            f"image_max_pixels is not given: LLaMA-Factory shrinks images to {_MAX_PIXELS} pixels "
+            f"then; images.max_pixels: {_MAX_PIXELS} in estimate.processor_settings does, where "
+            "the processor has it"
+        )
+
+
 def _max_pixels(draft: Draft, name: str, value: Any) -> None:
     setting("images.max_pixels", _SHRINKS)(draft, name, value)
 
@@ -90,7 +101,7 @@ def _history(draft: Draft, name: str, value: Any) -> None:
 
 
 _KEYS: dict[str, Take] = {
-    "model_name_or_path": take_processor,
+    "model_name_or_path": _model,
     "image_max_pixels": _max_pixels,
     "image_min_pixels": setting("images.min_pixels", _SHRINKS),
     "dataset_dir": read_before,
@@ -108,6 +119,7 @@ _KEYS: dict[str, Take] = {
     "video_min_pixels": lost(_FRAMES),
     "video_fps": lost(_FRAMES),
     "video_maxlen": lost(_FRAMES),
+    "crop_to_patches": lost("say it in estimate.processor_settings"),
     "image_do_pan_and_scan": lost("say it in estimate.processor_settings", False),
     "resize_vocab": lost("put new tokens into the processor's folder", False),
     "add_tokens": lost("put new tokens into the processor's folder"),

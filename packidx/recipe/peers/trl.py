@@ -22,6 +22,15 @@ from packidx.records.sources.mix_entries import DataSet
 _PLACE = ("path", "name", "data_dir", "data_files", "split")
 
 
+def _model(draft: Draft, name: str, value: Any) -> None:
+    take_processor(draft, name, value)
+    if draft.at("assistant_only_loss") is None:
+        draft.lost.append(
+            "assistant_only_loss is not given: TRL trains every turn of a conversation then; here "
+            "assistants' turns alone are trained"
+        )
+
+
 def _dataset(draft: Draft, name: str, value: Any) -> None:
     if draft.at("datasets"):
         draft.notes.append(f"{name}: TRL takes datasets instead, and so does this recipe")
@@ -57,7 +66,7 @@ def _loss(draft: Draft, name: str, value: Any) -> None:
 
 
 _KEYS: dict[str, Take] = {
-    "model_name_or_path": take_processor,
+    "model_name_or_path": _model,
     "dataset_text_field": read_before,
     "dataset_config": read_before,
     "dataset_train_split": read_before,
