@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,11 +30,12 @@ from ..sources import warn_of_rejected
 from .plan import with_option
 
 if TYPE_CHECKING:
+    from packidx.estimate import LengthsSummary
     from packidx.recipe import PackSummary, Recipe
 
 _COUNTED = (
     *("processor", "processor_settings", "labels", "transform", "media_root", "columns"),
-    *("tags", "pair"),
+    *("tags", "pair", "max_rejected"),
 )
 _PLANNED = (
     *("capacity", "on_long", "mix", "max_samples", "max_images", "global_batch", "cost"),
@@ -67,6 +70,12 @@ _GROUPS = (
 @click.option("--media-root", metavar="DIR", help="Folder of the media, or its URL.")
 @pairs_option("--column", "columns", "NAME=FIELD", "FIELD of the records is the column NAME.")
 @pairs_option("--tag", "tags", "NAME=VALUE", "A word of their turns, as `packidx estimate` has it.")
+@click.option(
+    "--max-rejected",
+    metavar="SHARE",
+    help="Stop where more than SHARE of a source's records is rejected, 0.05 or 5%.  "
+    "[default: where nothing of a source is left]",
+)
 @click.option("--pair", type=click.Choice(PAIRS), help="Which side of preference pairs is taken.")
 @with_option("on_long")
 @with_option("mix")
@@ -113,23 +122,28 @@ def pack(
     recipe, is_file = _recipe(sources, output, options)
     from packidx.recipe import pack_recipe
 
-    from ..show.lengths.table import print_lengths
+    with contextlib.ExitStack() as shown:
+        command = click.get_current_context().find_root().obj
+        told: list[Callable[[str], None]] = []
 
-    with progress_bar(quiet) as progress, status(quiet or progress is not None) as doing:
+        def counted(summary: LengthsSummary) -> None:
+            shown.pop_all().close()  # the bar is gone before anything is said
+            _tell_lengths(summary, recipe, None if is_file else command, as_json)
+            told.append(shown.enter_context(status(quiet)))
+
         made = pack_recipe(
             recipe,
             output,
             workers=workers,
             engine=engine,
             keep_recipe=not is_file,
-            progress=progress,
-            doing=doing,
+            progress=shown.enter_context(progress_bar(quiet)),
+            doing=lambda words: told[-1](words),
+            counted=counted,
         )
     if as_json:
         print_json(_as_json(made))
     else:
-        if not made.unchanged:
-            print_lengths(made.lengths)
         _show(made, sources[0] if is_file else None)
     _warn(made, recipe)
     failed = [f"{check.name}: {check.detail}" for check in made.checks if not check.ok]
@@ -201,14 +215,33 @@ def _show(made: PackSummary, recipe: str | None) -> None:
     print_facts("Packed", facts)
 
 
-def _warn(made: PackSummary, recipe: Recipe) -> None:
-    from ..show.lengths.mistaken import print_mistaken
-    from ..show.lengths.table import damaged, guessed, tell_discarded, untrained_sources
+def _tell_lengths(
+    summary: LengthsSummary, recipe: Recipe, command: list[str] | None, as_json: bool
+) -> None:
+    """What was counted, and what is to be known of it, before it is planned.
 
-    summary = made.lengths
+    Raises:
+        SourceError: too much of a source is rejected.
+    """
+    from ..show.lengths.mistaken import print_mistaken
+    from ..show.lengths.table import (
+        damaged,
+        guessed,
+        print_lengths,
+        tell_discarded,
+        untrained_sources,
+    )
+
+    if not as_json and not summary.existed:
+        print_lengths(summary)
     tell_discarded(summary)
     warn([*summary.warnings, *damaged(summary), *guessed(summary, recipe.estimate)])
     warn(untrained_sources(summary))
+    print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
+    warn_of_rejected(summary.sources, recipe.estimate.get("max_rejected"), summary.path)
+
+
+def _warn(made: PackSummary, recipe: Recipe) -> None:
     if made.plan is not None:
         from packidx.index import open_index
         from packidx.index.untrained import untrained
@@ -220,8 +253,6 @@ def _warn(made: PackSummary, recipe: Recipe) -> None:
                 "by",
                 err=True,
             )
-    print_mistaken(summary.mistaken, None, len(summary.sources) == 1)
-    warn_of_rejected(summary.sources, recipe.estimate.get("max_rejected"), summary.path)
 
 
 def _as_json(made: PackSummary) -> dict[str, Any]:

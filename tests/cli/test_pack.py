@@ -213,3 +213,20 @@ def test_a_run_with_nothing_to_do_loads_no_planner(folder: Path, processors: Pat
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.startswith("nothing changed") and done.stdout.endswith("\n[]\n"), done.stderr
+
+
+def test_records_of_an_unknown_shape_are_told_before_anything_is_planned(
+    folder: Path, processors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"title": f"{n}", "body": "It was a dark night. " * 9}) for n in range(50)]
+    Path("books.jsonl").write_text("\n".join(lines) + "\n")
+    processor = str(processors / "qwen2.5-vl")
+    command = ["pack", "books.jsonl", "--processor", processor, "--capacity", "512", "-o", "packs"]
+    assert main([*command, "--quiet"]) == 1
+    told = capsys.readouterr()
+    assert "rejected  50" in told.out
+    assert f"packidx {' '.join(command)} --column text=body" in told.err
+    assert "all 50 records of books are rejected" in told.err
+    assert not Path("packs/index").exists()
+    assert main([*command, "--quiet", "--column", "text=body"]) == 0
+    assert "50 in, 50 packed" in capsys.readouterr().out
