@@ -42,10 +42,12 @@ _ASKED = (
     "user",
     "human",
     "request",
+    "q",
 )
 _ANSWERED = (
     *("answer", "response", "output", "completion", "reply", "target", "solution"),
     *("assistant", "bot", "gpt"),
+    "a",
 )
 _CAPTION = ("caption", "description", "alt", "text", "title", "label")
 _DOCUMENT = ("content", "body", "article", "document", "passage", "raw", "markdown", "page", "code")
@@ -197,7 +199,8 @@ def _named(names: Sequence[str], words: Sequence[str]) -> str | None:
         for name in names:
             if word in re.split(r"[^a-z]+", name.lower()):
                 return name
-    return next((name for word in words for name in names if word in name.lower()), None)
+    within = [word for word in words if len(word) > 2]  # "a" is within most names
+    return next((name for word in within for name in names if word in name.lower()), None)
 
 
 def _media_columns(records: Sequence[Record], given: Layout) -> list[Names]:

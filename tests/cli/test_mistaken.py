@@ -65,6 +65,9 @@ SHAPES: dict[str, Callable[[Path], str]] = {
     "a text of another name": lambda f: jsonl(
         f, {"article": ANSWERED, "url": "https://x.example/1"}
     ),
+    "letters": lambda f: table(
+        f, "a.csv", ",", ["file", "q", "a", "annotator"], ["a.png", ASKED, ANSWERED, "x"]
+    ),
     "question and answer with a picture": lambda f: table(
         f, "a.csv", ",", ["img_path", "the_question", "the_answer"], ["a.png", ASKED, ANSWERED]
     ),

@@ -46,7 +46,8 @@ def print_mistaken(
             say(f"  It may be {source.nearest}. Add{where}: {options}", err=True)
         else:
             asked = [word for word in command if word not in ("--json", "--quiet", "-q")]
-            show = [] if "--show" in asked or "--processor" not in asked else ["--show", "3"]
+            can_show = "estimate" in asked[:1] and "--processor" in asked
+            show = ["--show", "3"] if can_show and "--show" not in asked else []
             line = shlex.join([*asked, *source.options, *show])
             say(
                 f"  It may be {source.nearest}. Type, and see whether it is what you mean:",
