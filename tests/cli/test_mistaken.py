@@ -65,7 +65,7 @@ SHAPES: dict[str, Callable[[Path], str]] = {
     "a text of another name": lambda f: jsonl(
         f, {"article": ANSWERED, "url": "https://x.example/1"}
     ),
-    "letters": lambda f: table(
+    "letters and a picture": lambda f: table(
         f, "a.csv", ",", ["file", "q", "a", "annotator"], ["a.png", ASKED, ANSWERED, "x"]
     ),
     "question and answer with a picture": lambda f: table(
