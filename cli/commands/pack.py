@@ -207,7 +207,7 @@ def _show(made: PackSummary, recipe: str | None) -> None:
     facts = {"verified": f"{good} of {len(checked)} checks hold"}
     if made.num_sampled:
         samples = number_of(made.num_sampled, "sample")
-        facts["verified"] += f", {samples} encoded by the real processor"
+        facts["verified"] += f", {samples} encoded as in training"
     elif made.not_sampled:
         facts["verified"] += f"; no sample was encoded for real: {made.not_sampled}"
     facts["report"] = made.report or f"none: {made.no_report}"

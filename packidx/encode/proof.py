@@ -57,6 +57,8 @@ def compare(
         except MissingExtraError as error:
             return Compared(reason=str(error))
         except Exception as error:  # transformers raises whatever the folder makes it stumble over
+            if isinstance(error, ImportError) and "torchvision" in str(error).lower():
+                return Compared(reason="its processor needs torchvision: pip install torchvision")
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             return Compared(reason=f"transformers cannot load it: {reason}")
         made_up = [*_made_up(files), *(_documents(files) if documents else ())]

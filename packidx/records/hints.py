@@ -42,11 +42,13 @@ _ASKED = (
     "user",
     "human",
     "request",
+    "customer",
+    "client",
     "q",
 )
 _ANSWERED = (
     *("answer", "response", "output", "completion", "reply", "target", "solution"),
-    *("assistant", "bot", "gpt"),
+    *("assistant", "bot", "gpt", "agent"),
     "a",
 )
 _CAPTION = ("caption", "description", "alt", "text", "title", "label")

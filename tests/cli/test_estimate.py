@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -126,6 +127,7 @@ def test_what_is_taken_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     def lines() -> dict[str, str]:
         assert main(command) == 0
         said, warned = capsys.readouterr()
+        said = re.sub(r"\n {6,}(?=\S)", " ", said)  # lines that go on
         pairs = [line.split("  ", 1) for line in said.splitlines() if "  " in line.strip()]
         return {"err": warned} | {name.strip(): text.strip() for name, text in pairs}
 

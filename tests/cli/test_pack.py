@@ -50,7 +50,7 @@ def test_a_recipe_is_packed_and_kept_with_its_plan(
     text = recipe(folder, processors, mix={"seen": 2})
     assert main(["pack", "recipe.yaml", "--quiet", "--workers", "1"]) == 0
     told = capsys.readouterr().out
-    assert "16 samples encoded by the real processor" in told
+    assert "16 samples encoded as in training" in told
     index = open_index("packs/index")
     assert f'PackedDataset("packs/index@{index.id[:12]}", encode)' in told
     assert index.snapshot.recipe == text
@@ -68,7 +68,7 @@ def test_what_was_verified_is_counted(
     command = ["pack", "few.jsonl", "--capacity", "512", "-o", "packs", "--workers", "1"]
     assert main([*command, "--processor", str(processors / "qwen2.5-vl")]) == 0
     told = capsys.readouterr().out
-    assert "11 of 11 checks hold, 3 samples encoded by the real processor" in told
+    assert "11 of 11 checks hold, 3 samples encoded as in training" in told
     assert main([*command[:-3], "guessed", "--workers", "1"]) == 0
     assert "9 of 9 checks hold; no sample was encoded" in capsys.readouterr().out
 

@@ -204,3 +204,15 @@ def test_a_processor_that_cannot_be_loaded_is_told(qwen: Path, tmp_path: Path) -
     found = compare(files, [])
     assert found.by is None and "cannot load it" in (found.reason or "")
     assert found.to_json() == {"with": None, "reason": found.reason}
+
+
+def test_a_processor_that_wants_torchvision_says_what_to_install(
+    processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(files: Any) -> Any:
+        raise ImportError("Qwen2VLVideoProcessor requires the Torchvision library, and more")
+
+    monkeypatch.setattr("packidx.encode.proof._load", load)
+    files = load_processor(processors / "qwen2.5-vl")
+    told = compare(files, []).reason
+    assert told == "its processor needs torchvision: pip install torchvision"

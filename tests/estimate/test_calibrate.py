@@ -404,4 +404,4 @@ def test_on_the_command_line(
     assert main([*plan, "--overflow-chance", "0.01"]) == 0
     out = capsys.readouterr().out
     assert "overflows with a chance below 0.01" in out
-    assert "calibrated on 50 samples; source talk decides" in out
+    assert "calibrated on 50 samples; source talk decides" in " ".join(out.split())

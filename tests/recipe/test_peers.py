@@ -239,7 +239,7 @@ def test_a_trainers_file_is_packed(
     for name, number in samples.items():
         assert number * (1 - held_out) <= counted[name] <= number * (1 + held_out) + (number == 15)
     assert set(sources) == set(samples)
-    assert "16 samples encoded by the real processor" in capsys.readouterr().out
+    assert "16 samples encoded as in training" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -31,6 +31,9 @@ def print_mistaken(
         number = f"{count(source.num_rejected)} of {number_of(source.num_samples, 'record')}"
         say(f"hint: {number} of {source.source} are rejected for their shape.", err=True)
         say(f"  {source.record} holds {source.keys}", err=True)
+        if source.nearest is None and 2 * source.num_rejected < source.num_samples:
+            say("  The others are read: what do these lack? An empty cell is none.", err=True)
+            continue
         if source.nearest is None:
             text = "No layout of docs/data.md fits: mend such records, or let a function make one"
             say(f"  {text} of them:", err=True)

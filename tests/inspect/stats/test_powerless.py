@@ -89,6 +89,7 @@ def test_random_order_has_the_steps_of_the_global_batch_that_is_stated(
     capsys.readouterr()
     assert main(command if batch is None else [*command, "--global-batch", str(batch)]) == 0
     said = capsys.readouterr().out
+    said = re.sub(r"\n {6,}(?=\S)", " ", said)  # lines that go on
     (steps,) = re.findall(r"^steps +(.*)$", said, re.MULTILINE)
     assert main(["stats", str(tmp_path / "i"), "--ranks", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -96,7 +97,8 @@ def test_random_order_has_the_steps_of_the_global_batch_that_is_stated(
     assert 16 < number < found["result"]["schedule_block"]
     (ranks,), read = found["schedule"], found["locality"]["read_amplification"]
     assert main(["stats", str(tmp_path / "i"), "--ranks", "4", "--verbose"]) == 0
-    shards = re.findall(r"^shards +(.*\n.*)$", capsys.readouterr().out, re.MULTILINE)[0]
+    said = re.sub(r"\n {6,}(?=\S)", " ", capsys.readouterr().out)
+    (shards,) = re.findall(r"^shards +(.*)$", said, re.MULTILINE)
     if batch is None:
         assert steps == "as the trainer's global batch says; a random order has no steps of its own"
         assert (ranks["global_batch"], ranks["steps"]) == (4, number // 4)
@@ -119,4 +121,5 @@ def test_plan_says_for_how_many_ranks_its_schedule_has_power(
         capsys.readouterr().out
     )
     assert main([*command, "--global-batch", "16", "--micro-steps", "1"]) == 0
-    assert "one micro-step per step, for up to 16 ranks; steps are of" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "one micro-step per step, for up to 16 ranks; steps are of" in said
