@@ -22,7 +22,15 @@ from packidx.encode.whole import NotBuilt, build_sample, ids_of, quiet
 from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
-from packidx.processor.counts import DOCUMENT, INTERLEAVED, KINDS, TEXT, Compared, mixed_name
+from packidx.processor.counts import (
+    DOCUMENT,
+    INTERLEAVED,
+    KINDS,
+    NEEDS_TORCHVISION,
+    TEXT,
+    Compared,
+    mixed_name,
+)
 from packidx.records.conversation import Conversation, Media, Turn
 
 _TEXTS = ("hello", " \n What is it?\n\n", "漢字 한글 👩‍👩‍👧 naïve é", "word " * 700)
@@ -58,7 +66,7 @@ def compare(
             return Compared(reason=str(error))
         except Exception as error:  # transformers raises whatever the folder makes it stumble over
             if isinstance(error, ImportError) and "torchvision" in str(error).lower():
-                return Compared(reason="its processor needs torchvision: pip install torchvision")
+                return Compared(reason=NEEDS_TORCHVISION)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             return Compared(reason=f"transformers cannot load it: {reason}")
         made_up = [*_made_up(files), *(_documents(files) if documents else ())]

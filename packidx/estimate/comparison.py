@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from typing import Any
@@ -23,7 +23,7 @@ from packidx.errors import BadRecord, LimitError, MissingExtraError
 from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, examine, raw_records
 from packidx.io import cache, files, urls
-from packidx.processor.counts import Compared
+from packidx.processor.counts import NEEDS_TORCHVISION, Compared
 from packidx.processor.folder import content_of
 from packidx.processor.text.backends import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
@@ -49,6 +49,17 @@ _NUM_RANGES, _PER_RANGE, _FIRST = 8, 8, 2
 _MAX_IMAGES, _MAX_PIXELS = 4, 16_000_000  # the real processor decodes them
 _MAX_CLIP_PIXELS, _MAX_SECONDS = 1 << 26, 120
 _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
+
+
+def may_be_compared_now(stated: Mapping[str, Any]) -> bool:
+    """Whether comparing may come out otherwise here than a manifest has it, by what is installed.
+
+    Args:
+        stated: ``encoder.compared``.
+    """
+    if stated.get("with") == compared_with():
+        return False
+    return stated.get("reason") != NEEDS_TORCHVISION or installed("torchvision") is not None
 
 
 def compared_with() -> str | None:
@@ -89,7 +100,8 @@ def compare(
         talks = _talks(counter, shards, scans)
     proof = import_module("packidx.encode.proof")
     compared: Compared = proof.compare(processor, talks, documents)
-    if path is None or compared.by is None or (compared.unequal and processor.is_known):
+    is_certain = compared.by is not None or compared.reason == NEEDS_TORCHVISION
+    if path is None or not is_certain or (compared.unequal and processor.is_known):
         return compared  # what could not be compared may be another time
     return _keep(path, compared)
 

@@ -203,6 +203,8 @@ def mixed_name(kinds: Iterable[str]) -> str:
 
 TEXT = "text"
 DOCUMENT, INTERLEAVED = "documents", "interleaved documents"
+NEEDS_TORCHVISION = "its processor needs torchvision: pip install torchvision"
+"""Why nothing was compared where torchvision alone is missing."""
 
 
 @dataclass(frozen=True, slots=True)

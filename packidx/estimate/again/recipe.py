@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import packidx
-from packidx.estimate.comparison import compared_with
+from packidx.estimate.comparison import compared_with, may_be_compared_now
 from packidx.estimate.job import EstimateJob, layouts_of
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Shard, without_ranges
@@ -36,7 +36,7 @@ def recipe_difference(job: EstimateJob, manifest: LengthsManifest) -> str | None
         return "its encoder was another one, or had other settings or files"
     if manifest.transform != job.transform:
         return "its transform was another one"
-    if compared is not None and compared.get("with") != compared_with():
+    if compared is not None and may_be_compared_now(compared):
         # What was compared, and with what, decides what is called exact.
         return f"it was compared with {compared.get('with')}, and here is {compared_with()}"
     given = job.settings.processor is not None or job.counter.encoder is not None
