@@ -22,7 +22,6 @@ from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
 from packidx.encode.proof import compare
-from packidx.estimate import comparison
 from packidx.processor.counts import NEEDS_TORCHVISION
 from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
@@ -218,30 +217,3 @@ def test_a_processor_that_wants_torchvision_says_what_to_install(
     files = load_processor(processors / "qwen2.5-vl")
     told = compare(files, []).reason
     assert told == NEEDS_TORCHVISION
-
-
-def test_a_missing_torchvision_counts_nothing_twice(
-    processors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(files: Any) -> Any:
-        raise ImportError("Qwen2VLVideoProcessor requires the Torchvision library, and more")
-
-    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
-    there = comparison.installed
-    source = tmp_path / "a.jsonl"
-    source.write_text("".join(f"{json.dumps(record)}\n" for record in records(images=False)))
-    given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
-    with monkeypatch.context() as patch:
-        patch.setattr("packidx.encode.proof._load", load)
-        patch.setattr(
-            comparison, "installed", lambda name: None if name == "torchvision" else there(name)
-        )
-        first = estimate_lengths(str(source), tmp_path / "lengths", **given)
-        assert first.compared == {"with": None, "reason": NEEDS_TORCHVISION}
-        assert estimate_lengths(str(source), tmp_path / "lengths", **given).existed
-        patch.setattr("packidx.encode.proof.compare", None)  # what came of it is kept
-        source.write_text(source.read_text() * 2)
-        again = estimate_lengths(str(source), tmp_path / "lengths", **given)
-        assert again.taken_over is not None and again.taken_over.reason is None
-    now = estimate_lengths(str(source), tmp_path / "lengths", **given)
-    assert now.compared is not None and now.compared["with"] == TRANSFORMERS
