@@ -199,12 +199,17 @@ def _show(made: PackSummary, recipe: str | None) -> None:
         of = recipe or f"{made.output}/recipe.yaml"
         say(f"nothing changed: {made.index} is the plan of {of}")
         return
+    from packidx.index import open_index
+    from packidx.inspect.verdict import verdict
+
     from ..show.plan import print_plan
 
     print_plan(made.plan)
+    index = open_index(made.index)
     checked = [check for check in made.checks if check.checked]
     good = sum(check.ok for check in checked)
-    facts = {"verified": f"{good} of {len(checked)} checks hold"}
+    facts = {"verdict": verdict(index)[0]}
+    facts["verified"] = f"{good} of {len(checked)} checks hold"
     if made.num_sampled:
         samples = number_of(made.num_sampled, "sample")
         facts["verified"] += f", {samples} encoded as in training"

@@ -56,9 +56,9 @@ def short_name(path: str, snapshot: IndexManifest) -> str:
 
 
 def plan_line(path: str, snapshot: IndexManifest) -> str:
-    """``index@84b471c9198f, 725 packs of 8,192 tokens, 99.93 % full, 67 samples dropped``."""
+    """``index@84b471c9198f, 725 packs of 8,192 tokens, 99.93 % full, 67 samples in no pack``."""
     result, capacity = snapshot.result, _number(snapshot.options.capacity, "token")
-    dropped = f"{_number(result.num_dropped, 'sample')} dropped"
+    dropped = f"{_number(result.num_dropped, 'sample')} in no pack"
     return f"{short_name(path, snapshot)} of {capacity}, {100 * result.fill:.2f} % full, {dropped}"
 
 

@@ -203,7 +203,7 @@ def mixed_name(kinds: Iterable[str]) -> str:
 
 TEXT = "text"
 DOCUMENT, INTERLEAVED = "documents", "interleaved documents"
-NEEDS_TORCHVISION = "its processor needs torchvision: pip install torchvision"
+NEEDS_TORCHVISION = "transformers loads it with torchvision alone: pip install torchvision"
 """Why nothing was compared where torchvision alone is missing."""
 
 

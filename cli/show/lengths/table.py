@@ -24,7 +24,7 @@ def print_lengths(summary: LengthsSummary) -> None:
         facts["rejected"] += f": see key, reason and detail in {summary.path}/part-*.parquet"
     facts |= not_read(summary.not_read)
     facts |= taken_from(summary.taken_from)
-    if said := compared_fact(summary.compared, summary.methods):
+    if summary.methods and (said := compared_fact(summary.compared, summary.methods)):
         facts["compared"] = said
     facts["table"] = f"{summary.path} ({state})"
     if summary.calibrated:

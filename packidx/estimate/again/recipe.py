@@ -38,7 +38,8 @@ def recipe_difference(job: EstimateJob, manifest: LengthsManifest) -> str | None
         return "its transform was another one"
     if compared is not None and may_be_compared_now(compared):
         # What was compared, and with what, decides what is called exact.
-        return f"it was compared with {compared.get('with')}, and here is {compared_with()}"
+        was, now = (by or "nothing" for by in (compared.get("with"), compared_with()))
+        return f"it was compared with {was}, and may be with {now} now"
     given = job.settings.processor is not None or job.counter.encoder is not None
     if given and job.counter.fingerprint() is None:
         return "its encoder has no fingerprint to be known by"

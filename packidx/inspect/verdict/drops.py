@@ -103,6 +103,8 @@ def _why_long(index: Index, drops: Drops) -> str:
         return said
     total = index.snapshot.result.num_tokens_eligible
     kept = f"{percent(100 * held.kept_tokens / total)} of the tokens"
+    if held.kept_tokens == index.snapshot.result.num_tokens_lost:
+        kept = "all of them"
     if not held.kept_tokens:
         return f"{said}; splitting them would keep nothing: raise --capacity"
     return f"{said}; `--on-long split` would keep {kept}"
