@@ -43,7 +43,8 @@ def lengths(tmp_path: Path) -> Path:
 def test_an_index_and_a_plan_are_told_in_a_line_and_a_table(lengths: Path, tmp_path: Path) -> None:
     summary = plan_packs(lengths, tmp_path / "index", capacity=16, margin=0.0)
     index = open_index(tmp_path / "index")
-    name = f"{tmp_path}/index@{index.id[:12]}, 2 packs of 16 tokens, 81.25 % full, 1 sample in no pack"
+    held = "2 packs of 16 tokens, 81.25 % full, 1 sample in no pack"
+    name = f"{tmp_path}/index@{index.id[:12]}, {held}"
     assert repr(index) == f"Index({name})"
     assert re.fullmatch(
         re.escape(f"PlanSummary({name}, planned in ") + r"\d+\.\d s\)", repr(summary)
