@@ -131,9 +131,11 @@ def test_the_example_output_is_what_the_example_gives(
     (tmp_path / "data" / "corpus").symlink_to(corpus)
     (tmp_path / "data" / "processors").symlink_to(processors)
     program = f"{WITHOUT_TRANSFORMERS}\nfrom packidx_cli.main import run\nrun()"
+    # Python's readline tells all processes after it that a terminal has 80 columns.
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
         [sys.executable, "-c", program, "pack", str(REPO / "examples" / "recipe.yaml")],
-        cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=True,
+        cwd=tmp_path, env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
     for line in shown.group(1).splitlines():
         assert line.strip() in done.stdout.splitlines()
