@@ -14,7 +14,8 @@ from packidx.software import installed
 
 _REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;\s*(.*))?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
-_MODULES = {"pillow": "PIL", "pyyaml": "yaml"}  # where they are not called as their package is
+# Where they are not called as their package is.
+_MODULES = {"pillow": "PIL", "pyyaml": "yaml", "vl-convert-python": "vl_convert"}
 _FOR_DEVELOPERS = {"dev", "test", "all"}
 
 READING = ("numpy", "pyarrow", "orjson", "pillow")
@@ -25,7 +26,7 @@ ENCODING = ("tokenizers", "jinja2")
 
 # What each extra of pyproject.toml is for, in a few words; a test has one for each.
 ENABLES = {
-    "transformers": "the real processors: pixels, and `exact` compared",
+    "transformers": "real processors: pixels, `exact` compared",
     "torch": "packs for training: PackedDataset, PackSampler, collate",
     "video": "videos and sound: their headers and content",
     "fast": "text counted several times faster",

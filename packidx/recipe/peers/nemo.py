@@ -35,6 +35,10 @@ def _dataset(draft: Draft, name: str, value: Any) -> None:
     if maker == _META:
         _add_meta(draft, str(value), draft.at("dataset.dataset_names"))
         return
+    if not isinstance(value, str) or not value:
+        draft.lose(name, value, "it is no path and no name of a data set")
+        draft.add_todo("the data")
+        return
     entry = {"path": value, "split": draft.at("dataset.split")}
     layout = Layout(_COLUMNS.get(maker, {}))
     draft.add(DataSet(None, places_of(draft, "dataset", entry), layout))
