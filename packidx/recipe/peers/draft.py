@@ -46,6 +46,8 @@ class Draft:
 
         How often it is seen is said by the plan.
         """
+        if not all(data_set.locations):
+            data_set = replace(data_set, locations=(f"{TODO} the path of this data",))
         layout, name = data_set.layout, data_set.name or _name_of(data_set.locations[0])
         taken = {each.name for each in self.sources}
         if name in taken:
