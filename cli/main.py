@@ -23,7 +23,6 @@ from .startup import LEAST, address_space, finished, is_near_limit, no_memory, p
 # command -> (module, one line of help); the order is the order of work.
 _COMMANDS = {
     "pack": ("pack", "Count, plan, verify and draw a report: by one recipe."),
-    "recipe": ("recipe", "Make a recipe of another trainer's file."),
     "estimate": ("estimate", "Count the tokens of every sample into a lengths table."),
     "precompute": ("precompute", "Write the data back with every record's counts."),
     "plan": ("plan", "Assign samples to packs; write a snapshot of the index."),

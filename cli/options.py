@@ -117,6 +117,13 @@ def settings_option(what: str = "") -> Callable[[Command], Command]:
     )
 
 
+trust_option = click.option(
+    "--trust-remote-code",
+    is_flag=True,
+    help="Run code that the processor's folder holds, as transformers does where it is told to.",
+)
+
+
 def _value(word: str) -> Any:
     """A number, true, false, null, list or object as JSON has it; anything else is text."""
     try:
@@ -130,6 +137,7 @@ index_options = together(
         "--processor", metavar="DIR_OR_NAME", help="The processor that counted the lengths."
     ),
     settings_option("; by default the plan's"),
+    trust_option,
     click.option(
         "--encode",
         metavar="MODULE:NAME",
@@ -145,7 +153,8 @@ index_options = together(
     json_option(),
 )
 """Of commands that read an index with the encoder it was counted with: ``processor``,
-``processor_settings``, ``encode``, ``transform``, ``roots``, ``quiet`` and ``as_json``."""
+``processor_settings``, ``trust_remote_code``, ``encode``, ``transform``, ``roots``, ``quiet`` and
+``as_json``."""
 
 
 def refuse_two_encoders(processor: str | None, encode: str | None) -> None:
@@ -158,14 +167,15 @@ def refuse_two_encoders(processor: str | None, encode: str | None) -> None:
         raise OptionError("--processor and --encode both name the encoder: give one of them")
 
 
-def make_encoder(processor: str, labels: str | None, settings: Mapping[str, Any]) -> Any:
+def make_encoder(
+    processor: str, labels: str | None, settings: Mapping[str, Any], trusts_code: bool = False
+) -> Any:
     """A processor's encoder, with the label policy that a manifest states."""
     from packidx.encode import ProcessorEncoder
     from packidx.processor.labels import DEFAULT_POLICY
 
-    return ProcessorEncoder(
-        processor, DEFAULT_POLICY if labels is None else labels, settings=settings
-    )
+    policy = DEFAULT_POLICY if labels is None else labels
+    return ProcessorEncoder(processor, policy, settings=settings, trust_remote_code=trusts_code)
 
 
 def read_state(path: str) -> dict[str, Any]:

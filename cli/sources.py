@@ -2,33 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from packidx.records.layout import COLUMNS, TAGS
+from packidx.records.sources import MIX
 
-from .options import json_option, pairs_option, together
+from .options import Command, json_option, pairs_option, together
 from .show.console import count, format_table, print_text, terminal_width, warn
 
 _Examples = Mapping[tuple[str, str], tuple[str, str]]
+
+
+def _with_mixes(context: Any, parameter: Any, given: tuple[str, ...]) -> tuple[str, ...]:
+    """The sources, with those of ``--mix-file`` behind them."""
+    sources = given + tuple(f"{MIX}{file}" for file in context.params.pop("mix_files", ()))
+    if not sources and context.command.name != "pack":  # which may do without
+        raise click.MissingParameter(ctx=context, param=parameter)
+    return sources
+
+
+def sources_argument(metavar: str = "SOURCE...") -> Callable[[Command], Command]:
+    """The sources of a command, and the files that are mixes whatever their names are."""
+    return together(
+        click.argument("sources", metavar=metavar, nargs=-1, callback=_with_mixes),
+        click.option(
+            "--mix-file",
+            "mix_files",
+            multiple=True,
+            is_eager=True,
+            metavar="FILE",
+            help="A SOURCE that is a mix, whatever its name is; else the name says so: *.yaml, "
+            "mix.json, *.mix.json, meta*.json, dataset_info.json. Repeat for more.",
+        ),
+    )
+
+
+ignore_option = click.option(
+    "--ignore",
+    multiple=True,
+    metavar="FIELD",
+    help="FIELD of the records is as if it were not there. Repeat for more.  [default: a record "
+    "with an image, turns or the like in a FIELD that nothing reads is rejected]",
+)
 
 source_options = together(
     click.option(
         "--media-root",
         metavar="DIR",
         type=click.Path(),
-        help="Folder of the media, or its URL. If stated, nothing outside it is read.  [default: "
-        "relative paths stay below each shard's own folder; absolute paths and links may lead "
-        "anywhere]",
+        help="Folder of the media, or its URL: relative paths start there, and nothing outside it "
+        "is read, links resolved.  [default: each shard's own folder]",
     ),
     click.option(
         "--remote-media",
         multiple=True,
         metavar="PREFIX",
-        help="URL, such as s3://corpus/images/, below which records may refer to objects. Repeat "
-        "for more.  [default: none but those below a media root, or a shard's folder, in a store]",
+        help="Folder, or URL such as s3://corpus/images/, elsewhere, below which records may refer "
+        "to files. Repeat for more.  [default: none but the media root, or a shard's folder]",
     ),
     pairs_option(
         "--column",
@@ -40,10 +73,16 @@ source_options = together(
         "--tag",
         "tags",
         "NAME=VALUE",
-        "role_tag and content_tag: the keys of a turn; the others: the role's word in it. "
+        "role_tag and content_tag: the keys of a turn; the others: the role's word in it, or "
+        "several with commas between. "
         f"NAME is one of {', '.join(TAGS)}.",
     ),
-    click.option("--delimiter", metavar="CHAR", help="Between the cells of CSV and TSV files."),
+    ignore_option,
+    click.option(
+        "--delimiter",
+        metavar="CHAR",
+        help="Between the cells of CSV and TSV files. A TSV has no quotes unless this is stated.",
+    ),
     click.option(
         "--max-rejected",
         metavar="SHARE",
@@ -53,7 +92,7 @@ source_options = together(
     click.option("--quiet", is_flag=True, help="Show no progress."),
     json_option("Print the result as one JSON object."),
 )
-"""Media root, remote media, columns, tags, delimiter, max-rejected, quiet and json."""
+"""Media root, remote media, what concerns columns, delimiter, max-rejected, quiet and json."""
 
 
 def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> None:
@@ -75,6 +114,17 @@ def print_sources(sources: Sequence[Mapping[str, Any]], examples: _Examples) -> 
     cells = [row[:width] for row in rows]
     right = [False, True, True, False, False][:width]
     print_text(format_table(header[:width], cells, right, terminal_width()))
+
+
+def print_columns(sources: Sequence[Mapping[str, Any]]) -> None:
+    """Per source its columns: used as what, carried, not used, and ignored."""
+    from packidx.records.ledger import by_use
+
+    rows = [[source["name"], *by_use(source["columns"] or {})] for source in sources]
+    width = 5 if any(row[4] for row in rows) else 4
+    header = ["source", "columns used as", "carried", "not used", "ignored"][:width]
+    cells = [row[:width] for row in rows]
+    print_text(format_table(header, cells, [False] * width, terminal_width()))
 
 
 def warn_of_rejected(sources: Sequence[Mapping[str, Any]], limit: str | None, path: str) -> None:

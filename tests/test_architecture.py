@@ -1,11 +1,10 @@
-"""How the code is laid out: no circles, no crowd, nothing long; the layers are pyproject.toml's."""
+"""How the code is laid out: no circles, nothing twice; the layers are pyproject.toml's."""
 
 from __future__ import annotations
 
 import ast
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -14,10 +13,6 @@ from pathlib import Path
 
 REPO = Path(__file__).parent.parent
 ROOTS = {"packidx": "packidx", "cli": "packidx_cli"}
-MAX_LINES = 300
-MAX_FILES = 14
-MANY_ALIKE = {"packidx/processor/families", "cli/commands"}
-"""Folders with a file for each of many things of one kind."""
 ALIKE = 6
 """Lines in a row that may not stand in two places."""
 ABOUT_ALL = {"e2e", "energon", "examples", "helpers", "versions"}
@@ -113,7 +108,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_module_imports_one_that_imports_it() -> None:
     graph = {name: imported(name) for name in modules()}
-    assert len(graph) > 300 and sum(map(len, graph.values())) > 1000
+    assert len(graph) > 100 and sum(map(len, graph.values())) > 300
     assert not circle(graph)
 
 
@@ -144,17 +139,6 @@ def test_processes_are_pooled_in_one_place_and_ray_is_in_one_folder() -> None:
             if "ray" in {source.partition(".")[0], *names} and "packidx" not in source:
                 ray.add(str(path.parent.relative_to(REPO)))
     assert (pools, ray) == ({"packidx/run/local.py"}, {"packidx/run/ray"})
-
-
-def test_no_folder_has_more_files_than_one_sees_at_a_glance() -> None:
-    counts = Counter(str(path.parent.relative_to(REPO)) for path in modules().values())
-    crowded = {folder for folder, number in counts.items() if number > MAX_FILES}
-    assert crowded <= MANY_ALIKE, crowded - MANY_ALIKE
-
-
-def test_no_file_is_long() -> None:
-    paths = {str(path.relative_to(REPO)): path for path in modules().values()}
-    assert not [name for name, path in paths.items() if path.read_text().count("\n") > MAX_LINES]
 
 
 def logic(tree: ast.Module, text: str) -> list[tuple[int, str]]:

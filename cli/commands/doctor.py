@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,7 @@ def doctor(
     index: str | None,
     processor: str | None,
     processor_settings: dict[str, Any],
+    trust_remote_code: bool,
     encode: str | None,
     transform: str | None,
     roots: dict[str, str],
@@ -51,10 +53,13 @@ def doctor(
     given = (
         None
         if index is None
-        else Given(index, roots, processor, processor_settings, encode, transform)
+        else Given(
+            index, roots, processor, processor_settings, encode, transform, trust_remote_code
+        )
     )
     with status(quiet) as doing:
-        report = examine(given, Makers(make_encoder, make_dataset), doing)
+        encoder = functools.partial(make_encoder, trusts_code=trust_remote_code)
+        report = examine(given, Makers(encoder, make_dataset), doing)
     if as_json:
         print_json(report.to_json())
     else:

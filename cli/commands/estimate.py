@@ -10,27 +10,30 @@ import click
 from packidx.records.layout import PAIRS
 
 from ..grouped import Group, GroupedCommand
-from ..options import output_option, settings_option, worker_options
+from ..options import output_option, settings_option, trust_option, worker_options
 from ..show.console import print_json, say
 from ..show.lengths.mistaken import print_mistaken
 from ..show.lengths.table import damaged, guessed, print_lengths, tell_discarded, untrained_sources
 from ..show.progress import progress_bar
 from ..show.samples import print_samples, shown_samples
-from ..sources import source_options, warn_of_rejected
+from ..sources import source_options, sources_argument, warn_of_rejected
 
 _GROUPS = (
     Group(
         "how to count",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last --processor-set videos.fps=1",
         (
-            *("processor", "processor_settings", "encode", "labels", "transform", "text_engine"),
-            *("method", "calibrate", "seed"),
+            *("processor", "processor_settings", "trust_remote_code", "encode", "labels"),
+            *("transform", "text_engine", "method", "calibrate", "seed"),
         ),
     ),
     Group(
         "what the records look like",
         "--column messages=dialog --tag role_tag=speaker --media-root photos/",
-        ("columns", "tags", "delimiter", "pair", "media_root", "remote_media", "max_rejected"),
+        (
+            *("columns", "tags", "ignore", "delimiter", "pair"),
+            *("media_root", "remote_media", "mix_files", "max_rejected"),
+        ),
     ),
     Group("scale", "--workers 8", ("workers", "engine", "fresh")),
     Group("output", "-o lengths/ --show 3", ("output", "show", "as_json", "quiet")),
@@ -38,7 +41,7 @@ _GROUPS = (
 
 
 @click.command("estimate", cls=GroupedCommand, groups=_GROUPS)
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@sources_argument()
 @output_option("Folder of the lengths table; one that is there already is replaced as a whole.")
 @click.option(
     "--processor",
@@ -47,6 +50,7 @@ _GROUPS = (
     "Without it lengths are guesses.",
 )
 @settings_option()
+@trust_option
 @click.option(
     "--encode",
     metavar="MODULE:NAME",

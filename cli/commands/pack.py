@@ -14,7 +14,14 @@ from packidx.errors import OptionError, VerificationError
 from packidx.records.layout import PAIRS
 
 from ..grouped import Group, GroupedCommand
-from ..options import json_option, pairs_option, quiet_option, settings_option, worker_options
+from ..options import (
+    json_option,
+    pairs_option,
+    quiet_option,
+    settings_option,
+    trust_option,
+    worker_options,
+)
 from ..show.console import (
     number_of,
     print_facts,
@@ -26,7 +33,7 @@ from ..show.console import (
     warn,
 )
 from ..show.progress import progress_bar
-from ..sources import warn_of_rejected
+from ..sources import ignore_option, sources_argument, warn_of_rejected
 from .plan import with_option
 
 if TYPE_CHECKING:
@@ -34,8 +41,8 @@ if TYPE_CHECKING:
     from packidx.recipe import PackSummary, Recipe
 
 _COUNTED = (
-    *("processor", "processor_settings", "labels", "transform", "media_root", "columns"),
-    *("tags", "pair", "max_rejected"),
+    *("processor", "processor_settings", "trust_remote_code", "labels", "transform"),
+    *("media_root", "columns", "tags", "ignore", "pair", "mix_files", "max_rejected"),
 )
 _PLANNED = (
     *("capacity", "on_long", "mix", "max_samples", "max_images", "global_batch", "cost"),
@@ -56,7 +63,7 @@ _GROUPS = (
 
 
 @click.command(cls=GroupedCommand, groups=_GROUPS)
-@click.argument("sources", metavar="RECIPE|SOURCE...", nargs=-1)
+@sources_argument("RECIPE|SOURCE...")
 @click.option("-o", "--output", metavar="DIR", help="Folder for lengths, index and report.")
 @click.option(
     "--processor",
@@ -65,11 +72,13 @@ _GROUPS = (
 )
 @with_option("capacity")
 @settings_option()
+@trust_option
 @click.option("--labels", metavar="WORDS", help="Which tokens are trained on.")
 @click.option("--transform", metavar="MODULE:NAME", help="f(record, rng) -> record.")
 @click.option("--media-root", metavar="DIR", help="Folder of the media, or its URL.")
 @pairs_option("--column", "columns", "NAME=FIELD", "FIELD of the records is the column NAME.")
 @pairs_option("--tag", "tags", "NAME=VALUE", "A word of their turns, as `packidx estimate` has it.")
+@ignore_option
 @click.option(
     "--max-rejected",
     metavar="SHARE",
@@ -158,6 +167,8 @@ def _recipe(
     from packidx.recipe.given import recipe_file, recipe_given
 
     given = {name: value for name, value in options.items() if value not in (None, (), {})}
+    if not given["trust_remote_code"]:
+        del given["trust_remote_code"]
     if not sources:
         raise click.UsageError("Missing argument 'RECIPE|SOURCE...'.")
     if len(sources) == 1 and (recipe := recipe_file(sources[0])) is not None:

@@ -81,8 +81,8 @@ _GROUPS = (
     ),
     Group(
         "options of a file",
-        "--config llava.yaml --config-format llamafactory",
-        ("config", "config_format"),
+        "--config recipe.yaml",
+        ("config",),
     ),
     Group("output", "-o index/ --json", ("output", "dry_run", "as_json", "quiet")),
 )
@@ -95,14 +95,8 @@ _GROUPS = (
 @click.option(
     "--config",
     metavar="FILE",
-    help="YAML or JSON with options: a trainer's own file, whose packing keys are translated, and "
-    "`packidx:` with the names here. What is given here wins.",
-)
-@click.option(
-    "--config-format",
-    metavar="TRAINER",
-    help="Whose file --config is, where its keys do not say: nemo, lmms, loongforge, axolotl, "
-    "llamafactory, swift or trl.",
+    help="YAML or JSON with options: `packed_sequence:` as NeMo's recipes have it, and `packidx:` "
+    "with the names here. What is given here wins.",
 )
 @with_options
 @click.option(
@@ -127,7 +121,6 @@ def plan(
     output: str | None,
     capacity: str | None,
     config: str | None,
-    config_format: str | None,
     append: bool,
     resume: str | None,
     state: str | None,
@@ -150,13 +143,11 @@ def plan(
     if "mix" in given:
         given["mix"] = tuple(weight for text in given["mix"] for weight in text.split(","))
     if config is not None:
-        given, capacity = _configured(config, config_format, given, capacity)
+        given, capacity = _configured(config, given, capacity)
         if not dry_run:
             shown = {"capacity": capacity, **given}
             line = command_line(lengths or "LENGTHS", output or "INDEX", shown)
             say(f"note: {config} is the same as {line}", err=True)
-    elif config_format is not None:
-        raise click.UsageError("--config-format says whose file --config is: give --config FILE.")
     if dry_run:
         if append or resume is not None:
             raise click.UsageError(
@@ -199,13 +190,13 @@ def plan(
 
 
 def _configured(
-    path: str, form: str | None, given: dict[str, Any], capacity: str | None
+    path: str, given: dict[str, Any], capacity: str | None
 ) -> tuple[dict[str, Any], str | None]:
     """Options and capacity, from the file at `path` where none are given."""
     from packidx.plan.options.config import read_config
     from packidx.plan.options.resolved import changed
 
-    options, notes = read_config(path, form)
+    options, notes = read_config(path)
     for note in notes:
         say(f"note: {note}", err=True)
     options = changed(options, given)

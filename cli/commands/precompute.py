@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..grouped import Group, GroupedCommand
-from ..options import output_option, settings_option, worker_options
+from ..options import output_option, settings_option, trust_option, worker_options
 from ..show.console import count, not_read, print_facts, print_json, taken_from, warn, with_parts
 from ..show.progress import progress_bar
-from ..sources import print_sources, source_options, warn_of_rejected
+from ..sources import print_sources, source_options, sources_argument, warn_of_rejected
 
 if TYPE_CHECKING:
     from packidx.precompute import PrecomputeSummary
@@ -21,12 +21,15 @@ _GROUPS = (
     Group(
         "how to count",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --processor-set videos.fps=1",
-        ("processor", "processor_settings"),
+        ("processor", "processor_settings", "trust_remote_code"),
     ),
     Group(
         "what the records look like",
         "--column messages=dialog --tag role_tag=speaker --media-root photos/",
-        ("columns", "tags", "delimiter", "media_root", "remote_media", "max_rejected"),
+        (
+            *("columns", "tags", "ignore", "delimiter"),
+            *("media_root", "remote_media", "mix_files", "max_rejected"),
+        ),
     ),
     Group("scale", "--workers 8", ("workers", "engine")),
     Group("output", "-o counted/ --meta objects", ("output", "meta", "as_json", "quiet")),
@@ -34,7 +37,7 @@ _GROUPS = (
 
 
 @click.command("precompute", cls=GroupedCommand, groups=_GROUPS)
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@sources_argument()
 @output_option(
     "Folder of the new data set; one that precompute has written is replaced as a whole."
 )
@@ -45,6 +48,7 @@ _GROUPS = (
     help="Folder or hub name of the Hugging Face processor that training uses.",
 )
 @settings_option()
+@trust_option
 @click.option(
     "--meta",
     default="lists",

@@ -23,7 +23,7 @@ _GROUPS = (
     Group(
         "how the lengths were counted",
         "--processor Qwen/Qwen2.5-VL-7B-Instruct",
-        ("processor", "processor_settings", "encode", "transform"),
+        ("processor", "processor_settings", "trust_remote_code", "encode", "transform"),
     ),
     Group("output", "--json", ("as_json", "quiet")),
 )
@@ -38,6 +38,7 @@ def verify(
     index: str,
     processor: str | None,
     processor_settings: dict[str, Any],
+    trust_remote_code: bool,
     encode: str | None,
     transform: str | None,
     num_sampled: int,
@@ -64,7 +65,9 @@ def verify(
         counted = opened.snapshot.lengths.encoder
         labels = None if counted is None else counted.labels
         planned = None if counted is None else counted.overrides
-        encoder = make_encoder(processor, labels, processor_settings or planned or {})
+        encoder = make_encoder(
+            processor, labels, processor_settings or planned or {}, trust_remote_code
+        )
     elif encode is not None:
         encoder = load_named(encode, "--encode")
     checks, lacking = _run_all(

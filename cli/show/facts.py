@@ -75,7 +75,7 @@ def compared_fact(compared: Mapping[str, Any] | None, methods: Mapping[str, int]
     by = f"the processor of {compared['with']}"
     if compared.get("unequal"):
         return f"with {by}: {compared['detail']}, so no such length is called exact"
-    kinds = " and ".join(compared["equal"])
+    kinds = " and ".join(dict.fromkeys(kind.partition(", ")[0] for kind in compared["equal"]))
     return f"{kinds} equal {by}'s on {number_of(compared['records'], 'sample')}, once per processor"
 
 

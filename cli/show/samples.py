@@ -27,8 +27,12 @@ def shown_samples(path: str, number: int, options: Mapping[str, Any]) -> list[Sh
         encode = load_named(options["encode"], "--encode")
     else:
         policy = {} if options["labels"] is None else {"policy": options["labels"]}
-        settings = options["processor_settings"]
-        encode = ProcessorEncoder(options["processor"], **policy, settings=settings)
+        encode = ProcessorEncoder(
+            options["processor"],
+            **policy,
+            settings=options["processor_settings"],
+            trust_remote_code=options["trust_remote_code"],
+        )
         words = shown.Words(encode.files.tokenizer)
     given, transform = options["transform"], None
     if given is not None:

@@ -16,7 +16,7 @@ from packidx.encode.imports import import_torch, transformers_class
 from packidx.encode.media import decoded_image
 from packidx.encode.positions import model_positions
 from packidx.encode.probe import ProbedVision
-from packidx.encode.whole import NotBuilt, build_sample, ids_of
+from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import MismatchError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.records.conversation import Conversation, Media
@@ -24,11 +24,6 @@ from packidx.records.conversation import Conversation, Media
 if TYPE_CHECKING:
     import torch
 
-_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
-"""What the sample has from us, or does not need: nothing is masked in one that is not padded."""
-_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
-"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
-differ from medium to medium, and from sample to sample."""
 _ADVICE = "leave the record out, or pass your own encode(record) callable"
 
 
@@ -67,30 +62,23 @@ def _tensors(
     processor: Any, files: ProcessorFiles, conversation: Conversation, counted: Sequence[int]
 ) -> dict[str, torch.Tensor]:
     """What the model takes besides token ids, labels and positions."""
-    assert files.template is not None  # see `ProcessorEncoder`
     release = transformers_class("__version__")
     name = f"{type(processor).__name__} of transformers {release} ({files.name})"
     try:
         built = build_sample(
-            processor, files.template, _opened(conversation), end_of_text=files.end_of_text
+            processor,
+            files.template_of(conversation),
+            _opened(conversation),
+            end_of_text=files.end_of_text,
         )
+        tensors = tensors_of(built, type(processor).__name__)
     except NotBuilt as error:
         text = f"{name} does not build this sample, which was counted ({error})"
         raise MismatchError(f"{text}: {_ADVICE}") from error
     _check_ids(ids_of(built), counted, name)
-    tensors = {
-        key: _tensor(key, value, name)
-        for key, value in _by_tiles(built, type(processor).__name__).items()
-        if key not in _OURS and value is not None
-    }
     for key in [key for key in tensors if key.endswith("token_type_ids")]:
         tensors[key] = tensors[key].reshape(-1)
     return _masked(built.get("attention_mask")) | tensors
-
-
-def _by_tiles(built: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    names = [key for key in _OF_TILES.get(name, ()) if key in built]
-    return {**built, **{key: import_torch().cat(list(built[key]))[:, None] for key in names}}
 
 
 def _opened(conversation: Conversation) -> Conversation:
@@ -133,23 +121,3 @@ def _masked(mask: Any) -> dict[str, torch.Tensor]:
     """The attention mask, where the processor hides some token; most hide none."""
     given = import_torch().as_tensor([] if mask is None else mask).reshape(-1)
     return {} if bool(given.all()) else {"attention_mask": given}
-
-
-def _tensor(name: str, value: Any, processor: str) -> torch.Tensor:
-    """One of the processor's outputs; some are lists, of numbers or of a tensor for each medium.
-
-    Raises:
-        MismatchError: it is no one tensor.
-    """
-    library = import_torch()
-    try:
-        if isinstance(value, list) and value and isinstance(value[0], library.Tensor):
-            tensor: torch.Tensor = library.stack(value)
-        else:
-            tensor = library.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise MismatchError(
-            f"{processor} gives {name} of this sample as no one tensor ({reason}): {_ADVICE}"
-        ) from error
-    return tensor

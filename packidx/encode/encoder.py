@@ -51,6 +51,7 @@ class ProcessorEncoder:
             counted with one, and only that will do.
         settings: in place of the folder's own, as ``{"images.max_pixels": 602112}``
             (`packidx.processor.settings.Given`); an object is loaded with its own.
+        trust_remote_code: run code that the folder holds, as the plan was counted with.
         tokens_per_second: of Qwen2.5-VL's videos, from the ``vision_config`` of the model.
 
     Raises:
@@ -68,13 +69,14 @@ class ProcessorEncoder:
         policy: LabelPolicy | str = DEFAULT_POLICY,
         *,
         settings: Mapping[str, Any] | None = None,
+        trust_remote_code: bool = False,
         tokens_per_second: float = 2.0,
     ) -> None:
         policy = LabelPolicy.parse(policy) if isinstance(policy, str) else policy
         self.tokens_per_second = tokens_per_second
         self._parts: dict[str, Any] = {}
         if isinstance(processor, str | os.PathLike):
-            self.files = load_processor(processor, policy, settings)
+            self.files = load_processor(processor, policy, settings, trust_remote_code)
         elif settings:
             raise OptionError("settings are for a folder: load the processor object with them")
         else:

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from packidx.errors import MissingExtraError
+from packidx.processor.folder import content_of
+from packidx.recent import Recent
 
 INSTALL = 'pip install "packidx[transformers,torch]"'
 
@@ -14,6 +16,7 @@ _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
+_LOADED: Recent[tuple[Any, ...], Any] = Recent(1)
 _declared: list[Any] = []  # a torch.library.Library that is collected takes its operators along
 
 
@@ -65,3 +68,24 @@ def allow_cuda_torchvision() -> None:
             library.define(operator)
         _declared.append(library)
         import_module("torchvision")
+
+
+def load_real(folder: str, name: str, trusts_code: bool) -> Any:
+    """What a class of transformers loads from a folder, the same for all who ask in turn; nothing
+    is fetched.
+
+    Args:
+        name: ``"AutoProcessor"``, ``"AutoTokenizer"`` …
+        trusts_code: whether code of the folder is run.
+
+    Raises:
+        MissingExtraError: as `transformers_class`.
+        Exception: whatever the folder makes transformers stumble over.
+    """
+    loader = transformers_class(name)
+    key = folder, name, trusts_code, *content_of(folder)
+    made = _LOADED.get(key)
+    if made is None:
+        made = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=trusts_code)
+        _LOADED.put(key, made, 1)
+    return made

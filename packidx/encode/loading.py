@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from packidx.encode.imports import INSTALL, transformers_class
+from packidx.encode.imports import INSTALL, load_real, transformers_class
 from packidx.encode.probe import MEDIA_PARTS, ProbedVision, identity_of
+from packidx.encode.whole import ids_of, quiet
 from packidx.errors import MismatchError, MissingExtraError, OptionError
 from packidx.format.manifest import setting_differences
 from packidx.processor.assemble import (
+    DEFAULT_TEMPLATE,
     ProcessorFiles,
     assemble,
-    default_template,
+    named_templates,
     named_tokens,
 )
 from packidx.processor.families import FAMILIES
-from packidx.processor.fingerprint import named_settings
+from packidx.processor.fingerprint import named_settings, normalise_tokenizer
 from packidx.processor.folder import load_processor
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.text.loaded import Loaded
 from packidx.processor.text.vocabulary import read_tokenizer
+
+_FEW, _MOST = 64, 1 << 18
+"""Tokens of texts that a processor is tried with."""
 
 
 def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
@@ -31,15 +38,10 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
         OptionError: `processor` has no fast tokenizer or no chat template.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise OptionError(
-            f"ProcessorEncoder needs a processor with a fast tokenizer, or the path of its folder, "
-            f"not {type(processor).__name__}"
-        )
-    template = default_template(getattr(processor, "chat_template", None))
-    template = template or default_template(getattr(tokenizer, "chat_template", None))
-    if template is None:
+    backend = _backend(processor)
+    templates = named_templates(getattr(processor, "chat_template", None))
+    templates = templates or named_templates(getattr(tokenizer, "chat_template", None))
+    if DEFAULT_TEMPLATE not in templates:
         raise OptionError(
             f"{type(processor).__name__} has no chat template: set processor.chat_template"
         )
@@ -50,18 +52,99 @@ def files_of(processor: Any, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorF
     return assemble(
         name=name,
         # A copy: transformers sets padding and truncation on the original with every call.
-        tokenizer=read_tokenizer(backend.to_str().encode()),
-        template=template,
-        special_tokens=named_tokens(tokenizer.special_tokens_map),
+        loaded=Loaded(
+            read_tokenizer(backend.to_str().encode()), _special_tokens(tokenizer), _limit(processor)
+        ),
+        templates=templates,
         processor_class=type(processor).__name__ if image is not None else None,
         image_settings=None if image is None else image.to_dict(),
         video_settings=_video_settings(processor, name),
         own_settings=vars(processor),
         policy=policy,
+        trusts_code=any(map(_is_own_code, (processor, tokenizer))),
         unknown=lambda template: ProbedVision(
             template, processor, identity_of(processor, template)
         ),
     )
+
+
+def _is_own_code(part: Any) -> bool:
+    """Whether transformers took its class from a folder."""
+    return type(part).__module__.partition(".")[0] == "transformers_modules"
+
+
+def _backend(processor: Any) -> Tokenizer:
+    """The `tokenizers` tokenizer of a processor, or of a tokenizer alone.
+
+    Raises:
+        OptionError: it has none.
+    """
+    backend = getattr(getattr(processor, "tokenizer", processor), "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise OptionError(
+            f"packidx needs a processor with a fast tokenizer, or the path of its folder, "
+            f"not {type(processor).__name__}"
+        )
+    return backend
+
+
+def _special_tokens(tokenizer: Any) -> dict[str, str]:
+    named = tokenizer.special_tokens_map.items()
+    return named_tokens({name: str(token) for name, token in named if not isinstance(token, list)})
+
+
+def _limit(processor: Any) -> int | None:
+    """Tokens that a processor cuts samples at, whatever is not asked of it: found by trying, as its
+    tokenizer's configuration, its class and its release all have a say."""
+    tokenizer = getattr(processor, "tokenizer", None)  # one alone cuts nothing by itself
+    if tokenizer is None:
+        return None
+    stated, longest = tokenizer.init_kwargs.get("max_length"), tokenizer.model_max_length
+    tokenizer.model_max_length = _FEW
+    try:
+        cut = _cut(processor, _FEW)
+    finally:
+        tokenizer.model_max_length = longest
+    if cut is not None:
+        return int(longest) - _FEW + cut
+    return _cut(processor, stated) if isinstance(stated, int) else None
+
+
+def _cut(processor: Any, limit: int) -> int | None:
+    """What is left of a text of more tokens than `limit`; None where all of it is."""
+    if not 0 < limit <= _MOST:
+        return None
+    text = "word " * (2 * limit)
+    for given in (text, [text]):
+        with contextlib.suppress(Exception), quiet():  # a foreign class: it may take no text alone
+            left = len(ids_of(processor(text=given)))
+            return left if left <= limit else None
+    return None
+
+
+def tokenizer_of(folder: str, takes_media: bool, trusts_code: bool) -> dict[str, Any]:
+    """What decides tokens of the tokenizer that transformers loads from a folder, as JSON: its
+    serialisation, None where the folder's file is as good, its special tokens and its limit.
+
+    Raises:
+        Exception: transformers cannot load it.
+    """
+    made = None
+    with quiet():
+        if takes_media:
+            # It may be that a processor cannot be loaded here, and its tokenizer can.
+            with contextlib.suppress(Exception):
+                made = load_real(folder, "AutoProcessor", trusts_code)
+        if not hasattr(made, "tokenizer"):
+            made = load_real(folder, "AutoTokenizer", trusts_code)
+    written = _backend(made).to_str()
+    path, is_same = os.path.join(folder, "tokenizer.json"), False
+    if os.path.isfile(path):
+        file = Tokenizer.from_file(path).to_str()
+        is_same = normalise_tokenizer(file) == normalise_tokenizer(written)
+    special = _special_tokens(getattr(made, "tokenizer", made))
+    tokenizer = None if is_same else written
+    return {"tokenizer": tokenizer, "special_tokens": special, "limit": _limit(made)}
 
 
 def _refuse_passed_on(processor: Any) -> None:

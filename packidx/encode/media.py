@@ -15,16 +15,16 @@ from packidx.processor.families import VisionFamily
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.media.audio import media_sound
 from packidx.records.media.images import open_image
-from packidx.records.media.paths import MediaRoot
+from packidx.records.media.paths import ANYWHERE
 from packidx.records.media.video import Video, media_info
 
 
 def info_of(medium: Media) -> MediaInfo:
     """What decides a medium's tokens: an image's size, a video's frames, a sound's length."""
     if medium.kind == "audio":
-        return media_sound(medium, MediaRoot("."))
+        return media_sound(medium, ANYWHERE)
     if medium.kind == "video":
-        return media_info(medium, MediaRoot("."))
+        return media_info(medium, ANYWHERE)
     width, height = opened_image(medium).size
     return MediaInfo(height, width)
 

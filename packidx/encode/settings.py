@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from packidx.digests import canonical_json, digest
-from packidx.encode.imports import transformers_class
-from packidx.errors import OptionError, SourceError
+from packidx.encode.imports import load_real
+from packidx.errors import MissingExtraError, OptionError, SourceError
 from packidx.io import cache
 from packidx.processor.families import Family, find_family
 from packidx.processor.fingerprint import EDGES, OF_IMAGES, OF_VIDEOS, complete_settings
@@ -35,8 +35,13 @@ _TOLD = ".packidx.json"
 _FRACTIONS = ("fps", "rescale_factor", "max_duration", "initial_shift")
 
 
-def folder_with(folder: Path, given: Given) -> tuple[Path, dict[str, Any]]:
+def folder_with(
+    folder: Path, given: Given, trusts_code: bool = False
+) -> tuple[Path, dict[str, Any]]:
     """What a processor's folder would be with settings, and these, each by its one name.
+
+    Args:
+        trusts_code: whether code of the folder is run, to see what its classes take.
 
     Raises:
         OptionError: there is no such setting, or it is of another type.
@@ -48,18 +53,22 @@ def folder_with(folder: Path, given: Given) -> tuple[Path, dict[str, Any]]:
     target = Path(cache.folder(), "processors", key)
     if not target.is_dir():
         made = Stated(folder, deepcopy(stated.files))
-        family, told = _change(made, given)
+        family, told = _change(made, given, trusts_code)
         unsure = _by_part(told, ()) if family is None else {}
-        _write(target, there, {**made.files, _TOLD: told}, lambda begun: _check(begun, unsure))
+
+        def check(begun: Path) -> None:
+            _check(begun, unsure, trusts_code)
+
+        _write(target, there, {**made.files, _TOLD: told}, check)
     return target, read_json(target / _TOLD)
 
 
-def _change(made: Stated, given: Given) -> tuple[Family | None, dict[str, Any]]:
+def _change(made: Stated, given: Given, trusts_code: bool) -> tuple[Family | None, dict[str, Any]]:
     """Put settings into a folder's; gives back the family and them by their names."""
     tokenizer_config = read_json(made.folder / "tokenizer_config.json")
     family = find_family(made.processor_class(tokenizer_config), made.of("images"))
     if family is None:  # the class itself knows its settings
-        known = _of_class(str(made.folder))
+        known = _of_class(str(made.folder), trusts_code)
     else:
         known = {part: _of_family(family, part, made) for part in (*MEMBERS, OWN)}
     told: dict[str, Any] = {}
@@ -71,12 +80,12 @@ def _change(made: Stated, given: Given) -> tuple[Family | None, dict[str, Any]]:
     return family, told
 
 
-def _check(folder: Path, by_part: Mapping[str, Mapping[str, Any]]) -> None:
+def _check(folder: Path, by_part: Mapping[str, Mapping[str, Any]], trusts_code: bool) -> None:
     """
     Raises:
         OptionError: the class of a processor's part makes something else of a setting.
     """
-    known = _of_class(str(folder)) if by_part else {}
+    known = _of_class(str(folder), trusts_code) if by_part else {}
     for part, settings in by_part.items():
         for path, value in settings.items():
             name, _, key = path.partition(".")
@@ -139,16 +148,17 @@ def _of_family(family: Family, part: str, stated: Stated) -> Known:
     return _with_edges(names, now, part in family.older_names)
 
 
-def _of_class(folder: str) -> dict[str, Known]:
+def _of_class(folder: str, trusts_code: bool) -> dict[str, Known]:
     """Settings that the processor of a folder takes, by part, as its classes say.
 
     Raises:
         MissingExtraError: transformers is not installed or cannot be used.
         OptionError: it cannot load the processor.
     """
-    loader = transformers_class("AutoProcessor")
     try:
-        processor = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        processor = load_real(folder, "AutoProcessor", trusts_code)
+    except MissingExtraError:
+        raise
     except Exception as error:  # transformers raises whatever the folder makes it stumble over
         reason = " ".join(str(error).split())[:200]
         raise OptionError(

@@ -12,20 +12,32 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packidx.encode.given import Given, given
+from packidx.encode.imports import import_torch
 from packidx.errors import PackidxError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.records.conversation import Conversation, Media
+
+if TYPE_CHECKING:
+    import torch
 
 ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 """A processor's names of media, by kind."""
 
 _TENSORS = ("pt", None)
 """Some need tensors (`Ovis2Processor`), some cannot make one of all (`PerceptionLMProcessor`)."""
+
+
+_OURS = frozenset(("input_ids", "labels", "position_ids", "attention_mask"))
+"""What the sample has from us, or does not need: nothing is masked in one that is not padded."""
+_OF_TILES = {"PerceptionLMProcessor": ("pixel_values", "pixel_values_videos")}
+"""What models look at as tiles, whichever medium they are of: as [tiles, 1, …], their numbers may
+differ from medium to medium, and from sample to sample."""
 
 
 class NotBuilt(PackidxError):
@@ -54,7 +66,7 @@ def build_sample(
 
     Raises:
         NotBuilt: it builds none, whichever way it is called; the first way's reason.
-        BadRecord: as `ChatTemplate.render` and `given`.
+        BadRecord: as `given`.
     """
 
     def build(own: Any, media: Given) -> Mapping[str, Any]:
@@ -70,7 +82,10 @@ def _built(processor: Any, template: ChatTemplate, media: Given) -> Mapping[str,
     for call in _ways(processor, template, media):
         for tensors in _TENSORS:
             try:
-                return call(tensors)
+                built = call(tensors)
+                if "input_ids" not in built:
+                    raise ValueError(f"it gives {', '.join(built)}, and no input_ids")
+                return built
             except MemoryError:  # says nothing of the sample
                 raise
             except Exception as error:  # a foreign class: whatever it raises is its verdict
@@ -104,6 +119,38 @@ def ids_of(sample: Mapping[str, Any]) -> list[int]:
     return [int(ident) for ident in np.asarray(sample["input_ids"]).reshape(-1)]
 
 
+def tensors_of(built: Mapping[str, Any], name: str) -> dict[str, torch.Tensor]:
+    """What a model takes of a sample besides what is ours.
+
+    Args:
+        name: the processor's class.
+
+    Raises:
+        NotBuilt: something of it is no one tensor.
+    """
+    given = {key: own for key, own in built.items() if key not in _OURS and own is not None}
+    return {key: _tensor(key, own) for key, own in _by_tiles(given, name).items()}
+
+
+def _by_tiles(built: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    names = [key for key in _OF_TILES.get(name, ()) if key in built]
+    return {**built, **{key: import_torch().cat(list(built[key]))[:, None] for key in names}}
+
+
+def _tensor(name: str, value: Any) -> torch.Tensor:
+    """One of the processor's outputs; some are lists, of numbers or of a tensor for each medium."""
+    library = import_torch()
+    try:
+        if isinstance(value, list) and value and isinstance(value[0], library.Tensor):
+            tensor: torch.Tensor = library.stack(value)
+        else:
+            tensor = library.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise NotBuilt(f"it gives {name} as no one tensor: {reason}") from error
+    return tensor
+
+
 Call = Callable[[str | None], Mapping[str, Any]]
 """(``return_tensors``) → what the processor builds."""
 
@@ -112,12 +159,22 @@ def _ways(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call
     conversation = given.conversation
     if not conversation.is_document:
         yield from _by_templates(processor, template, given)
-    text = template.render(conversation).text
+    text = partial(_written, processor, template, conversation)
     media: dict[str, list[Any]] = {}
     for medium in conversation.media:
         media.setdefault(ARGUMENTS[medium.kind], []).append(medium.ref)
     for form in (media, {name: [refs] for name, refs in media.items()}) if media else (media,):
         yield _direct(processor, text, {**form, **given.options})
+
+
+def _written(processor: Any, template: ChatTemplate, conversation: Conversation) -> str:
+    """What the processor's own template makes of a conversation; ours, where it has none, and of a
+    document."""
+    if conversation.is_document or getattr(processor, "chat_template", None) is None:
+        return template.render(conversation).text
+    messages = _with_media(template, conversation)
+    text: str = processor.apply_chat_template(messages, tokenize=False, tools=conversation.tools)
+    return text
 
 
 def _by_templates(processor: Any, template: ChatTemplate, given: Given) -> Iterator[Call]:
@@ -143,8 +200,8 @@ def _by_template(
     return call
 
 
-def _direct(processor: Any, text: str, options: Mapping[str, Any]) -> Call:
-    return lambda tensors: processor(text=text, return_tensors=tensors, **_copied(options))
+def _direct(processor: Any, text: Callable[[], str], options: Mapping[str, Any]) -> Call:
+    return lambda tensors: processor(text=text(), return_tensors=tensors, **_copied(options))
 
 
 def _copied(value: Any) -> Any:

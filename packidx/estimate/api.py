@@ -11,7 +11,7 @@ from typing import Any
 
 from packidx.errors import OptionError
 from packidx.estimate.again.decide import Taking, what_is_kept
-from packidx.estimate.again.earlier import Earlier
+from packidx.estimate.again.earlier import Earlier, is_whole
 from packidx.estimate.again.recipe import is_same
 from packidx.estimate.again.told import TakenOver, all_taken_over
 from packidx.estimate.calibrate import calibrate as calibration_of
@@ -32,7 +32,7 @@ from packidx.format.lengths import LengthsManifest
 from packidx.io import files, urls
 from packidx.io.output_folder import discard_abandoned, replacing
 from packidx.keywords import known_keywords
-from packidx.lengths.existing import KIND, existing_manifest, is_complete
+from packidx.lengths.existing import KIND, existing_manifest
 from packidx.lengths.parts import SourceSums
 from packidx.processor.counts import Compared
 from packidx.processor.text import backends
@@ -77,6 +77,7 @@ def estimate_lengths(
     *,
     processor: str | os.PathLike[str] | None = None,
     processor_settings: Mapping[str, Any] | None = None,
+    trust_remote_code: bool = False,
     encode: str | Encode | None = None,
     labels: str | None = None,
     transform: str | Function | None = None,
@@ -90,6 +91,7 @@ def estimate_lengths(
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
     pair: str | None = None,
+    ignore: Sequence[str] = (),
     workers: int | None = None,
     engine: str = "local",
     max_rejected: str | float | None = None,
@@ -101,19 +103,20 @@ def estimate_lengths(
     Pixels are not decoded, except by an `encode` that does. Every record becomes one row; one that
     cannot be a sample has ``status = 'rejected'`` and a reason. The table's bytes do not depend on
     `workers`, nor on whether the run was killed and started again: a restart with the same
-    arguments takes over the parts that are finished (media are taken to be the same, it is one
-    run), unless `encode` has no ``fingerprint()`` to be known by.
+    arguments takes over the parts that are finished, if their media did not change since, unless
+    `encode` has no ``fingerprint()`` to be known by.
 
     Args:
-        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these; a
-            `DataSet` has a layout of its own.
+        sources: files, globs or folders, each possibly as ``NAME=…``, or URLs of any of these;
+            ``mix:FILE`` is a mix whatever its name is; a `DataSet` has a layout of its own.
         output: the table's folder, or a URL of one. A lengths table there is replaced, whole; rows
-            of shards that are the same are taken over where the table was made with the same
-            options by the same software. Media that records refer to are taken to be the same then.
+            of shards that are the same, and refer to the same media, are taken over where the table
+            was made with the same options by the same software.
         processor: folder or hub name of a Hugging Face processor; without one, lengths are
             taken from the records' own counts or guessed, and the rows say so.
         processor_settings: in place of the folder's own, ``{"images.max_pixels": 602112}``; a name
             without ``images``, ``videos`` or ``audio`` is of the processor itself.
+        trust_remote_code: run the processor's own code; nothing of it is exact without that.
         encode: instead of a processor, the training's own encoder, callable(record) ->
             ``{"input_ids": …}``, media opened; or ``module:NAME`` of it. A ``count(record)`` wins.
         labels: which tokens are trained on (`LabelPolicy.parse`), with a processor.
@@ -127,20 +130,22 @@ def estimate_lengths(
             chat template is an error.
         text_engine: ``'gigatoken'`` or ``'tokenizers'``; by default the faster one that agrees
             with `tokenizers` on the data.
-        media_root: folder of the media, or its URL; nothing outside it is read. Otherwise relative
-            paths start from each shard's own folder, or from the one that a mix states; without
-            either, absolute paths and links may lead anywhere.
-        remote_media: URLs, such as ``s3://corpus/images/``, below which records may refer to
-            objects. Any other reference to a store is rejected, unless it leads below a
-            `media_root` that is a URL or, without one, below the folder of a shard in a store.
+        media_root: folder of the media, or its URL: relative paths start there, and nothing outside
+            it is read, links resolved. Otherwise it is the one that a mix states, or each shard's
+            own folder.
+        remote_media: folders, and URLs such as ``s3://corpus/images/``, elsewhere, below which
+            records may refer to files and objects, too.
         columns: what the sources call their columns, ``{"messages": "chat"}``; see
             `packidx.records.layout.COLUMNS`. A data set of a mix that states columns of its own
             must not be among the sources then; the same holds for tags and the delimiter.
         tags: the words of their turns, ``{"role_tag": "speaker"}``; see `layout.TAGS`.
-        delimiter: between the cells of CSV and TSV files, one character.
+        delimiter: between the cells of CSV and TSV files, one character; a TSV has no quotes
+            unless it is stated.
         pair: which side of preference pairs is taken, ``'chosen'`` or ``'rejected'``, or
             ``'both'``, which makes two samples of a record that a plan keeps together; by default
             none is, and their records are rejected.
+        ignore: columns that are as if they were not there. One that nothing reads and that holds
+            what training should see is rejected otherwise (``unused_column``).
         workers: processes; the CPUs that this process may use by default.
         engine: ``'local'``, processes of this machine, or ``'ray'``: the session of Ray that there
             is, the cluster that RAY_ADDRESS names, or a new one here. The bytes are the same.
@@ -164,7 +169,7 @@ def estimate_lengths(
     output = urls.local_path(os.fspath(output))
     root, remote = check_folder(media_root), check_remote(remote_media)
     existing, wrong = existing_manifest(output)
-    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair)
+    layout = Layout(columns or {}, tags or {}, delimiter=delimiter, pair=pair, ignore=tuple(ignore))
     shards = find_shards([sources] if isinstance(sources, str) else list(sources), layout)
     left_out = not_read(shards)
 
@@ -180,9 +185,7 @@ def estimate_lengths(
             "calibrate knows single samples, and --pair both makes units of two: count them exactly"
         )
     settings = CounterSettings(
-        name,
-        processor_settings or {},
-        labels,
+        *(name, processor_settings or {}, trust_remote_code, labels),
         encode=encode,
         transform=transform,
         seed=seed,
@@ -203,11 +206,7 @@ def estimate_lengths(
             earlier = Earlier.of(job, output, existing)
         known = none_known if earlier is None else earlier.known_scan
         job = replace(job, scans=scan_shards(shards, num_processes, progress, known))
-        if (
-            earlier is not None
-            and is_same(job, earlier.manifest)
-            and is_complete(output, earlier.manifest)
-        ):
+        if earlier is not None and is_same(job, earlier.manifest) and is_whole(job, earlier):
             taken = all_taken_over(job, earlier)
             discarded = discard_abandoned(output)
             made = _summary(output, earlier.manifest, begun, taken, discarded=discarded)
@@ -238,7 +237,7 @@ def _make(
             calibration = calibration_of(job, parts, built, workers, told)
         check_shards(job)
         manifest = make_manifest(job, parts, calibration)
-        built.keep([part.path for part in parts])
+        built.keep([file.path for file in (*manifest.files, *(manifest.media or ()))])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return _summary(
         output, manifest, begun, taking.told, resumed=resumed, discarded=built.discarded
@@ -255,7 +254,7 @@ def decided(job: EstimateJob) -> EstimateJob:
     return replace(job, backend=record, compared=compared)
 
 
-_OF_SOURCES = ("name", *SourceSums().to_json())
+_OF_SOURCES = ("name", *SourceSums().to_json(), "columns")
 
 
 def _summary(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import BadRecord, OptionError, SourceError
 from packidx.estimate.user_encoder import Encode, Measured, UserEncoder, counts_of
+from packidx.estimate.verdicts import judged
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.counts import Compared, Counts
@@ -26,6 +28,8 @@ class CounterSettings:
     """Folder or name."""
     processor_settings: Mapping[str, Any] = field(default_factory=dict)
     """In place of the folder's own (`packidx.processor.settings.Given`)."""
+    trust_remote_code: bool = False
+    """Whether code in the processor's folder is run."""
     labels: str | None = None
     """Label policy in words (`LabelPolicy.parse`); None is the default."""
     encode: str | Encode | None = None
@@ -53,7 +57,9 @@ class CounterSettings:
         files = None
         if self.processor is not None:
             policy = DEFAULT_POLICY if self.labels is None else LabelPolicy.parse(self.labels)
-            files = load_processor(self.processor, policy, self.processor_settings)
+            files = load_processor(
+                self.processor, policy, self.processor_settings, self.trust_remote_code
+            )
         encoder = None if self.encode is None else UserEncoder(self.encode)
         changes = self.transform
         transform = None if changes is None else Transform.load(changes, self.seed)
@@ -103,6 +109,12 @@ class RecordCounter:
         if cheap and files is not None:
             files = replace(files, tokenizer=None)  # media as ever, text by guess
         self.counter = ConversationCounter(files)
+        self._judge = functools.cache(self._judged)
+
+    def _judged(self, kind: str) -> Compared:
+        """What came of comparing samples of a kind that the parent did not see."""
+        assert self.files is not None  # there was one to compare
+        return judged(self.files, [kind])
 
     @property
     def decided(self) -> tuple[str, Compared]:
@@ -114,6 +126,8 @@ class RecordCounter:
     @decided.setter
     def decided(self, decided: tuple[str, Compared]) -> None:
         backend, self.counter.compared = decided
+        is_compared = self.counter.compared.by is not None
+        self.counter.judge = self._judge if is_compared else None
         if self.counter.text is not None:
             self.counter.text.backend = backend
 

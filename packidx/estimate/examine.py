@@ -21,12 +21,14 @@ from packidx.records.containers.base import RawRecord, RecordRange
 from packidx.records.containers.registry import DEFAULT as JSONL
 from packidx.records.conversation import Media, MediaInfo
 from packidx.records.dialects.parse import parse
+from packidx.records.dialects.standard import record_key
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.media.audio import media_sound
+from packidx.records.media.looked_at import LookedAt
 from packidx.records.media.opener import check_reference, is_remote, media_size, open_media
 from packidx.records.media.paths import MediaRoot
+from packidx.records.media.references import refs_of
 from packidx.records.media.video import media_info
-from packidx.records.shards import record_key
 from packidx.user_code.transform import Transform
 
 BATCH = 512
@@ -50,6 +52,10 @@ class ShardContext:
     """Whether sizes matter where token counts are stated (that is, a processor is given)."""
     container: str = JSONL
     layout: Layout = DEFAULT
+    has_media: bool = True
+    """Whether records of its source may have media: only where none has is a placeholder text."""
+    looked_at: LookedAt | None = None
+    """Is told of every reference to media before it is followed."""
 
 
 def raw_records(
@@ -57,18 +63,21 @@ def raw_records(
     record_range: RecordRange,
     transform: Transform | None = None,
     shift: int = 0,
+    columns: dict[str, str] | None = None,
 ) -> Iterator[RawRecord]:
     """The records of one range of a shard, in the standard names.
 
     Args:
         transform: what they are before they are laid out, if anything else than they are.
         shift: how much a record's sample id is more than its row.
+        columns: as of `shards.read_records`.
 
     Raises:
         SourceError: the shard cannot be read.
     """
     change = None if transform is None else changes_of(transform, shift)
-    return shards.read_records(shard.path, record_range, shard.container, shard.layout, change)
+    kind, layout = shard.container, shard.layout
+    return shards.read_records(shard.path, record_range, kind, layout, change, columns)
 
 
 def changes_of(transform: Transform, shift: int) -> Callable[[dict[str, Any], int], dict[str, Any]]:
@@ -121,15 +130,15 @@ def _begun(
         return item
     with _errors_kept(item):
         if counter.opens_media:
-            opened = open_media(raw.record, shard.root)
+            opened = open_media(raw.record, shard.root, looked_at=shard.looked_at)
             counter.measure(opened, item)
             if item.measured is None:
-                item.conversation = parse(opened)
+                item.conversation = parse(opened, has_media=shard.has_media)
                 item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
             if item.conversation is not None:
                 item.conversation = without_references(item.conversation)
         else:
-            item.conversation = parse(raw.record)
+            item.conversation = parse(raw.record, has_media=shard.has_media)
             item.waits = any(is_remote(medium, shard.root) for medium in item.conversation.media)
             if not item.waits:
                 _look(item, shard)
@@ -142,6 +151,10 @@ def _look(item: ExaminedRecord, shard: ShardContext) -> None:
     if item.conversation is None:
         return
     with _errors_kept(item):
+        if shard.looked_at is not None:
+            for medium in item.conversation.media:
+                for ref in refs_of(medium):
+                    shard.looked_at.note(ref, shard.root)
         item.infos = tuple(_info(medium, shard) for medium in item.conversation.media)
         if any(not isinstance(medium.ref, str) for medium in item.conversation.media):
             # Content of files: a batch must not hold that of all its records.

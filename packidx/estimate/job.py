@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -28,11 +28,16 @@ from packidx.io.copies import overlapped
 from packidx.lengths.parts import ROW_GROUP, Part, SourceSums
 from packidx.processor.counts import Compared
 from packidx.records.containers.base import TASK_BYTES, ShardScan
+from packidx.records.containers.tar.container import TAR
+from packidx.records.ledger import merge_columns
 from packidx.records.media.paths import MediaRoot
+from packidx.records.media.references import LIST_KEYS
 from packidx.records.shard_marks import check_unchanged
 from packidx.records.shard_ranges import stated_ranges
 from packidx.records.shards import Shard, own_root, short_names
 from packidx.software import software
+
+_MEDIA = frozenset(keys[0] for keys in LIST_KEYS.values())  # which a source is said not to have
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class EstimateJob:
         files = self.counter.files
         if files is not None and files.overrides:
             options["processor_settings"] = files.overrides
+        if self.settings.trust_remote_code:
+            options["trust_remote_code"] = True
         if self.method is not None:
             options["method"] = self.method
         return options
@@ -126,8 +133,13 @@ def shard_contexts(job: EstimateJob) -> list[ShardContext]:
         root = MediaRoot(folder, stated is not None, job.remote_media)
         sized = job.settings.processor is not None
         kind, layout = shard.container, shard.layout
+        files = job.counter.files
+        takes_none = files is not None and files.image_settings is None
+        has_media = not takes_none and _MEDIA.isdisjoint(layout.ignore)
         contexts.append(
-            ShardContext(number, name, shard.path, shard.source, root, sized, kind, layout)
+            ShardContext(
+                number, name, shard.path, shard.source, root, sized, kind, layout, has_media
+            )
         )
     return contexts
 
@@ -147,7 +159,7 @@ def identity_of(job: EstimateJob, earlier: str | None = None) -> str:
         **_inputs(job),
         "layouts": layouts_of(job),
         "paths": [urls.absolute(info.path) for info in infos],
-        "media_roots": [[urls.absolute(info.root.folder), info.root.confined] for info in infos],
+        "media_roots": [[urls.absolute(info.root.folder), info.root.stated] for info in infos],
         "fingerprints": job.counter.fingerprints(),
         "engine": job.backend,
         "compared": None if job.compared is None else job.compared.to_json(),
@@ -157,6 +169,10 @@ def identity_of(job: EstimateJob, earlier: str | None = None) -> str:
             BATCH,
             schema.FORMAT_VERSION,
             str(schema.ALL_LENGTHS),
+        ],
+        # No digest is of the media in tars.
+        "tars": [
+            scan.marks for scan, info in zip(job.scans, infos, strict=True) if info.container == TAR
         ],
         "column_digest": "ColumnDigest",  # parts of releases before hashed columns otherwise
         "software": software(),
@@ -175,6 +191,7 @@ def make_manifest(
     columns = schema.ALL_LENGTHS.names[:num_columns]  # the last ones only where a part has them
     if encoder is not None and job.compared is not None:
         encoder = replace(encoder, compared=job.compared.to_json())
+    columns_of, of_sources = _columns(job, parts)
     manifest = LengthsManifest(
         fingerprint="",
         digests=Digests(
@@ -187,15 +204,21 @@ def make_manifest(
         options=job.options,
         transform=job.transform,
         shards=tuple(
-            replace(shard, **scan.marks, ranges=stated_ranges(shard.container, scan))
-            for shard, scan in zip(job.stated_shards, job.scans, strict=True)
+            replace(
+                shard,
+                **scan.marks,
+                ranges=stated_ranges(shard.container, scan),
+                columns=None if own == of_sources.get(shard.source) else own,
+            )
+            for shard, scan, own in zip(job.stated_shards, job.scans, columns_of, strict=True)
         ),
         text_engine=job.backend,
-        sources=_sources(job, parts),
+        sources=_sources(job, parts, of_sources),
         files=tuple(
             File(path=part.path, rows=part.rows, bytes=part.nbytes, sha256=part.sha256)
             for part in parts
         ),
+        media=tuple(File(**part.media) for part in parts if part.media is not None),
         methods=_total(part.methods for part in parts),
         rejected=rejected,
         num_media=sum(part.num_media for part in parts),
@@ -224,7 +247,29 @@ def source_sums(job: EstimateJob, parts: Sequence[Part]) -> dict[str, SourceSums
     return totals
 
 
-def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
+def _columns(
+    job: EstimateJob, parts: Sequence[Part]
+) -> tuple[list[dict[str, str] | None], dict[str, dict[str, str]]]:
+    """The columns of each shard, and of each source, by name; none where the user's own encoder
+    reads the records."""
+    if job.counter.encoder is not None:
+        return [None] * len(job.shards), {}
+    of_shards: list[dict[str, str] | None] = []
+    of_sources: dict[str, dict[str, str]] = {}
+    merged: dict[int, dict[str, str]] = {}
+    for part in parts:
+        for number, columns in part.columns.items():
+            merge_columns(merged.setdefault(number, {}), columns)
+    for number, shard in enumerate(job.shards):
+        own = dict(sorted(merged.get(number, {}).items()))
+        of_shards.append(own)
+        merge_columns(of_sources.setdefault(shard.source, {}), own)
+    return of_shards, {name: dict(sorted(own.items())) for name, own in of_sources.items()}
+
+
+def _sources(
+    job: EstimateJob, parts: Sequence[Part], columns: Mapping[str, dict[str, str]]
+) -> tuple[Source, ...]:
     layouts = layouts_of(job)
     return tuple(
         Source(
@@ -232,6 +277,7 @@ def _sources(job: EstimateJob, parts: Sequence[Part]) -> tuple[Source, ...]:
             media_root=job.media_root or layouts.get(name, {}).get("media_root"),
             remote_media=tuple(job.remote_media),
             layout=decoded(Layout, layouts[name]) if name in layouts else None,
+            columns=columns.get(name),
             **sums.to_json(),
         )
         for name, sums in source_sums(job, parts).items()

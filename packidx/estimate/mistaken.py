@@ -15,7 +15,7 @@ from packidx.lengths.first_rows import rejected_rows
 from packidx.records.hints import described, suggested
 from packidx.records.layout import Layout
 from packidx.records.raw_row import raw_row
-from packidx.records.shards import has_cells, short_names
+from packidx.records.shards import short_names
 
 OF_SHAPE = frozenset(
     ("no_messages", "bad_turn", "unknown_role", "bad_record", "media_mismatch", "bad_json")
@@ -42,6 +42,8 @@ class Mistaken:
     """The layout that fits, in words; None where none was found."""
     options: list[str]
     """Of `packidx estimate`, under which the records are conversations."""
+    sample: str | None
+    """The example, as it would be read with these options."""
 
 
 def mistaken_sources(path: str, sources: Sequence[Mapping[str, Any]]) -> list[Mistaken]:
@@ -96,7 +98,7 @@ def _of_source(
         return None
     shard = manifest.shards[rows[0]["shard"]]
     names = short_names([shard.uri for shard in manifest.shards])
-    found = suggested(records, layout, has_cells(shard.container))
+    found = suggested(records, layout, shard.container)
     return Mistaken(
         source=name,
         num_rejected=num_rejected,
@@ -105,4 +107,5 @@ def _of_source(
         keys=described(records[0]),
         nearest=None if found is None else found.nearest,
         options=[] if found is None else found.options(layout),
+        sample=None if found is None else found.sample,
     )

@@ -26,15 +26,24 @@ OTHER_SIDE = "other_side"
 
 
 def shard_rows(
-    shard: ShardContext, record_range: RecordRange, first_id: int, counter: RecordCounter
+    shard: ShardContext,
+    record_range: RecordRange,
+    first_id: int,
+    counter: RecordCounter,
+    columns: dict[str, str],
 ) -> Iterator[pa.Table]:
     """The rows of one range of a shard, as tables of at most `BATCH` rows.
+
+    Args:
+        columns: is given what each column is used as; nothing where the user's own encoder reads
+            the records.
 
     Raises:
         SourceError: the shard cannot be read.
     """
     shift = first_id - record_range.first_row
-    raws = raw_records(shard, record_range, counter.transform, shift)
+    told = None if counter.encoder is not None else columns
+    raws = raw_records(shard, record_range, counter.transform, shift, told)
     while rows := examine_batch(itertools.islice(raws, BATCH), shard, shift, counter):
         yield _table(shard, rows, counter)
 
@@ -60,7 +69,7 @@ def _table(shard: ShardContext, rows: Sequence[ExaminedRecord], counter: RecordC
         known = [item.measured is not None and item.measured.kinds is not None for item in rows]
         nothing = pa.scalar(None, columns["media"].type)
         columns["media"] = pc.if_else(pa.array(known), columns["media"], nothing)
-    columns.update(_status_columns(rows, counter.counted_by))
+    columns.update(_status_columns(rows, counter))
     columns["pair"] = [item.pair for item in rows]
     written = schema.ALL_LENGTHS
     arrays = [_array(columns[field.name], field.type) for field in written]
@@ -97,19 +106,30 @@ def _content_columns(parsed: Sequence[ExaminedRecord]) -> dict[str, list[int | N
 
 
 def _status_columns(
-    parsed: Sequence[ExaminedRecord], counted_by: str | None
+    parsed: Sequence[ExaminedRecord], counter: RecordCounter
 ) -> dict[str, list[Any]]:
     errors = [item.error for item in parsed]
-    note = None if counted_by is None else f"media counted by {counted_by}"
-    has_media = [item.conversation is not None and item.conversation.media for item in parsed]
     return {
         "status": ["rejected" if error else "ok" for error in errors],
         "reason": [error.reason if error else None for error in errors],
         "detail": [
-            _printable(error.detail) if error else note if media else None
-            for error, media in zip(errors, has_media, strict=True)
+            _printable(item.error.detail) if item.error else _note(item, counter) for item in parsed
         ],
     }
+
+
+def _note(item: ExaminedRecord, counter: RecordCounter) -> str | None:
+    """What is to be said of a record that is all right."""
+    talk = item.conversation
+    if talk is None:
+        return None
+    by = counter.counted_by
+    notes = [f"media counted by {by}"] if by is not None and talk.media else []
+    if counter.files is not None and counter.files.template is not None:
+        notes += counter.files.template_of(talk).changes(talk)
+    if talk.has_literal:
+        notes.append("placeholders read as text: the record has no media")
+    return "; ".join(notes) or None
 
 
 def _printable(text: str) -> str:

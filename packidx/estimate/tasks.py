@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +19,22 @@ from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.estimate.rows import shard_rows
 from packidx.format import schema
+from packidx.format.manifest import File
 from packidx.io.copies import StoredFile
 from packidx.io.output_folder import OutputFolder
-from packidx.lengths.parts import Part, begin_part, is_begun, take_over, write_part
+from packidx.lengths.parts import (
+    Part,
+    Referred,
+    begin_part,
+    is_begun,
+    read_media,
+    take_over,
+    write_part,
+)
 from packidx.processor.counts import Compared
-from packidx.records.containers.base import TASK_BYTES, RecordRange, ShardScan
+from packidx.records.containers.base import TASK_BYTES, TASK_RECORDS, RecordRange, ShardScan
+from packidx.records.ledger import merge_columns
+from packidx.records.media.looked_at import LookedAt
 from packidx.records.media.opener import forget_media
 from packidx.run.progress import Progress
 from packidx.run.workers import Setup, WorkerDied, Workers
@@ -61,7 +72,7 @@ def make_tasks(
     kept = kept or {}
     tasks: list[Task] = []
     ranges: list[tuple[ShardContext, RecordRange]] = []
-    nbytes, first_id = 0, 0
+    nbytes, num_records, first_id = 0, 0, 0
 
     def close() -> None:
         nonlocal ranges, nbytes, first_id
@@ -73,8 +84,11 @@ def make_tasks(
 
     for shard, scan in zip(shards, scans, strict=True):
         for record_range in scan.ranges:
-            if ranges and nbytes + record_range.nbytes > TASK_BYTES * 3 // 2:
+            num_records += record_range.num_records
+            is_full = nbytes + record_range.nbytes > TASK_BYTES * 3 // 2
+            if ranges and (is_full or num_records > TASK_RECORDS * 3 // 2):
                 close()
+                num_records = record_range.num_records
             ranges.append((shard, record_range))
             nbytes += record_range.nbytes
     if ranges or not tasks:
@@ -100,7 +114,7 @@ def make_parts(
     """
     tasks = make_tasks(shard_contexts(job), job.scans, kept)
     total = sum(task.num_records for task in tasks)
-    taken_over = (take_over(output, task.number, task.num_records) for task in tasks)
+    taken_over = (_finished(task, output) for task in tasks)
     parts = [part for part in taken_over if part is not None]
     resumed = len(parts)
     done = sum(part.rows for part in parts)
@@ -127,6 +141,20 @@ def make_parts(
             parts.append(part)
             advance(part.rows)
     return sorted(parts, key=lambda part: part.number), resumed
+
+
+def _finished(task: Task, output: OutputFolder) -> Part | None:
+    """A task's part as an earlier run of this job left it, if its media did not change since."""
+    part = take_over(output, task.number, task.num_records)
+    if part is None or part.media is None:
+        return part
+    roots, first_id = {}, task.first_id
+    for shard, record_range in task.ranges:
+        roots[first_id] = shard.root
+        first_id += record_range.num_records
+    referred = read_media(File(**part.media).within(output.table))
+    known = [(first, references) for first, references in referred if references.digest]
+    return part if all(each.are_unchanged(roots[first]) for first, each in known) else None
 
 
 def run_tasks(
@@ -164,8 +192,10 @@ def run_task(
         OSError: the part cannot be written.
     """
     temporary = begin_part(output, task.number)
-    rows = _count(task, counter, progress)
-    return write_part(output, task.number, rows, temporary, _same_part(task, rows))
+    columns: dict[int, dict[str, str]] = {}
+    rows, referred = _count(task, counter, columns, progress)
+    same = _same_part(task, rows)
+    return write_part(output, task.number, rows, temporary, columns, same, referred)
 
 
 def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
@@ -178,18 +208,30 @@ def _same_part(task: Task, rows: pa.Table) -> StoredFile | None:
 
 
 def _count(
-    task: Task, counter: RecordCounter, progress: Callable[[int], None] | None = None
-) -> pa.Table:
-    tables = [schema.ALL_LENGTHS.empty_table()]
+    task: Task,
+    counter: RecordCounter,
+    columns: dict[int, dict[str, str]],
+    progress: Callable[[int], None] | None = None,
+) -> tuple[pa.Table, list[Referred]]:
+    """The rows of a task, and what each of its ranges refers to.
+
+    Args:
+        columns: is given the columns of each shard by its number.
+    """
+    tables, referred = [schema.ALL_LENGTHS.empty_table()], []
     first_id = task.first_id
     for (shard, record_range), old in zip(task.ranges, task.earlier, strict=True):
+        own = columns.setdefault(shard.number, {})
         if old is not None:
+            merge_columns(own, old.columns)
             tables.append(taken_rows(old, shard, record_range, first_id))
+            referred.append(Referred(first_id, old.references))
             first_id += record_range.num_records
             continue
-        next_id = first_id
+        next_id, looked_at = first_id, LookedAt()
+        shard = replace(shard, looked_at=looked_at)
         try:
-            for table in shard_rows(shard, record_range, first_id, counter):
+            for table in shard_rows(shard, record_range, first_id, counter, own):
                 tables.append(table)
                 next_id += table.num_rows
                 if progress is not None:
@@ -202,8 +244,9 @@ def _count(
                 f"before and {next_id - first_id} now between bytes {record_range.start} and "
                 f"{record_range.end}; start again"
             )
+        referred.append(Referred(first_id, looked_at.references()))
         first_id = next_id
-    return pa.concat_tables(tables).combine_chunks()
+    return pa.concat_tables(tables).combine_chunks(), referred
 
 
 @dataclass(frozen=True, slots=True)

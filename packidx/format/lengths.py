@@ -81,14 +81,22 @@ class LengthsManifest(Manifest):
     text_engine: Mapping[str, Any] | None = written(None)
     sources: tuple[Source, ...]
     files: tuple[File, ...]
+    media: tuple[File, ...] | None = None
     methods: Mapping[str, Count]
     rejected: Mapping[str, Count]
     num_media: Count
     software: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
 
+    def columns_of(self, number: int) -> Mapping[str, str]:
+        """The columns of shard `number`, and what each is used as."""
+        shard = self.shards[number]
+        if shard.columns is not None:
+            return shard.columns
+        return next(each.columns or {} for each in self.sources if each.name == shard.source)
+
     def check(self) -> None:
-        unique([file.path for file in self.files], "file")
+        unique([file.path for file in (*self.files, *(self.media or ()))], "file")
         unique([source.name for source in self.sources], "source")
         check_shards(self.shards, [source.name for source in self.sources])
         equal(sum(file.rows for file in self.files), self.num_samples, "rows of files")

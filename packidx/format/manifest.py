@@ -62,10 +62,14 @@ class Shard(JsonObject):
     container: Container = "jsonl"
     mtime: int | None = None
     sampled: Sha256 | None = None
+    identity: tuple[int, ...] | None = None
+    """Its ctime in nanoseconds, device and inode."""
     version: str | None = None
     ranges: tuple[tuple[Count, ...], ...] | None = None
     """Where tasks of counting may start: first byte (or row group), end, first row, records and,
     where the first two do not say it, bytes of each."""
+    columns: Mapping[str, str] | None = None
+    """Of its records, where they are others than its source's, or used as something else."""
 
     def check(self) -> None:
         following = 0
@@ -77,10 +81,11 @@ class Shard(JsonObject):
             equal(following, self.rows, "rows of ranges")
 
 
-def without_ranges(shard: Shard) -> Shard:
+def as_planned(shard: Shard) -> Shard:
     """A shard as a plan has it, which counts nothing."""
-    names = tuple(name for name in shard.names if name != "ranges")
-    return replace(shard, ranges=None, names=names)
+    left_out = ("identity", "ranges", "columns")
+    names = tuple(name for name in shard.names if name not in left_out)
+    return replace(shard, identity=None, ranges=None, columns=None, names=names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,7 @@ class Layout(JsonObject):
     sample_ratio: Annotated[float, Range(0)] = 1.0
     delimiter: Annotated[str, Form(bool, "no text")] | None = None
     pair: Literal["chosen", "rejected", "both"] | None = None
+    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,8 @@ class SourceData(JsonObject):
     media_root: Place | None
     remote_media: tuple[Place, ...] = ()
     layout: Layout | None = None
+    columns: Mapping[str, str] | None = None
+    """Of its records, and what each is used as; None where nobody looked."""
     num_samples: Count
 
 

@@ -22,7 +22,7 @@ _BLOCK = 8 << 20  # bytes of a request where a file is only hashed
 _SPARE = 256  # handles that a process has for other files
 _REMEMBERED = 1 << 14
 
-_digests: dict[tuple[str, int, int], str] = {}  # by path, inode and time of change
+_digests: dict[tuple[str, int, int], str] = {}  # by path, inode and ctime
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -165,7 +165,7 @@ def _wrong(file: StoredFile, copy: str) -> str | None:
 
 def _known_digest(path: str, status: os.stat_result) -> str:
     """SHA-256 of a file of this machine, remembered for as long as it is not written."""
-    version = path, status.st_ino, status.st_mtime_ns
+    version = path, status.st_ino, status.st_ctime_ns
     if version not in _digests:
         _remember(path, status, file_digest(path))
     return _digests[version]
@@ -174,7 +174,7 @@ def _known_digest(path: str, status: os.stat_result) -> str:
 def _remember(path: str, status: os.stat_result, sha256: str) -> None:
     if len(_digests) >= _REMEMBERED:
         _digests.clear()
-    _digests[path, status.st_ino, status.st_mtime_ns] = sha256
+    _digests[path, status.st_ino, status.st_ctime_ns] = sha256
 
 
 def _allow_open_files(number: int) -> None:
@@ -186,6 +186,17 @@ def _allow_open_files(number: int) -> None:
         return
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+
+
+def are_whole(files: Sequence[StoredFile]) -> bool:
+    """Whether every file is there with its size and, on this machine, its content."""
+    try:
+        if unsound_file(files) is not None:
+            return False
+        with local_copies([file for file in files if not urls.is_url(file.path)]):
+            return True
+    except (OSError, FormatError):
+        return False
 
 
 def unsound_file(files: Sequence[StoredFile]) -> str | None:

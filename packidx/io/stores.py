@@ -156,7 +156,7 @@ def check_url(url: str) -> None:
         MissingExtraError: the package for it is not installed.
     """
     if not is_url(url) or not absolute(url).partition("://")[2]:
-        raise SourceError(f"{url} is no URL of a place in an object store: write s3://BUCKET/…")
+        raise SourceError(f"{url} is no folder, and no URL of an object store: write s3://BUCKET/…")
     opened(url)
 
 

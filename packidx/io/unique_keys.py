@@ -8,12 +8,16 @@ from typing import Any
 
 import yaml
 
+MAX_ALIASED = 1_000_000
+"""Values, and characters in them, that all aliases of a YAML document may stand for."""
+
 
 def load_yaml(data: bytes | str) -> Any:
     """The value of a YAML document.
 
     Raises:
-        ValueError: it is not valid, nested too deeply, or has a mapping that names a key twice.
+        ValueError: it is not valid, nested too deeply, has a mapping that names a key twice, or
+            aliases that stand for more than `MAX_ALIASED`.
     """
     try:
         return yaml.load(data, _Loader)
@@ -44,7 +48,25 @@ def load_json(data: bytes | str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses what it would otherwise overwrite."""
+    """YAML that refuses what it would otherwise overwrite, or write out without end."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._size = self._aliased = 0
+        self._sizes: dict[Any, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        is_alias, before = self.check_event(yaml.AliasEvent), self._size
+        node = super().compose_node(parent, index)
+        if is_alias:  # of what it is itself a part of, there is no end
+            self._aliased += self._sizes.get(node, MAX_ALIASED + 1)
+            self._size += self._sizes.get(node, 0)
+        else:
+            self._size += 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+            self._sizes[node] = self._size - before
+        if self._aliased > MAX_ALIASED:
+            raise yaml.YAMLError(f"its aliases (*NAME) stand for over {MAX_ALIASED:,} values")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)

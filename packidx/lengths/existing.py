@@ -11,7 +11,7 @@ from packidx.format import schema
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import load
 from packidx.io import urls
-from packidx.io.copies import local_copy, unsound_file
+from packidx.io.copies import local_copy
 from packidx.io.own_files import Kind, check_free
 from packidx.records.shards import short_names
 
@@ -19,7 +19,7 @@ KIND = Kind(
     what="lengths table",
     manifest="manifest.json",
     format=schema.LENGTHS_FORMAT,
-    names=lambda stated: [part["path"] for part in stated["files"]],
+    names=lambda stated: [part["path"] for part in (*stated["files"], *stated.get("media", ()))],
 )
 
 
@@ -38,21 +38,6 @@ def existing_manifest(path: str) -> tuple[LengthsManifest | None, str | None]:
         return load(urls.join(path, KIND.manifest), LengthsManifest, "it is written again"), None
     except (FormatError, OSError) as error:
         return None, str(error)
-
-
-def is_complete(path: str, manifest: LengthsManifest) -> bool:
-    """Whether every file of the manifest is there with its size and, on this machine, content."""
-    stored = [file.within(path) for file in manifest.files]
-    try:
-        if unsound_file(stored) is not None:
-            return False
-        if not urls.is_url(path):
-            for file in stored:
-                with local_copy(file):
-                    pass
-    except (OSError, FormatError):
-        return False
-    return True
 
 
 Rejected = tuple[str, str]

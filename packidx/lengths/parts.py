@@ -9,8 +9,9 @@ import os
 import secrets
 import shutil
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from packidx.format import parquet, schema
 from packidx.io import files
 from packidx.io.copies import StoredFile, local_copy
 from packidx.io.output_folder import OutputFolder
+from packidx.records.media.looked_at import References
 
 ROW_GROUP = 16384
 """Rows of a row group: pinned, because the file's bytes depend on it."""
@@ -69,6 +71,14 @@ class SourceSums:
         }
 
 
+class Referred(NamedTuple):
+    """What a range of records refers to."""
+
+    first_id: int
+    """sample_id of its first row."""
+    references: References
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part file that is written, and the sums over it."""
@@ -84,6 +94,10 @@ class Part:
     rejected: dict[str, int]
     num_media: int
     sources: dict[str, SourceSums]
+    columns: dict[int, dict[str, str]]
+    """By number of a shard, its records' columns, and what each is used as (`records.ledger`)."""
+    media: dict[str, Any] | None
+    """`File` of what its records refer to, as JSON; None where that is nothing."""
 
 
 def file_name(number: int) -> str:
@@ -100,13 +114,17 @@ def write_part(
     number: int,
     table: pa.Table,
     temporary: str,
+    columns: Mapping[int, Mapping[str, str]],
     same: StoredFile | None = None,
+    referred: Sequence[Referred] = (),
 ) -> Part:
     """Write a part, by way of `begin_part`'s file, and its note: both, or nothing to take over.
 
     Args:
         table: of schema `ALL_LENGTHS`; a part has no more of its columns than it needs.
+        columns: number of a shard → its columns, and what each is used as.
         same: a part file of another table that holds these very rows.
+        referred: what its ranges refer to.
 
     Raises:
         FormatError: `same` is damaged.
@@ -120,6 +138,7 @@ def write_part(
         with local_copy(same) as copy:
             shutil.copyfile(copy, temporary)
     files.fsync_path(temporary)
+    media = _write_media(output, number, referred)
     part = Part(
         number=number,
         path=file_name(number),
@@ -131,12 +150,50 @@ def write_part(
         rejected=_frequencies(table, "reason"),
         num_media=pc.sum(pc.list_value_length(table.column("media"))).as_py() or 0,
         sources=_source_sums(table),
+        columns={number: dict(sorted(own.items())) for number, own in columns.items()},
+        media=media,
     )
     path = os.path.join(output.table, part.path)
     os.replace(temporary, path)
     files.fsync_path(output.table)
-    output.finish(_name(number), asdict(part), [path])
+    paths = [path] if media is None else [path, os.path.join(output.table, media["path"])]
+    output.finish(_name(number), asdict(part), paths)
     return part
+
+
+def _write_media(
+    output: OutputFolder, number: int, referred: Sequence[Referred]
+) -> dict[str, Any] | None:
+    """Write what ranges refer to beside their part: Arrow, a row for each."""
+    rows = [entry for entry in referred if entry.references.names]
+    if not rows:
+        return None
+    columns = {
+        "sample_id": pa.array([entry.first_id for entry in rows], pa.int64()),
+        "digest": pa.array([entry.references.digest for entry in rows], pa.string()),
+        "names": pa.array([entry.references.names for entry in rows], pa.list_(pa.string())),
+    }
+    name = f"media-{number:05d}.arrow"
+    path = os.path.join(output.table, name)
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    table = pa.table(columns)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table)
+    files.fsync_path(path)
+    nbytes, sha256 = os.path.getsize(path), digests_module.file_digest(path)
+    return {"path": name, "rows": len(rows), "bytes": nbytes, "sha256": sha256}
+
+
+def read_media(file: StoredFile) -> list[Referred]:
+    """What `write_part` wrote of a part's media.
+
+    Raises:
+        FormatError: it has another content than its manifest says, or none.
+        OSError: it cannot be read.
+    """
+    with local_copy(file) as copy, pa.OSFile(copy) as stored:
+        rows = pa.ipc.open_file(stored).read_all().to_pylist()
+    return [Referred(row["sample_id"], References(row["names"], row["digest"])) for row in rows]
 
 
 def _with_what_is_known(table: pa.Table) -> pa.Table:
@@ -177,7 +234,9 @@ def take_over(output: OutputFolder, number: int, num_records: int) -> Part | Non
 
 def _from_json(note: dict[str, Any]) -> Part:
     sources = {name: SourceSums(**sums) for name, sums in note.pop("sources").items()}
-    return Part(**{**note, "digests": tuple(note["digests"]), "sources": sources})
+    columns = {int(number): own for number, own in note.pop("columns").items()}
+    digests = tuple(note.pop("digests"))
+    return Part(**note, digests=digests, sources=sources, columns=columns)
 
 
 def _frequencies(table: pa.Table, name: str) -> dict[str, int]:

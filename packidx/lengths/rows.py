@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,9 @@ from packidx.format.parquet import as_arrow
 from packidx.format.schema import ALL_LENGTHS, LENGTHS, METHODS
 from packidx.format.terms import PAIR_SIDES
 
+if TYPE_CHECKING:
+    from packidx.lengths.draws import Places
+
 
 @dataclass(frozen=True, eq=False)
 class LengthsRows:
@@ -25,11 +29,13 @@ class LengthsRows:
         uri: of the table.
         start: number of the first row in the table.
         frame: the columns that are present and were asked for.
+        places: where the table's samples stand in their sources.
     """
 
     uri: str
     start: int
     frame: pl.DataFrame
+    places: Places
 
     @property
     def num_rows(self) -> int:
@@ -71,15 +77,6 @@ class LengthsRows:
                 "stands alone: `pair` is 'chosen' and, of the next sample, 'rejected', or null"
             )
         return first
-
-    @cached_property
-    def unit_id(self) -> Int64s:
-        """int64 [n], by which samples are drawn: their ids, and of both sides of a pair one."""
-        if not len(self.chosen):
-            return self.sample_id
-        ids = self.sample_id.copy()
-        ids[self.chosen + 1] = ids[self.chosen]
-        return ids
 
     def check_ids(self) -> None:
         """Raise a FormatError unless every sample id is above the one before it."""
@@ -154,7 +151,9 @@ class LengthsRows:
     def slice(self, start: int, stop: int, columns: Sequence[str]) -> LengthsRows:
         """Rows start .. stop - 1 of these rows and some of their columns."""
         frame = self.frame.select(n for n in self.frame.columns if n in columns or n == "sample_id")
-        return LengthsRows(self.uri, self.start + start, frame.slice(start, stop - start))
+        return LengthsRows(
+            self.uri, self.start + start, frame.slice(start, stop - start), self.places
+        )
 
     def ints(self, name: str, rows: Ints | None = None) -> tuple[Int64s, Bools | None]:
         """Column `name`, all of it or at `rows`, as int64 with 0 for null, and where that is."""
@@ -177,7 +176,7 @@ class LengthsRows:
     def chunks(self, name: str) -> Iterator[pa.Array]:
         """Column `name` as `arrow` gives it, in the chunks in which it is stored."""
         for chunk in self.frame.get_column(name).get_chunks():
-            yield LengthsRows(self.uri, self.start, chunk.to_frame()).arrow(name)
+            yield LengthsRows(self.uri, self.start, chunk.to_frame(), self.places).arrow(name)
 
     def take(self, name: str, rows: Ints) -> pa.Array:
         """Column `name` at `rows` in the type the schema gives it; nulls if it is absent."""

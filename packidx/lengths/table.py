@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
 from packidx.format.lengths import Calibration, LengthsManifest
-from packidx.format.manifest import Encoder, Shard, load, without_ranges
+from packidx.format.manifest import Encoder, Shard, as_planned, load
 from packidx.format.schema import ALL_LENGTHS, METHODS
 from packidx.format.table_files import HELP, find_table
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
+from packidx.lengths.draws import Places
 from packidx.lengths.files import (
     RowGroup,
     groups_in_order,
@@ -90,6 +91,10 @@ class Lengths:
         return [name for name in ALL_LENGTHS.names if name in present]
 
     @cached_property
+    def _places(self) -> Places:
+        return Places(self)
+
+    @cached_property
     def num_samples(self) -> int:
         """Rows."""
         return sum(footer.num_rows for footer in self.footers)
@@ -116,7 +121,7 @@ class Lengths:
             tables = [self._read_groups(copy, run, wanted) for copy, run in pairs]
         skipped = start - groups[0].start if groups else 0
         frame = _typed(_frame(tables, wanted).slice(skipped, stop - start), self.uri)
-        rows = LengthsRows(self.uri, start, frame)
+        rows = LengthsRows(self.uri, start, frame, self._places)
         if "sample_id" in wanted:
             rows.check_ids()
         return rows
@@ -195,7 +200,7 @@ class Lengths:
     @property
     def shards(self) -> tuple[Shard, ...]:
         """The manifest's shards, without what only counting needs; empty for a bare table."""
-        return () if self.manifest is None else tuple(map(without_ranges, self.manifest.shards))
+        return () if self.manifest is None else tuple(map(as_planned, self.manifest.shards))
 
     def _read_groups(self, copy: str, groups: list[RowGroup], columns: list[str]) -> pa.Table:
         """Consecutive row groups of one file, each in ascending order of its ids."""
@@ -224,7 +229,7 @@ class Lengths:
             raise FormatError(
                 f"{self.uri}: {ids.null_count()} sample_id are null: give every sample its own"
             )
-        rows = LengthsRows(self.uri, 0, frame.sort("sample_id"))
+        rows = LengthsRows(self.uri, 0, frame.sort("sample_id"), self._places)
         rows.check_ids()
         return rows
 

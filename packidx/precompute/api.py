@@ -53,12 +53,14 @@ def precompute(
     processor: str | os.PathLike[str],
     *,
     processor_settings: Mapping[str, Any] | None = None,
+    trust_remote_code: bool = False,
     meta: str = LISTS,
     media_root: str | os.PathLike[str] | None = None,
     remote_media: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
     delimiter: str | None = None,
+    ignore: Sequence[str] = (),
     workers: int | None = None,
     engine: str = "local",
     max_rejected: str | float | None = None,
@@ -76,11 +78,11 @@ def precompute(
         output: a folder; one that this has written before is replaced. Each shard is in it under
             the shortest end of its path that no other shard has.
         processor: folder or hub name of a Hugging Face processor.
-        processor_settings: in place of the folder's own, as for `packidx.estimate_lengths`.
+        processor_settings, trust_remote_code: as for `packidx.estimate_lengths`.
         meta: ``'lists'`` (``[height, width, n_tokens]``, ``[frames, height, width, fps, seconds,
             n_tokens]``) or ``'objects'`` for the entries of ``mm_inputs_meta``.
-        media_root, remote_media, columns, tags, delimiter: as for `packidx.estimate_lengths`.
-        workers, engine: as for `packidx.estimate_lengths`.
+        media_root, remote_media, columns, tags, delimiter, ignore, workers, engine: as for
+            `packidx.estimate_lengths`.
         max_rejected: as for `packidx.estimate_lengths`.
         progress: called with how far the work is.
 
@@ -97,12 +99,14 @@ def precompute(
     output = os.fspath(output)
     root, remote = check_folder(media_root), check_remote(remote_media)
     given = [sources] if isinstance(sources, str) else [os.fspath(source) for source in sources]
-    shards = find_shards(given, Layout(columns or {}, tags or {}, delimiter=delimiter))
+    shards = find_shards(
+        given, Layout(columns or {}, tags or {}, delimiter=delimiter, ignore=tuple(ignore))
+    )
     _refuse_pairs(shards)
     left_out = not_read(shards)
     names = output_names(shards)
     check_output(output, shards, given)
-    settings = CounterSettings(os.fspath(processor), processor_settings or {})
+    settings = CounterSettings(os.fspath(processor), processor_settings or {}, trust_remote_code)
     forget_media()
     with open_workers(engine, workers) as counting:
         if counting.takes(num_processes) and is_large(shards):

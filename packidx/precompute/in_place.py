@@ -77,9 +77,11 @@ def _skip(text: str, at: int) -> int:
 class Cells:
     """Two or more named cells of each row of one table; those that it lacks become its last."""
 
-    def __init__(self, header: Sequence[str], names: Sequence[str], delimiter: str) -> None:
+    def __init__(
+        self, header: Sequence[str], names: Sequence[str], delimiter: str, quoted: bool = True
+    ) -> None:
         self._num_columns = len(header)
-        self._delimiter = delimiter.encode()
+        self._delimiter, self._quoted = delimiter.encode(), quoted
         self._names = names
         self._places = [header.index(name) if name in header else None for name in names]
 
@@ -98,7 +100,7 @@ class Cells:
         Returns:
             `raw` itself where it has not as many cells as the table has columns.
         """
-        spans = cell_spans(raw, self._delimiter)
+        spans = cell_spans(raw, self._delimiter, self._quoted)
         if len(spans) != self._num_columns:
             return raw
         pieces: list[bytes] = []
@@ -121,18 +123,20 @@ class Cells:
 
     def _cell(self, text: str) -> bytes:
         cell = text.encode()
-        if any(special in cell for special in (self._delimiter, _QUOTE, b"\n", b"\r")):
+        if self._quoted and any(
+            special in cell for special in (self._delimiter, _QUOTE, b"\n", b"\r")
+        ):
             return _QUOTE + cell.replace(_QUOTE, _QUOTE * 2) + _QUOTE
         return cell
 
 
-def cell_spans(raw: bytes, delimiter: bytes) -> list[tuple[int, int]]:
+def cell_spans(raw: bytes, delimiter: bytes, quoted: bool = True) -> list[tuple[int, int]]:
     """(start, end) of each cell of a row, quotes included; none where a quote is not closed."""
     body = len(raw.rstrip(_ENDS))
     spans: list[tuple[int, int]] = []
     at = 0
     while True:
-        start, at = at, _cell_end(raw, at, body, delimiter)
+        start, at = at, _cell_end(raw, at, body, delimiter, quoted)
         if at < 0 or (at < body and raw[at : at + 1] != delimiter):
             return []
         spans.append((start, at))
@@ -141,8 +145,8 @@ def cell_spans(raw: bytes, delimiter: bytes) -> list[tuple[int, int]]:
         at += 1
 
 
-def _cell_end(raw: bytes, at: int, body: int, delimiter: bytes) -> int:
-    if raw[at : at + 1] != _QUOTE:
+def _cell_end(raw: bytes, at: int, body: int, delimiter: bytes, quoted: bool) -> int:
+    if not quoted or raw[at : at + 1] != _QUOTE:
         end = raw.find(delimiter, at, body)
         return body if end < 0 else end
     at += 1

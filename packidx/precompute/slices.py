@@ -99,7 +99,8 @@ def counted(
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
     shard, record_range = shard_slice.shard, shard_slice.record_range
-    raws = raw_records(shard, record_range) if record_range.num_records else iter(())
+    has_records = record_range.num_records > 0
+    raws = raw_records(shard, record_range, columns={}) if has_records else iter(())
     left = record_range.num_records
     while batch := list(itertools.islice(raws, BATCH)):
         rows = examine_batch(batch, shard, 0, counter)

@@ -151,10 +151,11 @@ def _table(
     """A table's rewriter and the rows of this slice; its header is written first, if it is here."""
     shard = shard_slice.shard
     delimiter = shard.layout.delimiter or ("," if kind == "csv" else "\t")
-    text = Delimited(delimiter)
+    quoted = kind == "csv" or shard.layout.delimiter is not None
+    text = Delimited(delimiter, quoted=quoted)
     codec = shard.container.partition(".")[2]
     header = text.header(text_blocks(shard.path, codec))
-    cells = Cells(header, names_of(shard), delimiter)
+    cells = Cells(header, names_of(shard), delimiter, quoted)
     if shard_slice.start == 0:
         write(tape.lead(BOM))
     items = text.items(iter(tape), tape.at, True)

@@ -15,9 +15,15 @@ from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import VisionFamily, find_family
 from packidx.processor.fingerprint import complete_settings, named_settings
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.text.loaded import Loaded
 from packidx.processor.text.vocabulary import vocabulary_of
+from packidx.records.conversation import Conversation
 
-SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+DEFAULT_TEMPLATE = "default"
+_TOOL_USE = "tool_use"
+"""A processor never takes this one, but its default."""
+_LONG = ("tokenizer", "template", _TOOL_USE)  # which are told by their digests
+_FACTS = (*_LONG, "end_of_text", "limit", "trusts_code")
 
 
 @dataclass
@@ -28,6 +34,8 @@ class ProcessorFiles:
     tokenizer: Tokenizer | None
     """Neither padding nor truncating; shared, so not to be changed."""
     template: ChatTemplate | None
+    tool_template: ChatTemplate | None
+    """Which a tokenizer takes where tools are given, be they none, if it has one of that name."""
     vision: VisionFamily | None
     image_settings: dict[str, Any] | None
     video_settings: dict[str, Any] | None
@@ -38,6 +46,12 @@ class ProcessorFiles:
     eos_token: str | None = None
     """Which ends a document."""
     policy: LabelPolicy = DEFAULT_POLICY
+    limit: int | None = None
+    """Tokens that the real processor cuts samples at."""
+    doubt: str | None = None
+    """Why training may make other tokens than these files say; None where it does not."""
+    trusts_code: bool = False
+    """Whether code of the folder is run; False where it has none."""
     folder: str | None = None
     """Where the files lie, None for a processor that was given as an object."""
     family: str | None = None
@@ -57,6 +71,11 @@ class ProcessorFiles:
         alone."""
         return self.family is not None or self.image_settings is None
 
+    @property
+    def needs_proof(self) -> bool:
+        """Whether nothing of it is exact but what was compared with the real processor."""
+        return not self.is_known or self.doubt is not None or self.trusts_code
+
     def fingerprint(self) -> str:
         """What must be equal where lengths are counted and where samples are built, as SHA-256."""
         return self._fingerprint
@@ -68,30 +87,35 @@ class ProcessorFiles:
     @property
     def _content(self) -> dict[str, Any]:
         tokenizer, template, policy = self.tokenizer, self.template, self.policy.describe()
-        if template is not None and template.used_tokens:
-            policy["special_tokens"] = template.used_tokens
-        content = {
+        used = {k: v for t in (template, self.tool_template) if t for k, v in t.used_tokens.items()}
+        if used:
+            policy["special_tokens"] = used
+        content: dict[str, Any] = {
             "tokenizer": None if tokenizer is None else vocabulary_of(tokenizer).normalised,
-            # Text mode and Jinja both read every line end as \n.
-            "template": None if template is None else template.source.replace("\r\n", "\n"),
+            "template": None if template is None else _source(template),
             "image": self.image_settings,
             "video": self.video_settings,
             "policy": policy,
         }
+        if self.tool_template is not None:
+            content[_TOOL_USE] = _source(self.tool_template)
         if self.own_settings:
             content["own"] = self.own_settings
         if self.eos_token is not None:
             content["end_of_text"] = self.eos_token
+        if self.limit is not None:
+            content["limit"] = self.limit
+        if self.trusts_code:
+            content["trusts_code"] = True
         return content
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """All that the fingerprint is of, by the names that users write; long parts as digests."""
         content = self._content
-        told = {name: content[name] for name in ("tokenizer", "template") if content[name]}
-        told = {name: digest(canonical_json(part))[:12] for name, part in told.items()}
-        if self.eos_token is not None:
-            told["end_of_text"] = self.eos_token
+        told = {name: content[name] for name in _FACTS if content.get(name) is not None}
+        for name in told.keys() & {*_LONG}:
+            told[name] = digest(canonical_json(told[name]))[:12]
         return (
             told
             | named_settings("labels", content["policy"], False)
@@ -122,6 +146,13 @@ class ProcessorFiles:
         ident: int | None = self.tokenizer.token_to_id(self.eos_token)
         return ident
 
+    def template_of(self, conversation: Conversation) -> ChatTemplate:
+        """The chat template that a conversation is rendered by."""
+        template = self.template if conversation.tools is None else self.tool_template
+        template = template or self.template
+        assert template is not None  # whoever renders has one
+        return template
+
     @property
     def around_text(self) -> tuple[str, str]:
         """What the processor puts before and after a rendered text."""
@@ -141,28 +172,33 @@ class ProcessorFiles:
 def assemble(
     *,
     name: str,
-    tokenizer: Tokenizer | None,
-    template: str | None,
-    special_tokens: dict[str, str],
+    loaded: Loaded,
+    templates: Mapping[str, str],
     processor_class: str | None,
     image_settings: Mapping[str, Any] | None,
     video_settings: Mapping[str, Any] | None,
     own_settings: Mapping[str, Any],
     policy: LabelPolicy = DEFAULT_POLICY,
     folder: str | None = None,
+    trusts_code: bool = False,
     unknown: Callable[[ChatTemplate], VisionFamily],
 ) -> ProcessorFiles:
     """Parts, as files or objects give them, put together; the one way to a `ProcessorFiles`.
 
     Args:
-        unknown: counts the media where no family does; it gets the template, which knows of no
-            placeholders, and may raise a PackidxError.
+        templates: by name; without ``default`` it has none.
+        trusts_code: whether there is code of the folder's own, and it is run.
+        unknown: counts the media where no family does, or not with these settings; it gets the
+            template, which knows of no placeholders, and may raise a PackidxError.
+
+    Raises:
+        SourceError: neither the family nor `unknown` counts media with these settings.
     """
-    family = None if image_settings is None else find_family(processor_class, image_settings)
+    tokenizer, special_tokens = loaded.tokenizer, loaded.special_tokens
     vision, image, video, problem = None, None, None, None
 
-    def chat(vision: VisionFamily | None) -> ChatTemplate:
-        if template is None:
+    def chat(vision: VisionFamily | None, called: str = DEFAULT_TEMPLATE) -> ChatTemplate:
+        if (template := templates.get(called)) is None:
             raise SourceError(f"processor {name} has no chat template to probe it with")
         return ChatTemplate(
             template,
@@ -174,29 +210,33 @@ def assemble(
         )
 
     own: dict[str, Any] = {}
-    if family is not None:
-        own = family.complete(
-            {name: own_settings.get(name) for name in family.own_defaults}, family.own_defaults
-        )
-        if video_settings is not None and family.video_defaults:
-            video = family.complete(video_settings, family.video_defaults)
+    family, refusal = None, None  # the latter says why the former does not do
     if image_settings is not None:
         image = complete_settings(image_settings)
+        if not trusts_code:  # which may count in any way
+            family = find_family(processor_class, image_settings)
         try:
             if family is not None:
-                image = family.complete(image_settings, family.image_defaults)
-            vision = family.build(image, video or {}, own) if family else unknown(chat(None))
+                vision, image, video, own = family.read(
+                    image_settings, video_settings, own_settings
+                )
         except PackidxError as error:
-            if family is not None:
-                raise SourceError(f"processor {name}: {error}") from error
+            family, refusal = None, error
+        try:
+            vision = vision or unknown(chat(None))
+        except PackidxError as error:
             problem = str(error)
+        if refusal is not None and not (vision and "image" in vision.placeholders):
+            raise SourceError(f"processor {name}: {refusal}") from refusal
         own |= getattr(vision, "settings", {})
     if vision is not None and tokenizer is not None:
         _check_placeholders(tokenizer, vision, name)
+    for_tools = image_settings is None and {DEFAULT_TEMPLATE, _TOOL_USE} <= templates.keys()
     return ProcessorFiles(
         name=name,
         tokenizer=tokenizer,
-        template=None if template is None else chat(vision),
+        template=chat(vision) if DEFAULT_TEMPLATE in templates else None,
+        tool_template=chat(None, _TOOL_USE) if for_tools else None,
         vision=vision,
         image_settings=image,
         video_settings=video,
@@ -205,11 +245,19 @@ def assemble(
         pad_token=special_tokens.get("pad_token"),
         eos_token=special_tokens.get("eos_token"),
         policy=policy,
+        limit=loaded.limit,
+        doubt=loaded.doubt,
         folder=folder,
+        trusts_code=trusts_code,
         family=family.name if family else None,
         unknown=problem,
         older_names=family.older_names if family else (),
     )
+
+
+def _source(template: ChatTemplate) -> str:
+    """Text mode and Jinja both read every line end as \\n."""
+    return template.source.replace("\r\n", "\n")
 
 
 def _check_placeholders(tokenizer: Tokenizer, vision: VisionFamily, name: str) -> None:
@@ -233,23 +281,20 @@ def _control_tokens(tokenizer: Tokenizer | None) -> tuple[str, ...]:
 
 
 def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """``bos_token``, ``eos_token`` … of a tokenizer's configuration, as templates see them."""
+    """``bos_token``, ``image_token`` … of a tokenizer's configuration, as templates see them."""
     named = {}
-    for kind in SPECIAL_TOKENS:
-        value = config.get(f"{kind}_token")
-        value = value.get("content") if isinstance(value, Mapping) else value
-        if value is not None:
-            named[f"{kind}_token"] = str(value)
+    further = config.get("extra_special_tokens")
+    for name, value in {**config, **(further if isinstance(further, Mapping) else {})}.items():
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if isinstance(text, str) and name.endswith("_token"):
+            named[name] = text
     return named
 
 
-def default_template(value: Any) -> str | None:
-    """The template called ``default`` where there are several, by name or as a list."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return default_template(value.get("default"))
+def named_templates(value: Any) -> dict[str, str]:
+    """Templates by their names; a single one is ``default``."""
     if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value}
-        return default_template(named.get("default"))
-    return None
+        value = {item.get("name"): item.get("template") for item in value}
+    if not isinstance(value, Mapping):
+        value = {DEFAULT_TEMPLATE: value}
+    return {name: text for name, text in value.items() if isinstance(text, str)}

@@ -7,7 +7,8 @@ once: media in one vectorised pass, texts in one call of the tokenizer, sums as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,13 +16,10 @@ from packidx.arrays import Bools, Int64s
 from packidx.errors import BadRecord, LimitError
 from packidx.processor.assemble import ProcessorFiles
 from packidx.processor.counts import (
-    DOCUMENT,
     EXACT,
     HEURISTIC,
-    INTERLEAVED,
     KINDS,
     PRECOMPUTED,
-    TEXT,
     UNKNOWN,
     Compared,
     Counts,
@@ -32,7 +30,14 @@ from packidx.processor.counts import (
     fill,
     stated,
 )
-from packidx.processor.refused import ending_of, media_token_in_text, refuse_size
+from packidx.processor.kinds import kind_of
+from packidx.processor.refused import (
+    cut_off,
+    ending_of,
+    media_token_in_text,
+    not_together,
+    refuse_size,
+)
 from packidx.processor.text.encoder import TextEncoder, TokenBatch
 from packidx.processor.text.sequence import (
     Expanded,
@@ -68,6 +73,8 @@ class ConversationCounter:
         self.files = files
         self.backend = backend
         self.compared = compared or Compared()
+        self.judge: Callable[[str], Compared] | None = None
+        """Compares samples of a kind that nobody has seen before."""
         self.text: TextEncoder | None = None
         if files is not None and files.tokenizer is not None and files.template is not None:
             self.text = TextEncoder(files.tokenizer, backend)
@@ -83,7 +90,9 @@ class ConversationCounter:
     ) -> Counts:
         """Count a batch; `infos` are what is known of each one's media, in order of appearance."""
         media = self.count_media(conversations, infos)
-        return combine(self._count_texts(conversations, media), media)
+        texts = self._count_texts(conversations, media)
+        self._judge(conversations, texts)
+        return combine(texts, media)
 
     # -- media -------------------------------------------------------------------------------------
 
@@ -115,50 +124,49 @@ class ConversationCounter:
             given = [info for i in chosen if (info := known[i]) is not None]
             if not given:
                 continue
-            if name in self.compared.unequal and not self.files.is_known:
-                columns.errors |= dict.fromkeys(chosen, self._not_as_counted(f"with {name}s"))
-                continue
-            method = self._method(name)
             if name == "image":
                 sizes = np.array([(info.height, info.width) for info in given], np.int64)
-                fill(columns, chosen, vision.count_images(sizes, owners[chosen]), method)
+                fill(columns, chosen, vision.count_images(sizes, owners[chosen]), EXACT)
                 for at in np.flatnonzero(columns.tokens[chosen] == 0).tolist():
                     columns.errors.setdefault(chosen[at], refuse_size(*sizes[at].tolist()))
             elif name == "video":
-                fill(columns, chosen, vision.count_videos(given, owners[chosen]), method)
+                fill(columns, chosen, vision.count_videos(given, owners[chosen]), EXACT)
             else:
-                fill(columns, chosen, vision.count_sounds(given, owners[chosen]), method)
-        if vision.one_kind_per_sample or not self.files.is_known:
-            self._judge_mixed(columns)
+                fill(columns, chosen, vision.count_sounds(given, owners[chosen]), EXACT)
+        columns.errors |= not_together(self.files.name, vision, columns)
         return columns
 
-    def _judge_mixed(self, columns: MediaColumns) -> None:
-        """Media of several kinds in one sample: some families take none, and what is probed is
-        exact where such samples were compared, too."""
-        assert self.files is not None
-        mixed = columns.mixed()
-        for number, owner in enumerate(columns.owners.tolist() if mixed else ()):
-            kinds = mixed.get(owner)
-            if kinds is None or kinds in self.compared.equal:
-                continue
-            columns.method[number] = HEURISTIC
-            if self.files.is_known:
-                text = f"{self.files.name} cannot encode images and videos of one sample together"
-                columns.errors[number] = BadRecord("unsupported_media", text)
-            elif kinds in self.compared.unequal:
-                columns.errors[number] = self._not_as_counted(f"with {kinds}")
+    # -- what is known of kinds --------------------------------------------------------------------
 
-    def _not_as_counted(self, what: str) -> BadRecord:
-        name = "" if self.files is None else self.files.name
-        why = self.compared.detail or "it builds none"
-        return BadRecord("not_as_counted", f"samples {what} of processor {name}: {why}")
+    def _judge(self, conversations: Sequence[Conversation], texts: Texts) -> None:
+        """Say which samples are of a kind that was not compared, or that the real processor builds
+        otherwise."""
+        files = self.files
+        if files is None:
+            return
+        kinds: dict[str, list[int]] = {}
+        for number, conversation in enumerate(conversations):
+            if conversation.input_ids is None:
+                kinds.setdefault(kind_of(conversation), []).append(number)
+        for kind, numbers in kinds.items():
+            is_equal = self._is_equal(kind)
+            if is_equal is None and not (files.needs_proof and self.text is not None):
+                continue  # the arithmetic of a family of ours, which our tests compare
+            if not is_equal:
+                texts.method[numbers] = HEURISTIC
+            if is_equal is False and not files.is_known:
+                text = f"samples of processor {files.name} ({kind}): {self.compared.unequal[kind]}"
+                for number in numbers:
+                    texts.errors.setdefault(number, BadRecord("not_as_counted", text))
 
-    def _method(self, kind: str) -> int:
-        """How a kind of media, or rendered text, is counted."""
-        assert self.files is not None
+    def _is_equal(self, kind: str) -> bool | None:
+        """Whether the real processor builds samples of a kind as they are counted; None where
+        nobody knows."""
+        if self.judge is not None and kind not in self.compared.kinds:
+            self.compared = self.compared.plus(self.judge(kind))
         if kind in self.compared.unequal:
-            return HEURISTIC
-        return EXACT if self.files.is_known or kind in self.compared.equal else HEURISTIC
+            return False
+        return True if kind in self.compared.equal else None
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -203,9 +211,9 @@ class ConversationCounter:
             BadRecord: as `ChatTemplate.render`; ``no_eos_token`` for a document.
         """
         files = self.files
-        assert files is not None and files.template is not None  # a TextEncoder was made of them
+        assert files is not None  # a TextEncoder was made of it
         ending = ending_of(files, conversation) if conversation.is_document else None
-        result = files.template.render(conversation)
+        result = files.template_of(conversation).render(conversation)
         if any(files.around_text):
             result = between(*files.around_text, result)
         if not conversation.media:
@@ -225,13 +233,22 @@ class ConversationCounter:
         """One conversation, that `media` is of: what is tokenized, its tokens, and their runs.
 
         Raises:
-            BadRecord: as `ChatTemplate.render`; ``media_token_in_text``.
+            BadRecord: as `ChatTemplate.render`; ``media_token_in_text``; ``cut_off``.
         """
         expanded = self.expand(conversation, 0, media)
         batch, runs = self._encode([expanded])
         if runs.mismatched:
             raise media_token_in_text()
+        if (tokens := int(batch.lengths[0] + runs.extra[0])) > self._limit:
+            assert self.files is not None  # see `expand`
+            raise cut_off(self.files, tokens)
         return expanded, batch, runs
+
+    @property
+    def _limit(self) -> int:
+        """Tokens of the longest sample that the real processor builds whole."""
+        limit = None if self.files is None else self.files.limit
+        return sys.maxsize if limit is None else limit
 
     def _encode(self, expanded: Sequence[Expanded]) -> tuple[TokenBatch, FeatureRuns]:
         """The tokens of some texts, and their runs."""
@@ -251,15 +268,10 @@ class ConversationCounter:
         assert self.text is not None and self.files is not None
         for number in runs.mismatched:
             texts.errors[int(rows[number])] = media_token_in_text()
-        texts.method[rows] = self._method(TEXT)
-        if not self.files.is_known:  # samples with media were compared as a whole
-            alone = np.diff(media.offsets)[rows] == 0
-            alone &= np.array([item.ending is None for item in expanded])
-            texts.method[rows[~alone]] = EXACT
-            if self.compared.by is not None and TEXT not in self.compared.equal:
-                error = self._not_as_counted("of text alone")
-                texts.errors |= dict.fromkeys(rows[alone].tolist(), error)
-        self._judge_documents(expanded, rows, texts)
+        texts.method[rows] = EXACT
+        for number in np.flatnonzero(batch.lengths + runs.extra > self._limit).tolist():
+            tokens = int(batch.lengths[number] + runs.extra[number])
+            texts.errors[int(rows[number])] = cut_off(self.files, tokens)
         mask = trained_tokens(batch, self.text, expanded, runs)
         sums = np.concatenate([[0], np.cumsum(mask)])
         texts.labels[rows] = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
@@ -268,17 +280,6 @@ class ConversationCounter:
         spans = Spans.of(mask, np.repeat(rows, batch.lengths))
         last = places(batch, runs, spans.stop - 1)
         return spans._replace(start=places(batch, runs, spans.start), stop=last + 1)
-
-    def _judge_documents(self, expanded: Sequence[Expanded], rows: Int64s, texts: Texts) -> None:
-        """Documents are exact where such were compared, as samples of a chat template are."""
-        assert self.files is not None
-        for row, item in zip(rows.tolist(), expanded, strict=True):
-            if item.ending is None:
-                continue
-            kind = INTERLEAVED if item.runs else DOCUMENT
-            texts.method[row] = self._method(kind)
-            if not self.files.is_known and kind in self.compared.unequal:
-                texts.errors[row] = self._not_as_counted(f"that are {kind}")
 
     def _guess(self, conversation: Conversation) -> tuple[int, int]:
         """(tokens of the text, method) as the record states them, or by its characters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -218,12 +218,31 @@ class Compared:
     reason: str | None = None
     """Why nothing was compared."""
     equal: tuple[str, ...] = ()
-    """Kinds of samples, `TEXT` alone or with an ``image`` and so on, or a `DOCUMENT`, of which each
-    had the same tokens."""
-    unequal: tuple[str, ...] = ()
-    """Kinds of which at least one sample had other tokens."""
-    detail: str | None = None
-    """The first difference."""
+    """Kinds of samples (`packidx.processor.kinds`) of which each had the same tokens."""
+    unequal: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of which at least one sample had other tokens, and the first difference of each."""
+    unbuilt: tuple[str, ...] = ()
+    """Kinds of which no sample could be built."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """All that were tried."""
+        return frozenset((*self.equal, *self.unequal, *self.unbuilt))
+
+    def plus(self, other: Compared) -> Compared:
+        """Both together: what was unequal once is."""
+        if self.by is None or other.by is None:
+            return other if self.by is None else self
+        unequal = {**other.unequal, **self.unequal}
+        equal = {*self.equal, *other.equal}.difference(unequal)
+        unbuilt = {*self.unbuilt, *other.unbuilt}.difference(unequal, equal)
+        return Compared(
+            self.by,
+            self.records + other.records,
+            equal=tuple(sorted(equal, key=_order)),
+            unequal={kind: unequal[kind] for kind in sorted(unequal, key=_order)},
+            unbuilt=tuple(sorted(unbuilt, key=_order)),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """``encoder.compared`` of a lengths manifest (FORMAT.md)."""
@@ -232,5 +251,12 @@ class Compared:
         stated: dict[str, Any] = {"with": self.by, "records": self.records}
         stated["equal"] = list(self.equal)
         if self.unequal:
-            stated |= {"unequal": list(self.unequal), "detail": self.detail}
+            stated |= {"unequal": list(self.unequal), "detail": next(iter(self.unequal.values()))}
         return stated
+
+
+def _order(kind: str) -> tuple[Any, ...]:
+    """What kinds are sorted by: texts first, then media, documents last."""
+    base, _, words = kind.partition(", ")
+    media = tuple(KINDS.index(part) for part in base.split("+") if part in KINDS)
+    return base.startswith(INTERLEAVED), base == DOCUMENT, base != TEXT, len(media), media, words

@@ -93,8 +93,9 @@ def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
 
     Left out: padding and truncation (state that transformers changes with each call) and the
     decoder (not used). A ``ByteLevel`` post-processor that does not trim offsets does nothing, so
-    it equals none, and so does a ``null`` or empty option equal an absent one. Merges are pairs;
-    older files write ``"a b"``.
+    it equals none, as does a template without tokens, and a ``null`` or empty option equals an
+    absent one. A pre-tokenizer trims no offsets, whatever it says. Merges are pairs; older files
+    write ``"a b"``.
     """
     data = orjson.loads(tokenizer_json)
     model = {key: value for key, value in data["model"].items() if value not in (None, "")}
@@ -106,6 +107,11 @@ def normalise_tokenizer(tokenizer_json: str) -> dict[str, Any]:
     post = data.get("post_processor")
     if post and post.get("type") == "ByteLevel" and post.get("trim_offsets") is False:
         post = None
+    if post and post.get("type") == "TemplateProcessing" and not post.get("special_tokens"):
+        post = None
+    steps = data.get("pre_tokenizer") or {}
+    for step in (steps, *steps.get("pretokenizers", [])):
+        step.pop("trim_offsets", None)
     return {
         "model": model,
         "normalizer": data.get("normalizer"),

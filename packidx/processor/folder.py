@@ -15,27 +15,30 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from packidx.digests import digest, file_digests
 from packidx.errors import SourceError
 from packidx.processor.assemble import (
+    DEFAULT_TEMPLATE,
     ProcessorFiles,
     assemble,
-    default_template,
+    named_templates,
     named_tokens,
 )
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
+from packidx.processor.text.loaded import Loaded, doubt_of, load_tokenizer
 from packidx.processor.text.vocabulary import read_tokenizer
 
 PATTERNS = [
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
+    *("added_tokens.json", "tokenizer.model"),
     *("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"),
     *("chat_template.json", "chat_template.jinja"),
 ]
 """What is fetched of a model that is given by name."""
 _READ = (".json", ".jinja", ".txt", ".model", ".py")  # of a processor's folder, not its weights
 _TEMPLATES = "additional_chat_templates"
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
+"""Files that say more of a tokenizer."""
 Given = Mapping[str, Any]
 """Settings, ``{"images.max_pixels": 602112}``, or by part: ``{"images": {"max_pixels": 602112}}``;
 without a part, or of ``processor``, the processor's own."""
@@ -43,6 +46,9 @@ OWN = "processor"
 MEMBERS = {"images": "image_processor", "videos": "video_processor", "audio": "feature_extractor"}
 """Parts of a processor, and what transformers calls them."""
 FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
+_CODE = ("Processor", "Tokenizer", "ImageProcessor", "VideoProcessor", "FeatureExtractor")
+"""Parts that ``auto_map`` may name code of the folder's own for."""
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -50,11 +56,13 @@ def load_processor(
     path_or_name: str | os.PathLike[str],
     policy: LabelPolicy = DEFAULT_POLICY,
     settings: Given | None = None,
+    trust_remote_code: bool = False,
 ) -> ProcessorFiles:
     """Read a processor folder, or fetch a model's processor files by name.
 
     Args:
         settings: in place of the folder's own (`Given`).
+        trust_remote_code: run the folder's own code, as transformers does where it is told to.
 
     Raises:
         OptionError: the processor has no such setting, or it is of another type.
@@ -63,13 +71,13 @@ def load_processor(
     name = os.fspath(path_or_name)
     folder = Path(name)
     if not folder.is_dir():
-        folder = _fetch(name)
+        folder = _fetch(name, trust_remote_code)
     overrides: dict[str, Any] = {}
     if settings:
         # Imported by name: what is given is seldom.
         settled = import_module("packidx.encode.settings")
-        folder, overrides = settled.folder_with(folder, settings)
-    files = read_folder(folder, name, policy)
+        folder, overrides = settled.folder_with(folder, settings, trust_remote_code)
+    files = read_folder(folder, name, policy, trust_remote_code)
     files.overrides = overrides
     if files.vision is None and (files.tokenizer is None or files.template is None):
         raise SourceError(f"nothing usable in processor folder {name}: {_missing(files)}")
@@ -86,14 +94,15 @@ def _missing(files: ProcessorFiles) -> str:
     return ", ".join(missing)
 
 
-def _fetch(name: str) -> Path:
+def _fetch(name: str, trusts_code: bool) -> Path:
     relative = {".", ".."} & set(name.split("/"))
     if os.path.lexists(name) or relative or not _REPOSITORY.fullmatch(name):
         raise SourceError(f"processor folder {name} does not exist or is not a folder")
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, allow_patterns=PATTERNS))
+        patterns = [*PATTERNS, f"{_TEMPLATES}/*.jinja", *(["*.py"] if trusts_code else ())]
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # offline, unknown, gated, not installed: one sentence for all
         reason = str(error).strip().split("\n")[0]
         raise SourceError(
@@ -102,21 +111,24 @@ def _fetch(name: str) -> Path:
         ) from error
 
 
-def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -> ProcessorFiles:
+def read_folder(
+    folder: Path,
+    name: str,
+    policy: LabelPolicy = DEFAULT_POLICY,
+    trust_remote_code: bool = False,
+) -> ProcessorFiles:
     """The processor in `folder`, whatever of it is there."""
     source_digest = _source_digest(folder)
-    tokenizer = _read_tokenizer(folder / "tokenizer.json")
     config = read_json(folder / "tokenizer_config.json")
-    older = read_json(folder / "special_tokens_map.json")
     stated = Stated.read(folder)
     own = stated.of(OWN)
     # The first of these, for a processor that takes videos or sound alone.
     image = stated.of("images") or stated.of("videos") or stated.of("audio")
+    code = _own_code(folder, stated)
     files = assemble(
         name=name,
-        tokenizer=tokenizer,
-        template=_read_template(folder, own, config),
-        special_tokens=named_tokens({**older, **config}),
+        loaded=_load(folder, bool(image or stated.of("audio")), code, trust_remote_code),
+        templates=_read_templates(folder, own, config),
         processor_class=stated.processor_class(config),
         image_settings=image or own.get("audio_processor"),
         video_settings=stated.of("videos") or None,
@@ -124,9 +136,10 @@ def read_folder(folder: Path, name: str, policy: LabelPolicy = DEFAULT_POLICY) -
         own_settings={name: own[name] for name in own if name != "images_kwargs"},
         policy=policy,
         folder=str(folder),
+        trusts_code=trust_remote_code and code is not None,
         # Imported by name: only unknown families need transformers.
         unknown=lambda template: import_module("packidx.encode.probe").ProbedVision(
-            template, str(folder), content_of(str(folder))
+            template, str(folder), content_of(str(folder)), trust_remote_code
         ),
     )
     files.source_digest = source_digest
@@ -209,35 +222,76 @@ def _source_digest(folder: Path) -> str:
         SourceError: one of them cannot be read.
     """
     parts: list[bytes] = []
-    for name in PATTERNS:
-        path = folder / name
+    named = sorted((folder / _TEMPLATES).glob("*.jinja"))
+    for path in (*(folder / name for name in PATTERNS), *named):
         if path.is_file():
             try:
-                parts += (name.encode(), path.read_bytes())
+                parts += (path.name.encode(), path.read_bytes())
             except OSError as error:
                 raise SourceError(f"{path} cannot be read: {error}") from error
     return digest(*parts)
 
 
-def _read_tokenizer(path: Path) -> Tokenizer | None:
+def _own_code(folder: Path, stated: Stated) -> str | None:
+    """The first of the folder's files that names code of its own; None where none does."""
+    beside = {name: read_json(folder / name) for name in ("tokenizer_config.json", "config.json")}
+    for name, content in (beside | stated.files).items():
+        for part in (content, *content.values()):
+            named = part.get("auto_map") if isinstance(part, Mapping) else None
+            if isinstance(named, list) or any(f"Auto{kind}" in (named or ()) for kind in _CODE):
+                return name
+    return None
+
+
+def _load(folder: Path, takes_media: bool, code: str | None, trusts_code: bool) -> Loaded:
+    """The tokenizer that training has, as far as it is known here.
+
+    Raises:
+        SourceError: its file cannot be read.
+    """
+    path = folder / "tokenizer.json"
+    beside = {name: read_json(folder / name) for name in _BESIDE}
+    doubt = None
+    if code is not None and not trusts_code:
+        doubt = f"{code} names code of its own (auto_map): run it with --trust-remote-code"
+    elif any(any(folder.glob(name)) for name in _VOCABULARIES):  # else it makes up an empty one
+        try:
+            trusts_code = trusts_code and code is not None
+            loaded = load_tokenizer(folder, content_of(str(folder)), takes_media, trusts_code)
+            if loaded is not None:
+                return loaded
+        except MemoryError:
+            raise
+        except Exception as error:  # transformers raises whatever the folder makes it stumble over
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            doubt = f"transformers cannot load its tokenizer ({reason})"
+    special = {**beside["special_tokens_map.json"], **beside["tokenizer_config.json"]}
     if not path.is_file():
-        return None
+        return Loaded(None, named_tokens(special), doubt=doubt)
     try:
-        return read_tokenizer(path.read_bytes())
+        tokenizer = read_tokenizer(path.read_bytes())
     except Exception as error:  # tokenizers raises plain Exception
         raise SourceError(f"{path} is not a tokenizer that can be read: {error}") from error
+    if doubt is None and (other := doubt_of(tokenizer, beside)):
+        doubt = f"training may not take its tokenizer.json as it is: {other}"
+    return Loaded(tokenizer, named_tokens(special), doubt=doubt)
 
 
-def _read_template(
+def _read_templates(
     folder: Path, nested: Mapping[str, Any], config: Mapping[str, Any]
-) -> str | None:
-    candidates: list[Any] = [nested.get("chat_template")]
-    candidates.append(read_json(folder / "chat_template.json").get("chat_template"))
-    raw = folder / "chat_template.jinja"
-    if raw.is_file():
-        try:
-            candidates.append(raw.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise SourceError(f"{raw} is not readable text: {error}") from error
-    candidates.append(config.get("chat_template"))
-    return next((text for text in map(default_template, candidates) if text is not None), None)
+) -> dict[str, str]:
+    """The first of the places that has a default template: what it has, by name."""
+    raw = {path.stem: _text(path) for path in sorted((folder / _TEMPLATES).glob("*.jinja"))}
+    if (default := folder / "chat_template.jinja").is_file():
+        raw[DEFAULT_TEMPLATE] = _text(default)
+    older = read_json(folder / "chat_template.json")
+    stated = (nested.get("chat_template"), older.get("chat_template"), raw)
+    places = map(named_templates, (*stated, config.get("chat_template")))
+    return next((templates for templates in places if DEFAULT_TEMPLATE in templates), {})
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (ValueError, OSError) as error:
+        raise SourceError(f"{path} is not readable text: {error}") from error

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from packidx.digests import canonical_json, digest, file_digest
-from packidx.index.opening import read_head
+from packidx.errors import PackidxError
+from packidx.index.opening import open_index, read_head
 from packidx.io import files, storage, urls
+from packidx.io.copies import are_whole
 from packidx.plan.options.plan_options import PlanOptions
 from packidx.software import installed, software
 
@@ -30,7 +31,7 @@ class Done:
         snapshot_id: of the plan that it came to.
         num_checks: what was looked at of that plan, nothing of which was wrong.
         num_sampled: samples that were encoded for real, each as long as planned.
-        report: whether a report was drawn.
+        report: digest of the report that was drawn; None where none was.
         recipe: digest of the ``recipe.yaml`` that was written here; None where none was.
     """
 
@@ -38,7 +39,7 @@ class Done:
     snapshot_id: str
     num_checks: int
     num_sampled: int
-    report: bool
+    report: str | None
     recipe: str | None = None
 
 
@@ -51,10 +52,14 @@ def identity(fingerprint: str, options: PlanOptions, num_sampled: int) -> str:
 
 
 def _content(value: str | None) -> str | None:
-    """The digest of the file that an option names; of one in a store none is known."""
-    if value is None or not os.path.isfile(value):
-        return None
-    return file_digest(value)
+    """What tells the content of the file, or of the config.json in the folder, that an option names
+    or begins with; None where it names none."""
+    for path in () if value is None else (value, value.partition(",")[0]):
+        if storage.is_folder(path):
+            path = urls.join(path, "config.json")
+        if storage.is_file(path):
+            return storage.stat(path).version if urls.is_url(path) else file_digest(path)
+    return None
 
 
 def noted(folder: str) -> Done | None:
@@ -69,19 +74,25 @@ def noted(folder: str) -> Done | None:
     return Done(**value)
 
 
-def is_done(folder: str, index: str, note: Done | None, asked: str) -> bool:
-    """Whether all that is asked was finished, and is what `index` has now; a report is asked for
+def is_done(folder: str, index: str, note: Done, asked: str) -> bool:
+    """Whether all that is asked was finished, and is there as it was then; a report is asked for
     where one can be drawn."""
-    if note is None or note.asked != asked or read_head(index) != note.snapshot_id:
+    if note.asked != asked or read_head(index) != note.snapshot_id:
         return False
-    drawn = note.report and report_in(folder) is not None
-    return drawn or why_no_report(folder) is not None
+    try:
+        snapshot = open_index(f"{index}@{note.snapshot_id}")
+    except (PackidxError, OSError):
+        return False
+    if not are_whole([file.within(snapshot.location) for file in snapshot.snapshot.files]):
+        return False
+    if note.report is None:
+        return why_no_report(folder) is not None
+    return digest_of(urls.join(folder, REPORT)) == note.report
 
 
-def report_in(folder: str) -> str | None:
-    """The report that lies in `folder`, None where there is none."""
-    path = urls.join(folder, REPORT)
-    return path if storage.is_file(path) else None
+def digest_of(path: str) -> str | None:
+    """Of a small file here or in a store; None where there is none."""
+    return digest(storage.read(path)) if storage.is_file(path) else None
 
 
 def why_no_report(folder: str) -> str | None:

@@ -9,7 +9,6 @@ from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io.unique_keys import load_yaml
 from packidx.plan.options.plan_options import PlanOptions
-from packidx.plan.options.trainers.recognise import TRAINERS
 from packidx.recipe.keys import SECTIONS
 from packidx.recipe.recipe import Recipe, read_recipe, recipe_of, written
 from packidx.records.sources.mixes import is_mix
@@ -21,7 +20,7 @@ def recipe_file(path: str) -> Recipe | None:
     """The recipe at `path`; None where it is a source of records, or a mix of sources.
 
     Raises:
-        OptionError: it is a recipe that cannot be understood, or a trainer's file.
+        OptionError: it is a recipe that cannot be understood, or another program's file.
     """
     if not path.lower().endswith(_ENDINGS) or not storage.is_file(path):
         return None
@@ -35,14 +34,9 @@ def recipe_file(path: str) -> Recipe | None:
         return read_recipe(path)
     if is_mix(value):
         return None
-    told = [each.title for each in TRAINERS.values() if each.tells(value)]
-    if told:
-        raise OptionError(
-            f"{path} is {told[0]}'s: `packidx recipe {path} -o recipe.yaml` makes a recipe of it"
-        )
     raise OptionError(
         f"{path} is no recipe, which has {', '.join(f'{name}:' for name in SECTIONS)}, and no mix "
-        "of data sets"
+        "of data sets: what the file of another trainer says is written as docs/recipes.md has it"
     )
 
 

@@ -53,6 +53,7 @@ _NAMES: Kind = (_are_names, "names with a word each under it")
 ESTIMATE: dict[str, Kind] = {
     "processor": _TEXT,
     "processor_settings": (_are_settings, "settings with a value each under it"),
+    "trust_remote_code": (lambda value: isinstance(value, bool), "true or false"),
     "encode": _TEXT,
     "labels": _TEXT,
     "transform": _TEXT,
@@ -61,11 +62,12 @@ ESTIMATE: dict[str, Kind] = {
     "method": _TEXT,
     "text_engine": _TEXT,
     "media_root": _TEXT,
-    "remote_media": (_are_texts, "a list of URLs"),
+    "remote_media": (_are_texts, "a list of folders and URLs"),
     "columns": _NAMES,
     "tags": _NAMES,
     "delimiter": _TEXT,
     "pair": _TEXT,
+    "ignore": (_are_texts, "a list of columns"),
     "max_rejected": (_is_share, "a share, such as 0.05 or 5%"),
 }
 """Of ``estimate:``, the arguments of `estimate_lengths` that decide a table."""
@@ -77,6 +79,7 @@ SOURCE: dict[str, Kind] = {
     "tags": _NAMES,
     "delimiter": _TEXT,
     "pair": _TEXT,
+    "ignore": (_are_texts, "a list of columns"),
 }
 """Of a named source."""
 

@@ -72,4 +72,7 @@ def _encoder(index: Index, estimate: Mapping[str, Any]) -> Any:
 
     labels = estimate.get("labels") or DEFAULT_POLICY
     settings = estimate.get("processor_settings") or {}
-    return ProcessorEncoder(estimate["processor"], labels, settings=settings)
+    trust = estimate.get("trust_remote_code", False)
+    return ProcessorEncoder(
+        estimate["processor"], labels, settings=settings, trust_remote_code=trust
+    )

@@ -33,8 +33,6 @@ from packidx.recipe.keys import ESTIMATE, SECTIONS, SOURCE, VERIFY, named, secti
 from packidx.records.layout import Layout
 from packidx.records.sources.mix_entries import DataSet
 
-TODO = "TODO"
-"""How a value begins that somebody has yet to fill in."""
 SAMPLED = 16
 """Samples that are encoded for real once a plan is made, unless a recipe says how many."""
 _MAX_BYTES = 1 << 20
@@ -96,7 +94,6 @@ def recipe_of(text: str, where: str) -> Recipe:
         raise OptionError(f"{where} is not valid YAML: {error}") from None
     if not isinstance(value, dict):
         raise OptionError(f"{where} is no recipe: write {', '.join(f'{s}:' for s in SECTIONS)}")
-    _refuse_todo(where, value)
     given = named(where, value, SECTIONS)
     if "sources" not in given:
         raise OptionError(f"{where} has no sources: what is to be packed?")
@@ -146,16 +143,6 @@ def as_yaml(value: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=100)
 
 
-def _refuse_todo(where: str, value: Any, at: str = "") -> None:
-    if isinstance(value, str) and value.startswith(TODO):
-        raise OptionError(f"{where}: {at} is still to be filled in ({value})")
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    if isinstance(value, dict):
-        for key, member in value.items():
-            _refuse_todo(where, member, f"{at}.{key}" if at else str(key))
-
-
 def _sources(where: str, given: Any) -> tuple[str | DataSet, ...]:
     if isinstance(given, str) and given:
         return (given,)
@@ -182,6 +169,7 @@ def _source(where: str, name: str, given: Any) -> DataSet:
         entry.get("media_root"),
         delimiter=entry.get("delimiter"),
         pair=entry.get("pair"),
+        ignore=entry.get("ignore", ()),
     )
     return DataSet(name, (paths,) if isinstance(paths, str) else tuple(paths), layout)
 

@@ -11,7 +11,7 @@ from packidx.digests import digest
 from packidx.errors import MissingExtraError, OptionError
 from packidx.estimate import LengthsSummary, estimate_lengths
 from packidx.io import storage, urls
-from packidx.recipe.done import Done, identity, is_done, note_done, noted, put, report_in
+from packidx.recipe.done import REPORT, Done, digest_of, identity, is_done, note_done, noted, put
 from packidx.recipe.recipe import SAMPLED, Recipe, written
 from packidx.run.progress import Progress
 from packidx.software import installed
@@ -93,14 +93,16 @@ def pack_recipe(
     counted(summary)
     num_sampled, not_sampled = _sampled(recipe, summary)
     asked = identity(summary.fingerprint, recipe.plan, num_sampled)
-    if summary.existed and before is not None and is_done(folder, index, before, asked):
+    kept = digest(text.encode()) if keep_recipe else None
+    is_kept = kept is None or digest_of(urls.join(folder, RECIPE)) == kept
+    if summary.existed and before is not None and is_kept and is_done(folder, index, before, asked):
         return PackSummary(
             output=folder,
             index=f"{index}@{before.snapshot_id[:12]}",
             lengths=summary,
             plan=None,
             num_sampled=before.num_sampled,
-            report=report_in(folder),
+            report=None if before.report is None else urls.join(folder, REPORT),
         )
     # This loads what a plan is made with.
     from packidx.recipe.make import planned, reported, verified
@@ -123,9 +125,8 @@ def pack_recipe(
         no_report=no_report,
     )
     if all(check.ok for check in checks):
-        kept = digest(text.encode()) if keep_recipe else None
         num_checks = sum(check.checked for check in checks)
-        drawn = report is not None
+        drawn = None if report is None else digest_of(report)
         note = Done(asked, plan.snapshot_id, num_checks, made.num_sampled, drawn, kept)
         note_done(folder, note)
     return made

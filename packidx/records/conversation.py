@@ -67,9 +67,11 @@ class Turn:
     role: str
     """``'system'``, ``'user'``, ``'assistant'`` or ``'tool'``."""
     parts: tuple[str | Media, ...]
-    """Text and media in order; text is byte for byte the record's, and never empty."""
+    """Text and media in order; text is byte for byte the record's, and empty only where the record
+    has such a part."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """The message's other keys (``tool_calls``, ``name`` …), as they were."""
+    """The message's other keys (``tool_calls``, ``name`` …), as they were; ``content`` where that
+    is null, and ``role`` where the record has another word for it that templates may know."""
     train: bool | None = None
     """Whether the record says that this turn is trained on; None leaves it to the label policy."""
     text_as_list: bool = False
@@ -81,6 +83,11 @@ class Turn:
         if self.text_as_list or len(self.parts) > 1:
             return False
         return not self.parts or isinstance(self.parts[0], str)
+
+    @property
+    def texts(self) -> list[str]:
+        """The parts that are text, and say something."""
+        return [part for part in self.parts if isinstance(part, str) and part]
 
 
 @dataclass(slots=True)
@@ -101,6 +108,8 @@ class Conversation:
     """Whether it is a document: the text and media of one turn, without a chat template, behind
     which the tokenizer's end-of-text token stands."""
 
+    has_literal: bool = False
+    """Whether a text holds a placeholder, such as ``<video>``, that stands for no medium."""
     media: tuple[Media, ...] = field(init=False, repr=False, compare=False)
     """All media, in order of appearance."""
 
@@ -149,4 +158,4 @@ def to_record(
     messages: dict[str, Any] = {"messages": [message(turn) for turn in conversation.turns]}
     if conversation.is_document:
         messages["messages"][0]["role"] = "document"
-    return {**messages, "tools": conversation.tools} if conversation.tools else messages
+    return messages if conversation.tools is None else {**messages, "tools": conversation.tools}

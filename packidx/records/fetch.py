@@ -175,7 +175,8 @@ class Fetcher:
             self.shard(shard)
             raise
         check_key(path, sample, key)
-        return Located(record, self._root(sample.source or "", own_root(path, kind)))
+        given = own_root(self.index.snapshot.shards[shard].uri, kind)
+        return Located(record, self._root(sample.source or "", given, own_root(path, kind)))
 
     def _change(
         self, sample: Sample, epoch: int
@@ -188,14 +189,26 @@ class Fetcher:
             record, sample.sample_id, epoch=epoch, copy=sample.copy or 0
         )
 
-    def _root(self, source: str, own: str) -> MediaRoot:
+    def _root(self, source: str, given: str, own: str) -> MediaRoot:
+        """Where a record's media may lie: what was allowed when it was counted, where it is now.
+
+        Args:
+            given: the folder of its shard when it was counted.
+            own: that folder now.
+        """
+        from packidx.records.media.inside import is_inside
         from packidx.records.media.paths import MediaRoot
 
-        stated = self._media_roots.get(source)
-        remote = tuple(map(self.index.resolve, self._remote_media.get(source, ())))
-        if stated is None:
-            return MediaRoot(own, False, remote)
-        return MediaRoot(self.index.resolve(stated), True, remote)
+        stated, elsewhere = self._media_roots.get(source), self._remote_media.get(source, ())
+        allowed = [urls.absolute(place) for place in (stated or given, *elsewhere)]
+        moved = [
+            new
+            for old, new in self.index.roots.items()
+            if any(is_inside(urls.absolute(old), place) for place in allowed)
+        ]
+        folder = own if stated is None else self.index.resolve(stated)
+        places = (*map(self.index.resolve, elsewhere), *moved)
+        return MediaRoot(folder, stated is not None, places)
 
     def layout(self, source: str | None) -> Layout:
         """How a source names things."""

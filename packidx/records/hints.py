@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from packidx.errors import BadRecord, OptionError
 from packidx.format.terms import PAIR_SIDES
+from packidx.records.containers.registry import has_cells
+from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.dialects.standard import standard
-from packidx.records.dialects.webdataset import EXTENSIONS
 from packidx.records.layout import TURN_KEYS, Layout
+from packidx.records.ledger import Ledger, word_of
+from packidx.records.media.held import media_in, turns_in
 from packidx.records.media.references import LIST_KEYS
 
 Record = Mapping[str, Any]
@@ -32,27 +33,13 @@ _ASSISTANT = frozenset(
     + ("teacher", "doctor", "expert", "operator", "helper", "llm", "response", "tutor")
 )
 _SYSTEM = frozenset(("system", "sys", "instruction", "context"))
-_ASKED = (
-    "question",
-    "prompt",
-    "query",
-    "instruction",
-    "problem",
-    "ask",
-    "user",
-    "human",
-    "request",
-    "customer",
-    "client",
-    "q",
-)
+_ASKED = ("question", "prompt", "query", "instruction", "problem", "user", "human", "customer", "q")
 _ANSWERED = (
-    *("answer", "response", "output", "completion", "reply", "target", "solution"),
-    *("assistant", "bot", "gpt", "agent"),
-    "a",
+    *("answer", "response", "output", "completion", "reply", "solution"),
+    *("assistant", "bot", "gpt", "agent", "a"),
 )
-_CAPTION = ("caption", "description", "alt", "text", "title", "label")
-_DOCUMENT = ("content", "body", "article", "document", "passage", "raw", "markdown", "page", "code")
+_CAPTION = ("caption", "description", "alt")
+_DOCUMENT = ("content", "body", "article", "document", "passage")
 _MAX_ROLES = 5
 _HIDDEN = re.compile("__.*__")  # what a tar's records hold besides what is in the file
 
@@ -64,6 +51,8 @@ class Suggestion:
     nearest: str
     """The layout, in words."""
     layout: Layout
+    sample: str
+    """The first record that fits, as it is read then."""
 
     def options(self, given: Layout) -> list[str]:
         """Of the command, those that `given` does not have."""
@@ -80,13 +69,13 @@ class Suggestion:
         return told
 
 
-def suggested(records: Sequence[Record], given: Layout, cells: bool) -> Suggestion | None:
+def suggested(records: Sequence[Record], given: Layout, kind: str) -> Suggestion | None:
     """A layout under which most of `records` are conversations; None where none is found.
 
     Args:
         records: as they stand in their shards.
         given: the layout under which they are not.
-        cells: their values are texts, of a table.
+        kind: of their shards' container.
     """
     media = [*_media_columns(records, given), {}]
     for nearest, columns, tags, pair in _guesses(records):
@@ -100,27 +89,44 @@ def suggested(records: Sequence[Record], given: Layout, cells: bool) -> Suggesti
                 )
             except OptionError:
                 continue
-            if layout != given and _fits(records, layout, cells, set(more)):
-                return Suggestion(nearest, layout)
+            read = [] if layout == given else _read(records, layout, kind, set(more))
+            if 2 * len(read) > len(records):
+                return Suggestion(nearest, layout, _shown(read[0]))
     return None
 
 
-def _fits(records: Sequence[Record], layout: Layout, cells: bool, with_media: set[str]) -> bool:
-    fitting = 0
-    for record in records:
-        sides = PAIR_SIDES if layout.takes_both else (None,)
-        fitting += all(_is_trained(record, layout.of_side(s), cells, with_media) for s in sides)
-    return 2 * fitting > len(records)
+def _read(
+    records: Sequence[Record], layout: Layout, kind: str, with_media: set[str]
+) -> list[Conversation]:
+    """The conversations of those records that a layout fits, on all sides that it takes."""
+    layouts = [layout.of_side(side) for side in (PAIR_SIDES if layout.takes_both else (None,))]
+    read = [[_conversation(record, side, kind) for side in layouts] for record in records]
+    return [
+        sides[0]
+        for sides in read
+        if sides[0] is not None and None not in sides and (not with_media or sides[0].media)
+    ]
 
 
-def _is_trained(record: Record, layout: Layout, cells: bool, with_media: set[str]) -> bool:
+def _conversation(record: Record, layout: Layout, kind: str) -> Conversation | None:
+    """What training sees of a record; None where it is not trained on, or not all of it is seen."""
     try:
-        conversation = parse(standard(dict(record), layout, cells))
+        conversation = parse(standard(dict(record), layout, has_cells(kind)))
+        Ledger(layout, kind, {}).check(record)
     except (BadRecord, RecursionError):
-        return False
-    has_answer = any(turn.role == "assistant" for turn in conversation.turns)
-    is_trained = conversation.is_document or has_answer
-    return is_trained and (not with_media or bool(conversation.media))
+        return None
+    return conversation if any(turn.role == "assistant" for turn in conversation.turns) else None
+
+
+def _shown(conversation: Conversation, room: int = 200) -> str:
+    """A conversation in one line of at most `room` characters."""
+    said = []
+    for turn in conversation.turns:
+        parts = (part if isinstance(part, str) else f"<{part.kind}>" for part in turn.parts)
+        role = "document" if conversation.is_document else turn.role
+        said.append(f"{role}: {' '.join(''.join(parts).split())}")
+    text = " | ".join(said)
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _guesses(records: Sequence[Record]) -> Iterator[tuple[str, Names, Names, str | None]]:
@@ -140,7 +146,8 @@ def _guesses(records: Sequence[Record]) -> Iterator[tuple[str, Names, Names, str
         yield "question and answer", {"prompt": asked, "response": answered}, {}, None
     if caption := _named(texts, _CAPTION):
         yield "captions", {"caption": caption}, {}, None
-    if document := _named(texts, _DOCUMENT) or (texts[0] if len(texts) == 1 else None):
+    document = _named(texts, _DOCUMENT)
+    if document and not asked and not answered:
         yield "documents", {"text": document}, {}, None
 
 
@@ -151,14 +158,8 @@ def _columns(records: Sequence[Record]) -> list[str]:
 
 def _turns(value: Any) -> list[Record]:
     """The objects of a list of objects, which may be JSON in a text."""
-    if isinstance(value, str) and value.lstrip()[:1] == "[":
-        try:
-            value = orjson.loads(value)
-        except ValueError:
-            return []
-    if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
-        return []
-    return list(value)
+    turns = turns_in(value)
+    return [turn for turn in turns or () if isinstance(turn, dict)]
 
 
 def _tags(turns: Sequence[Record]) -> Iterator[Names]:
@@ -192,17 +193,17 @@ def _role_words(words: Sequence[str]) -> Names:
 def _is_text(records: Sequence[Record], name: str) -> bool:
     values = [record[name] for record in records if record.get(name) is not None]
     texts = [value for value in values if isinstance(value, str) and not _turns(value)]
-    return bool(values) and len(texts) == len(values) and not _kind_of_media(values)
+    told = any(not text.isalnum() for text in texts)  # a number or an id says nothing to anybody
+    return told and len(texts) == len(values) and not _kind_of_media(values)
 
 
 def _named(names: Sequence[str], words: Sequence[str]) -> str | None:
-    """The first of the names that has one of the words in it, the likeliest word first."""
+    """The first of the names that says nothing but one of the words, the likeliest word first."""
     for word in words:
         for name in names:
-            if word in re.split(r"[^a-z]+", name.lower()):
+            if word_of(name) == word:
                 return name
-    within = [word for word in words if len(word) > 2]  # "a" is within most names
-    return next((name for word in within for name in names if word in name.lower()), None)
+    return None
 
 
 def _media_columns(records: Sequence[Record], given: Layout) -> list[Names]:
@@ -218,26 +219,9 @@ def _media_columns(records: Sequence[Record], given: Layout) -> list[Names]:
 
 
 def _kind_of_media(values: Sequence[Any]) -> str | None:
-    """The kind of media that the values of a column are, files or bytes, or lists of them."""
-    kinds = {
-        _kind_of_file(item)
-        for value in values
-        for item in (value if isinstance(value, list | tuple) else [value])
-    }
+    """The kind of media that all values of a column hold; None where some hold none."""
+    kinds = {media_in(value) for value in values}
     return kinds.pop() if len(kinds) == 1 else None
-
-
-def _kind_of_file(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        return "image"
-    if isinstance(value, dict):
-        return (
-            "image" if isinstance(value.get("bytes"), bytes) else _kind_of_file(value.get("path"))
-        )
-    if not isinstance(value, str) or "\n" in value:
-        return None
-    ending = value.rpartition(".")[2].lower()
-    return next((kind for kind, endings in EXTENSIONS.items() if ending in endings), None)
 
 
 def described(record: Record, room: int = 300) -> str:

@@ -49,10 +49,8 @@ _RIVALS = {
     "caption": _SAID,
     "text": _SAID,
 }  # keys of the same meaning as a stated column, so that no other is taken for it
-_ELSE = frozenset(
-    (*TURN_KEYS, "image", "images", "video", "videos", "audio", "audios")
-    + ("chosen", "rejected", "input_ids", "labels")
-)  # keys with a meaning that they lose where they are stated to be something else
+_KNOWN = frozenset((*COLUMNS, *(name for names in _RIVALS.values() for name in names)))
+# names with a meaning, which they lose where they are stated to be something else
 _REQUIRED = ("messages", "input_ids", "labels", "prompt", "response", "caption", "text")
 _STRUCTURED = frozenset(
     (*TURN_KEYS, "input_ids", "labels", "mm_inputs_meta", "history")
@@ -65,6 +63,7 @@ _OPTIONS = {
     "tags": "--tag",
     "delimiter": "--delimiter",
     "pair": "--pair",
+    "ignore": "--ignore",
 }
 BOTH = "both"
 PAIRS = (*PAIR_SIDES, BOTH)
@@ -76,7 +75,7 @@ class Layout:
     """What is particular to one data set. Part of what decides its lengths."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Standard column (`COLUMNS`) → the data set's own."""
+    """Standard column (`COLUMNS`) → the data set's own; several, in order, with commas between."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tag (`TAGS`) → the data set's own word."""
     media_root: str | None = None
@@ -87,6 +86,8 @@ class Layout:
     """Between cells, for tables in text; None is the kind's own."""
     pair: str | None = None
     """Which side of preference pairs is taken (`PAIRS`); None takes no pairs."""
+    ignore: tuple[str, ...] = ()
+    """Columns that are as if they were not there; of files in a tar, what follows the key."""
 
     def __post_init__(self) -> None:
         _check_names("column", self.columns, COLUMNS)
@@ -98,6 +99,9 @@ class Layout:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise OptionError(f"{name} is {value!r}: give text, or leave it out")
+        if not isinstance(self.ignore, list | tuple) or not all(map(_is_name, self.ignore)):
+            raise OptionError(f"ignore is {self.ignore!r}: give a list of columns")
+        object.__setattr__(self, "ignore", tuple(sorted(set(self.ignore))))
         if self.pair not in (None, *PAIRS):
             raise OptionError(f"pair is {self.pair!r}: give one of {', '.join(PAIRS)}")
 
@@ -105,6 +109,11 @@ class Layout:
     def takes_both(self) -> bool:
         """Whether each record is a pair of samples."""
         return self.pair == BOTH
+
+    @property
+    def stated_columns(self) -> set[str]:
+        """All columns that are stated to be something."""
+        return {name for own in self.columns.values() for name in (own, *own.split(","))}
 
     def of_side(self, side: str | None) -> Layout:
         """The layout of the records of one side, where both are taken."""
@@ -114,7 +123,9 @@ class Layout:
         """The layout for a manifest: only what differs from the default."""
         stated = {**vars(self), "columns": dict(sorted(self.columns.items()))}
         stated["tags"] = dict(sorted(self.tags.items()))
-        return {name: value for name, value in stated.items() if value != getattr(DEFAULT, name)}
+        stated["ignore"] = list(self.ignore)
+        default = {**vars(DEFAULT), "ignore": []}
+        return {name: value for name, value in stated.items() if value != default[name]}
 
     @classmethod
     def from_json(cls, value: Any) -> Layout:
@@ -164,6 +175,8 @@ class Layout:
         Raises:
             BadRecord: ``no_messages``, ``bad_record`` or ``bad_json``.
         """
+        if self.ignore:
+            record = {name: value for name, value in record.items() if name not in self.ignore}
         if self.columns:
             record = self._renamed(record)
         record = _structured(record)
@@ -175,14 +188,16 @@ class Layout:
 
     def _renamed(self, record: dict[str, Any]) -> dict[str, Any]:
         """`record` with the stated names besides its own; what would be taken for a stated column,
-        or for what it is stated not to be, is left out."""
+        and what is stated to be another one, is left out."""
         hidden = {name for standard in self.columns for name in _RIVALS.get(standard, (standard,))}
         hidden.update(_KEYS.get(standard, standard) for standard in self.columns)
-        hidden |= _ELSE & set(self.columns.values())
+        hidden |= self.stated_columns & _KNOWN
         renamed = {k: v for k, v in record.items() if k not in hidden}
         for standard, name in self.columns.items():
-            if record.get(name) is not None:
-                renamed[_KEYS.get(standard, standard)] = record[name]
+            if (value := _stated(record, name)) is not None:
+                renamed[_KEYS.get(standard, standard)] = value
+                if standard == "query":
+                    renamed["input"] = value  # what stands beside an instruction or a question
             elif standard in _REQUIRED:
                 text = f"the record has no column {name!r}, which is stated to hold its {standard}"
                 raise BadRecord("no_messages", text)
@@ -190,7 +205,8 @@ class Layout:
 
     def _retagged(self, record: dict[str, Any]) -> dict[str, Any]:
         key = next((key for key in TURN_KEYS if record.get(key) is not None), None)
-        roles = {word: TAGS[tag] for tag, word in self.tags.items() if TAGS[tag] is not None}
+        words = [(tag, word) for tag, own in self.tags.items() for word in (own, *own.split(","))]
+        roles = {word: TAGS[tag] for tag, word in words if TAGS[tag] is not None}
         changed: dict[str, Any] = {}
         for name in (key, *(_PAIR_KEYS if self.pair is not None else ())):
             turns = None if name is None else record.get(name)
@@ -236,6 +252,10 @@ class Layout:
         return next((key for key in usual if key in turn), usual[0])
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
 def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
     if not isinstance(given, Mapping):
         raise OptionError(f"{kind}s are {given!r:.100}: give an object of names")
@@ -248,6 +268,15 @@ def _check_names(kind: str, given: Any, known: tuple[str, ...]) -> None:
     twice = sorted({word for word in words if words.count(word) > 1})
     if twice:
         raise OptionError(f"{kind} {twice[0]!r} is stated to be two things: give each its own")
+
+
+def _stated(record: Mapping[str, Any], name: str) -> Any:
+    """What a record has in a stated column, or in all of several as one list; None if nothing."""
+    if name in record or "," not in name:
+        return record.get(name)
+    values = [record[key] for key in name.split(",") if record.get(key) is not None]
+    listed = [value if isinstance(value, list | tuple) else [value] for value in values]
+    return [item for items in listed for item in items] or None
 
 
 def _structured(record: dict[str, Any]) -> dict[str, Any]:

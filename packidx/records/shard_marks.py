@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.errors import SourceError
 from packidx.format.manifest import Shard
 from packidx.io import cache, storage, urls
+from packidx.io.identity import Identity, identity_of, lasting_identity
 from packidx.io.storage import reading
 
 BLOCK = 4096
@@ -24,15 +25,40 @@ BLOCKS = 16
 
 
 def marks_of(path: str) -> dict[str, Any]:
-    """What the manifest says of a shard for `difference`: of a file, of this machine or of a store.
+    """What the manifest says of a shard that is read next: of a file, of this machine or a store.
 
     Raises:
         SourceError: it cannot be read.
     """
     with reading(path):
         if urls.is_url(path):
-            return {"version": cache.remembered_stat(path).version}
-        return {"mtime": os.stat(path).st_mtime_ns, "sampled": sampled(path)}
+            return unread_marks(path)[1]
+        identity = lasting_identity(path)
+        marks = {"mtime": os.stat(path).st_mtime_ns} if identity is None else _marks(identity)
+        return marks | {"sampled": sampled(path)}
+
+
+def unread_marks(
+    path: str, stat: Callable[[str], storage.Stat] = cache.remembered_stat
+) -> tuple[int, dict[str, Any]]:
+    """Bytes of a shard, and those of its marks for which it need not be read."""
+    if urls.is_url(path):
+        told = stat(path)
+        return told.nbytes, {"version": told.version}
+    identity = identity_of(path)
+    return identity.nbytes, _marks(identity)
+
+
+def _marks(identity: Identity) -> dict[str, Any]:
+    return {"mtime": identity.mtime, "identity": identity[2:]}
+
+
+def is_marked(shard: Shard, marks: Mapping[str, Any]) -> bool:
+    """Whether marks tell that a file of the size of `shard` is the one that was counted."""
+    known = "version" if "version" in marks else "identity"
+    return marks.get(known) is not None and all(
+        getattr(shard, name) == value for name, value in marks.items() if name != "sampled"
+    )
 
 
 def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
@@ -45,12 +71,9 @@ def check_unchanged(path: str, nbytes: int, marks: Mapping[str, Any]) -> None:
         SourceError: it was written to, replaced or removed.
     """
     with reading(path):
-        now = storage.stat(path)  # not a remembered one
-    before = marks["version"] if urls.is_url(path) else str(marks["mtime"])
-    if (now.nbytes, now.version) != (nbytes, before):
-        what = f"{nbytes} bytes before and {now.nbytes} now"
-        if now.nbytes == nbytes:
-            what = "it was written to"
+        size, now = unread_marks(path, storage.stat)
+    if size != nbytes or any(marks.get(name, now[name]) != now[name] for name in now):
+        what = "it was written to" if size == nbytes else f"{nbytes} bytes before and {size} now"
         raise SourceError(f"{path} changed while it was counted ({what}); start again")
 
 

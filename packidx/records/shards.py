@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,11 +21,12 @@ from packidx.io import storage, urls
 from packidx.records.containers.base import TASK_BYTES, RawRecord, RecordRange, ShardScan
 from packidx.records.containers.blocks import file_version, local_shard
 from packidx.records.containers.registry import DEFAULT as JSONL
-from packidx.records.containers.registry import container
+from packidx.records.containers.registry import container, has_cells
 from packidx.records.containers.tar.container import TAR
 from packidx.records.containers.tar.samples import KEY, MEMBERS
-from packidx.records.dialects.standard import standard
+from packidx.records.dialects.standard import key_of, standard
 from packidx.records.layout import DEFAULT, Layout
+from packidx.records.ledger import Ledger
 from packidx.records.raw_row import raw_row
 from packidx.records.shard_marks import marks_of
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 NAMELESS = ""
 """`RawRecord.key` of a record that has no name in its file, whatever it has become."""
-_KEYS = ("id", "key", "__key__", "uid")  # a record's own id
 
 
 def scan(path: str, kind: str = JSONL, layout: Layout = DEFAULT) -> ShardScan:
@@ -60,12 +60,15 @@ def read_records(
     kind: str = JSONL,
     layout: Layout = DEFAULT,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
+    columns: dict[str, str] | None = None,
 ) -> Iterator[RawRecord]:
     """The records of one range of a shard, in the standard names.
 
     Args:
         change: (a record as it stands in the file, its row) → the record that is taken for it. What
             it is called stays what the file's is.
+        columns: is given each column and its use, and a record that has in an unused one what
+            training should see is a `BadRecord` (`ledger.Ledger`); None looks at no columns.
 
     A record that cannot be decoded, or that the layout does not fit, is a `BadRecord` in its place:
     as many come out as the scan counted. Where the layout takes both sides of pairs, each record
@@ -75,7 +78,7 @@ def read_records(
         SourceError: the shard cannot be read, or is no longer what was scanned.
     """
     with _whole(path, kind) as local:
-        yield from _standard_records(local, record_range, kind, layout, change)
+        yield from _standard_records(local, record_range, kind, layout, change, columns)
 
 
 def _standard_records(
@@ -84,19 +87,23 @@ def _standard_records(
     kind: str,
     layout: Layout,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
+    columns: dict[str, str] | None,
 ) -> Iterator[RawRecord]:
     layout = DEFAULT if layout == DEFAULT else layout
-    sides = [layout.of_side(side) for side in PAIR_SIDES]
+    sides = [layout.of_side(side) for side in PAIR_SIDES] if layout.takes_both else [layout]
+    ledgers = [None if columns is None else Ledger(side, kind, columns) for side in sides]
     if layout.takes_both:
         record_range = _scaled(record_range, 1, 2)
     for raw in container(kind, layout.delimiter).read(path, record_range):
         if layout.takes_both:
-            for number, side in enumerate(sides, start=2 * raw.row):
+            for number, (side, ledger) in enumerate(
+                zip(sides, ledgers, strict=True), start=2 * raw.row
+            ):
                 # A change may write into what it gets, and each side gets the file's record.
                 own = raw if change is None else copy.deepcopy(raw)
-                yield _standard(own, number, kind, side, change)._replace(pair=side.pair)
+                yield _standard(own, number, kind, side, change, ledger)._replace(pair=side.pair)
         else:
-            yield _standard(raw, raw.row, kind, layout, change)
+            yield _standard(raw, raw.row, kind, layout, change, ledgers[0])
 
 
 def _standard(
@@ -105,6 +112,7 @@ def _standard(
     kind: str,
     layout: Layout,
     change: Callable[[dict[str, Any], int], dict[str, Any]] | None,
+    ledger: Ledger | None,
 ) -> RawRecord:
     """`raw`, which is the sample `number` of its shard, in the standard names."""
     record = raw.record
@@ -115,6 +123,8 @@ def _standard(
     try:
         changed = record if change is None else _changed(record, number, change)
         applied = standard(changed, layout, has_cells(kind))
+        if ledger is not None:
+            ledger.check(changed)
     except BadRecord as error:
         return raw._replace(record=error.with_traceback(None))
     return raw if applied is record else raw._replace(record=applied)
@@ -169,32 +179,6 @@ def read_named_row(
         raise BadRecord(error.reason, f"{error.detail} ({path}, row {row})") from None
 
 
-def record_key(record: Mapping[str, Any]) -> str | None:
-    """The record's own id as text; None where it has none that is text or an integer.
-
-    No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
-    """
-    for name in _KEYS:
-        value = record.get(name)
-        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
-            return str(value)
-    return None
-
-
-def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> str | None:
-    """What a record, as it stands in its shard, is called there; None where it has no name.
-
-    Args:
-        kind: of the shard's container.
-        layout: of its source.
-    """
-    if kind != TAR:
-        column = layout.columns.get("id")
-        return record_key(record if column is None else {"id": record.get(column)})
-    named = record.get(KEY)
-    return None if named is None else str(named)
-
-
 def _changed(
     record: dict[str, Any], row: int, change: Callable[[dict[str, Any], int], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -217,10 +201,6 @@ def _whole(path: str, kind: str) -> AbstractContextManager[str]:
     return nullcontext(path) if kind == TAR else local_shard(path)
 
 
-def has_cells(kind: str) -> bool:
-    return kind.partition(".")[0] in ("csv", "tsv")
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
     """One input file."""
@@ -239,8 +219,8 @@ class Shard:
     """The folder that Energon has prepared and that lists it."""
     folder: str = ""
     """The folder source whose first shard it is, as given; empty of all others."""
-    beside: tuple[str, ...] = ()
-    """Files below `folder` that look like data and are not read."""
+    beside: tuple[tuple[str, str], ...] = ()
+    """Why files below `folder` that look like data are not read, and their paths."""
     origin: str = ""
     """Of the first shard of what is on the Hub: its revision, and where it is read from."""
 

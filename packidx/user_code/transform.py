@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from packidx.digests import canonical_json, digest
 from packidx.errors import BadRecord, MismatchError, OptionError, PackidxError
 from packidx.hashing import derive_key
 from packidx.user_code.named import fingerprint_of, load_named, name_of
+from packidx.user_code.sources import sources_digest
 
 Function = Callable[[dict[str, Any], np.random.Generator], Any]
 
@@ -39,7 +41,7 @@ class Transform:
     seed: int
     fingerprint: str
     """The function's own ``fingerprint`` (text, or a method that returns it), else the SHA-256 of
-    its source: other functions that it calls are not in it."""
+    its source, its module's, and that of the user's modules which this imports."""
 
     @classmethod
     def load(cls, function: str | Function, seed: int = 0) -> Transform:
@@ -138,11 +140,14 @@ def _source_digest(function: Any) -> str:
     unwrapped = inspect.unwrap(function)
     if getattr(unwrapped, "__closure__", None):
         raise OptionError(f"a function that closes over variables hides what it does, {own}")
-    if not inspect.isroutine(unwrapped):
-        if getattr(unwrapped, "__dict__", None):
-            raise OptionError(f"an object with a state of its own says nothing of it, {own}")
-        unwrapped = type(unwrapped)
+    owner = getattr(unwrapped, "__self__", unwrapped)  # of a method, the object
+    if not inspect.isroutine(owner) and getattr(owner, "__dict__", None):
+        raise OptionError(f"an object with a state of its own says nothing of it, {own}")
+    code = [unwrapped if inspect.isroutine(unwrapped) else type(unwrapped)]
+    code += [] if owner is unwrapped else [type(owner)]
     try:
-        return digest(textwrap.dedent(inspect.getsource(unwrapped)).encode())
-    except (OSError, TypeError):
+        sources = [textwrap.dedent(inspect.getsource(part)).encode() for part in code]
+        modules = [sources_digest(sys.modules[part.__module__]).encode() for part in code]
+        return digest(*sources, *modules)
+    except (OSError, TypeError, KeyError):
         raise OptionError(f"there is no source of the transform {own}") from None

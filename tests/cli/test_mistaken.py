@@ -74,6 +74,32 @@ SHAPES: dict[str, Callable[[Path], str]] = {
 }
 
 
+ASKING = SHAPES.keys() - {"alt texts", "a text of another name"}
+
+NO_GUESS: dict[str, dict[str, Any]] = {  # words that are no words of their own, or mean a number
+    "ids": {"question_id": "a1", "answer_id": "b2"},
+    "a task": {"task": "translate it", "target": "a text"},
+    "an id and a label": {"id": "7", "label": "cat"},
+    "a title": {"title": "A cat on a mat", "year": 1999},
+    "one text alone": {"comment": "What a day."},
+    "numbers": {"question": 1, "answer": 2},
+    "codes": {"query": "q7", "reply": "r8"},
+    "a question whose choices are apart": {
+        "user_question": "Which one?",
+        "options": ["a cat", "a dog"],
+        "final_answer": "a cat",
+    },
+}
+
+
+@pytest.mark.parametrize("shape", NO_GUESS)
+def test_nothing_is_guessed_from_parts_of_words(shape: str, tmp_path: Path) -> None:
+    path = str(tmp_path / jsonl(tmp_path, NO_GUESS[shape]))
+    summary = estimate_lengths(path, tmp_path / "l", workers=1, max_rejected=1)
+    [told] = summary.mistaken
+    assert (told.options, told.nearest, told.sample) == ([], None, None)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_line_that_is_told_works(
     shape: str,
@@ -90,6 +116,8 @@ def test_the_line_that_is_told_works(
     told = [line.strip() for line in capsys.readouterr().err.splitlines()]
     [line] = [line for line in told if line.startswith("packidx estimate")]
     assert line.startswith("packidx " + shlex.join(given))
+    [seen] = [text for text in told if text.startswith(("user: ", "document: "))]
+    assert seen.endswith(ANSWERED) and (shape not in ASKING or ASKED in seen)
     assert main([*shlex.split(line)[1:], "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["num_rejected"], summary["mistaken"]) == (0, [])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from packidx_cli.main import main
 
 import packidx
@@ -132,27 +131,14 @@ def test_yaml_makes_nothing_but_data(here: Path, capsys: pytest.CaptureFixture[s
         assert main(["estimate", name, "-o", "l", "--quiet"]) == 1
         assert main(["plan", "lengths", "-o", "i", "--capacity", "9", "--config", name]) == 1
         assert len(capsys.readouterr().err) < 4000
+    bomb = Path("aliases.yaml").read_text()
+    Path("recipe.yaml").write_text(f"{bomb}sources: *a10\n")
+    assert main(["pack", "recipe.yaml", "--quiet"]) == 1
+    Path("set/.nv-meta").mkdir(parents=True)
+    Path("set/.nv-meta/.info.yaml").write_text(f"{bomb}shard_counts: *a10\n")
+    assert main(["estimate", "set", "-o", "l", "--quiet"]) == 1
+    assert capsys.readouterr().err.count("its aliases (*NAME) stand for over 1,000,000 values") == 2
     assert not (here / "pwned").exists()
-
-
-def test_another_trainers_file_adds_no_key_to_a_recipe(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What a recipe leaves out stands in its comments, whatever ends of lines it has."""
-    told = {
-        "evil\nestimate: {encode: os:getcwd}": 3,
-        "max_length\n": 3,
-        "packing_strategy": "bfd\nx: 1",
-        "dataset_name": "a\nb: 1",
-        "model_name_or_path": "x\ny: 1",
-        "max_length": 100,
-    }
-    Path("trl.yaml").write_text(json.dumps(told))
-    assert main(["recipe", "trl.yaml", "--config-format", "trl", "-o", "r.yaml"]) == 0
-    recipe = yaml.safe_load(Path("r.yaml").read_text())
-    assert recipe.keys() == {"sources", "estimate", "plan", "output"}
-    assert recipe["estimate"].keys() == {"processor"} and recipe["plan"] == {"capacity": 100}
-    assert list(recipe["sources"].values()) == ["a\nb: 1"]
 
 
 def test_nothing_that_is_read_can_hold_objects() -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from clips import write_clip
-from packidx_cli.main import cli
 from PIL import Image
 
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import BadRecord, SourceError
 from packidx.export.wds import export_wds
 from packidx.records.conversation import Media
+from packidx.records.fetch import Fetcher
 from packidx.records.media import inside
 from packidx.records.media.opener import forget_media, media_size, open_media
 from packidx.records.media.paths import MediaRoot
@@ -66,9 +66,9 @@ def exchange(root: Path) -> None:
     (root / "in").symlink_to(root.parent / "outside" / "in")
 
 
-def opened(ref: Any, root: MediaRoot) -> Any:
+def opened(ref: Any, root: MediaRoot, moved: Callable[[str], str] = str) -> Any:
     record = {"messages": [{"role": "user", "content": "<image>?"}], "images": [ref]}
-    return open_media(record, root)["images"][0].size
+    return open_media(record, root, moved)["images"][0].size
 
 
 def frame(ref: Any, root: MediaRoot) -> Any:
@@ -193,8 +193,8 @@ def test_the_reader_and_the_export_hold_it_too(root: Path, tmp_path: Path) -> No
         export_wds(open_index(tmp_path / "i"), tmp_path / "tars", workers=1)
 
 
-def test_help_says_what_is_read_without_a_media_root(root: Path) -> None:
-    """Relative paths stay below a shard's folder; absolute ones, and links, lead anywhere."""
+def test_without_a_media_root_a_shard_has_its_own_folder(root: Path) -> None:
+    """What is rejected says what to type for it, and that is enough, for the reader, too."""
     secret = root.parent / "outside" / "in" / "a.png"
     (root / "linked.png").symlink_to(secret)
     texts = [str(secret), "linked.png", "../outside/in/a.png"]
@@ -202,13 +202,32 @@ def test_help_says_what_is_read_without_a_media_root(root: Path) -> None:
     (root / "a.jsonl").write_text(
         "".join(f"{json.dumps({'messages': turns, 'images': [one]})}\n" for one in texts)
     )
-    for options, reasons in (
-        ({}, {"media_outside_root": 1}),
-        ({"media_root": root}, {"media_outside_root": 3}),
+    outside = str(secret.parent)
+    (secret.parent / "none").mkdir()
+    places = [str(secret.parent / "none"), outside]
+    for number, (options, rejected) in enumerate(
+        [
+            ({}, {"media_outside_root": 3}),
+            ({"media_root": root}, {"media_outside_root": 3}),
+            ({"media_root": outside}, {"media_outside_root": 1, "missing_media": 1}),
+            ({"remote_media": places, "media_root": root}, {}),
+            ({"remote_media": [outside]}, {}),
+        ]
     ):
-        output = root.parent / f"lengths-{len(options)}"
-        assert estimate_lengths(str(root / "a.jsonl"), output, **options).rejected == reasons
-    for command in ("estimate", "precompute"):
-        said = " ".join(CliRunner().invoke(cli, [command, "--help"]).output.split())
-        assert "If stated, nothing outside it is read. [default: relative paths stay below" in said
-        assert "each shard's own folder; absolute paths and links may lead anywhere]" in said
+        output = root.parent / f"lengths-{number}"
+        assert estimate_lengths(str(root / "a.jsonl"), output, **options).rejected == rejected
+        rows = pq.read_table(output / "part-00000.parquet").to_pylist()
+        typed = ["--media-root" if number == 0 else "--remote-media", *["--remote-media"] * 2]
+        for row, option in zip(rows, typed if number < 2 else (), strict=number < 2):
+            assert f": allow it with {option} {outside} if the data is" in row["detail"]
+    plan_packs(output, root.parent / "i", capacity=4096)
+    moved = root.parent / "moved"
+    secret.parent.rename(moved)
+    (root / "linked.png").unlink(), (root / "linked.png").symlink_to(moved / "a.png")
+    index = open_index(root.parent / "i", {outside: str(moved)})
+    for sample in index.pack(0).samples:
+        place = Fetcher(index).record(sample).root
+        for ref in (str(secret), str(moved / "a.png"), "linked.png"):
+            assert opened(ref, place, index.resolve) == SECRET
+        with pytest.raises(BadRecord, match="media_outside_root"):
+            opened(str(root.parent / "other.png"), place, index.resolve)

@@ -465,7 +465,7 @@ def test_questions_and_answers(data: Path, reader: Reader) -> None:
         }
         for row in rows
     ]
-    sources = {kind: put(data, "rows", kind, rows) for kind in ("csv", "tsv", "parquet", "json")}
+    sources = {kind: put(data, "rows", kind, rows) for kind in ("csv", "parquet", "json")}
     found = reader({**sources, "expected": put(data, "expected", "jsonl", as_chats)})
     assert sum(len(built.grids) for built in found["expected"].values()) == 3
     for kind in sources:

@@ -13,7 +13,8 @@ import torch
 from built_samples import RECORDS, built, image, processor_of, said
 
 from packidx.encode import ProcessorEncoder
-from packidx.encode.any_processor import _by_tiles, _check_ids, _tensor
+from packidx.encode.any_processor import _check_ids
+from packidx.encode.whole import NotBuilt, _by_tiles, _tensor
 from packidx.errors import BadRecord, MismatchError, OptionError
 from packidx.records.media.audio import Audio
 
@@ -137,12 +138,12 @@ def test_media_that_it_does_not_take_are_refused(encode: ProcessorEncoder) -> No
 def test_lists_of_tensors() -> None:
     """Some processors give a tensor for each medium, where these have different shapes or not."""
     parts = [torch.rand(3, 2), torch.rand(3, 2)]
-    assert torch.equal(_tensor("x", parts, "P"), torch.stack(parts))
-    assert _tensor("x", [[1, 2], [3, 4]], "P").tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(MismatchError, match="P gives x of this sample as no one tensor"):
-        _tensor("x", [torch.rand(3, 2), torch.rand(2, 2)], "P")
-    with pytest.raises(MismatchError, match="as no one tensor"):
-        _tensor("x", ["a"], "P")
+    assert torch.equal(_tensor("x", parts), torch.stack(parts))
+    assert _tensor("x", [[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(NotBuilt, match="it gives x as no one tensor"):
+        _tensor("x", [torch.rand(3, 2), torch.rand(2, 2)])
+    with pytest.raises(NotBuilt, match="as no one tensor"):
+        _tensor("x", ["a"])
 
 
 def test_tiles_of_media_with_different_numbers_of_them() -> None:

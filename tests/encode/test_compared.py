@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import family_processors_tiles as tiles
@@ -21,12 +23,16 @@ from PIL import Image
 from processors import FEW_RANKS, qwen_folders
 
 from packidx import estimate_lengths
+from packidx.encode.probe.learn import _least_pixels
 from packidx.encode.proof import compare
+from packidx.encode.whole import NotBuilt, build_sample
 from packidx.processor.counts import NEEDS_TORCHVISION
 from packidx.processor.folder import load_processor
 from packidx.records.dialects.parse import parse
 
 TRANSFORMERS = f"transformers {transformers.__version__}"
+KINDS = ["text", "text, text in lists", "image"]
+"""Of `records`."""
 SIZES = [(64, 48), (337, 211), (300, 100)]
 
 
@@ -94,7 +100,7 @@ def test_processors_that_estimate_wrongly_themselves_are_counted_exactly(
     assert [row["length"] for row in rows] == real_lengths(processor, tmp_path, given)
     assert {row["method"] for row in rows} == {"exact"}
     compared = manifest["encoder"]["compared"]
-    assert compared["with"] == TRANSFORMERS and compared["equal"] == ["text", "image"]
+    assert compared["with"] == TRANSFORMERS and compared["equal"] == KINDS
     assert compared["records"] > 32
 
 
@@ -102,9 +108,9 @@ def test_a_family_is_compared_on_records_of_the_data(qwen: Path, tmp_path: Path)
     rows, manifest = estimated(data(tmp_path, records()), tmp_path / "lengths", qwen)
     assert {row["method"] for row in rows} == {"exact"}
     compared = manifest["encoder"]["compared"]
-    assert compared["equal"] == ["text", "image"] and compared["with"] == TRANSFORMERS
+    assert compared["equal"] == KINDS and compared["with"] == TRANSFORMERS
     assert compared.keys() == {"with", "records", "equal"}
-    none, _ = compare(load_processor(qwen), []), None
+    none = compare(load_processor(qwen), [], KINDS)
     assert compared["records"] == none.records + len(rows)
 
 
@@ -119,20 +125,20 @@ def test_a_family_that_differs_from_the_real_processor_is_not_exact(
     changed = settings | {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28 * 4}
     changed.pop("size", None)
     (folder / "preprocessor_config.json").write_text(json.dumps(changed))
-    found = compare(files, [parse(record) for record in records(images=False)])
-    assert found.unequal == ("image",) and found.equal == ("text",)
-    assert "image" in (found.detail or "")
+    found = compare(files, [parse(record) for record in records(images=False)], KINDS)
+    assert found.equal == tuple(KINDS[:2])
+    assert list(found.unequal) == ["image"] and "image" in found.unequal["image"]
 
 
 def test_the_verdict_is_found_once_per_fingerprint(qwen: Path, tmp_path: Path, cache: Path) -> None:
     source = data(tmp_path, records())
     _, first = estimated(source, tmp_path / "first", qwen)
-    stored = list((cache / "compared").iterdir())
-    assert len(stored) == 1
-    before = stored[0].stat().st_mtime_ns, stored[0].read_bytes()
+    stored = sorted((cache / "compared").iterdir())
+    assert len(stored) == len(KINDS)
+    before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in stored]
     source.write_bytes(source.read_bytes() + orjson.dumps(records()[0]) + b"\n")
     _, second = estimated(source, tmp_path / "second", qwen)
-    assert (stored[0].stat().st_mtime_ns, stored[0].read_bytes()) == before
+    assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in stored] == before
     assert second["encoder"] == first["encoder"]
     stored[0].write_bytes(b"{")  # damaged: found again
     _, third = estimated(source, tmp_path / "third", qwen)
@@ -192,7 +198,8 @@ def test_without_transformers_only_known_families_are_exact(qwen: Path, tmp_path
         rows = pq.read_table(out / "part-00000.parquet").to_pylist()
         assert {row["method"] for row in rows} == {method}, folder
         compared = json.loads((out / "manifest.json").read_bytes())["encoder"]["compared"]
-        assert compared == {"with": None, "reason": "transformers was not installed"}
+        assert compared["with"] is None
+        assert compared["reason"].startswith("transformers was not installed")
 
 
 def test_a_processor_that_cannot_be_loaded_is_told(qwen: Path, tmp_path: Path) -> None:
@@ -217,3 +224,48 @@ def test_a_processor_that_wants_torchvision_says_what_to_install(
     files = load_processor(processors / "qwen2.5-vl")
     told = compare(files, []).reason
     assert told == NEEDS_TORCHVISION
+
+
+def test_what_is_too_large_to_be_compared_is_told(processors: Path, tmp_path: Path) -> None:
+    """`min_pixels` of a foreign folder may ask for any size; nothing of it is built."""
+    folder = tmp_path / "p"
+    shutil.copytree(processors / "qwen2.5-vl", folder)
+    settings = json.loads((folder / "preprocessor_config.json").read_bytes())
+    settings |= {"min_pixels": 10**12, "max_pixels": 10**13}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = compare(load_processor(folder), [], ("text", "image"))
+    assert found.equal == ("text",) and found.unequal.keys() == {"image"}
+    assert "patches, too many to compare" in found.unequal["image"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 20)  # KiB
+
+
+@pytest.mark.parametrize(
+    ("settings", "pixels"),
+    [
+        ({"size": {"height": 224, "width": 224}}, 50_176),
+        ({"size": {"shortest_edge": 3136, "longest_edge": 12_845_056}}, 3136**2),
+        ({"size": {"longest_edge": 10**6}}, 10**12),
+        ({"size": {"shortest_edge": 10**9, "longest_edge": 10**10}}, 10**9),
+        ({"size": {"shortest_edge": 224}, "crop_size": {"height": 10**5, "width": 10**5}}, 10**10),
+        ({"min_pixels": 10**9, "size": None}, 10**9),
+    ],
+)
+def test_what_a_probe_would_build_is_known_before(settings: Any, pixels: int) -> None:
+    assert _least_pixels(SimpleNamespace(**settings)) == pixels
+
+
+def test_a_processor_that_gives_no_input_ids_builds_no_sample(processors: Path) -> None:
+    """As those of speech alone do (Canary): a sentence, and no traceback."""
+    files = load_processor(processors / "qwen2.5-vl")
+    talk = parse({"messages": [{"role": "user", "content": "What?"}]})
+
+    class Speech:
+        def apply_chat_template(self, *args: Any, **options: Any) -> dict[str, Any]:
+            return {"input_features": [0.0], "labels": [1]}
+
+        __call__ = apply_chat_template
+
+    assert files.template is not None
+    with pytest.raises(NotBuilt, match="it gives input_features, labels, and no input_ids"):
+        build_sample(Speech(), files.template, talk)

@@ -249,18 +249,18 @@ def test_a_text_rewritten_around_images_is_found_in_samples(folder: Path, tmp_pa
     from packidx.encode import proof
 
     files = changed(folder, Rewriting)
-    found = proof.compare(files, [])
-    assert found.unequal == ("image",) and found.equal == ("text",)
-    assert "tokens, the processor's" in str(found.detail)
+    found = proof.compare(files, [], ["text", "image"])
+    assert list(found.unequal) == ["image"] and found.equal == ("text",)
+    assert "tokens, the processor's" in found.unequal["image"]
     talk = Conversation((Turn("user", ("?", Media("image"))),))
     counts = ConversationCounter(files, compared=found).count([talk], [[MediaInfo(50, 60)]])
     assert counts.errors[0].reason == "not_as_counted"
-    assert str(found.detail) in counts.errors[0].detail
+    assert found.unequal["image"] in counts.errors[0].detail
 
 
 def test_texts_alone_that_the_processor_does_not_build_are_rejected(folder: Path) -> None:
     talks = [Conversation((Turn("user", ("?", *media)),)) for media in ((), (Media("image"),))]
-    compared = Compared("transformers", 1, equal=("image",))
+    compared = Compared("transformers", 1, equal=("image",), unequal={"text": "none is built"})
     counter = ConversationCounter(load_processor(folder), compared=compared)
     counts = counter.count(talks, [[], [MediaInfo(50, 60)]])
     assert [counts.errors[0].reason, *counts.errors] == ["not_as_counted", 0]
@@ -300,7 +300,8 @@ def test_rows_say_who_counted(folder: Path, tmp_path: Path) -> None:
     estimate_lengths(str(tmp_path / "a.jsonl"), tmp_path / "lengths", processor=folder, workers=1)
     rows = pq.read_table(tmp_path / "lengths" / "part-00000.parquet").to_pylist()
     assert [row["method"] for row in rows] == ["exact", "exact"]
-    assert [row["detail"] for row in rows] == ["media counted by probing AyaVisionProcessor", None]
+    by, form = "media counted by probing AyaVisionProcessor", "texts given as lists of parts"
+    assert [row["detail"] for row in rows] == [by, form]
     assert rows[0]["length"] > rows[0]["image_tokens"] > 4
 
     real = probed(load_processor(folder)).processor

@@ -103,7 +103,7 @@ def counted(
         given = records_of(media)
         shard = tmp_path / "data.jsonl"
         shard.write_text("".join(json.dumps(each) + "\n" for each in given))
-        estimate_lengths(str(shard), tmp_path / "lengths", processor=folder, workers=1)
+        estimate_lengths(str(shard), tmp_path / "lengths", processor=folder, media_root="/")
         [part_file] = (tmp_path / "lengths").glob("part-*.parquet")
         rows = sorted(pq.read_table(part_file).to_pylist(), key=lambda row: row["row"])
         return rows, [real_length(processor, files, each) for each in given]
@@ -132,7 +132,7 @@ def test_packs_with_videos_and_sound_are_read_back(
     processor, files, folder = built("Gemma4Processor", tmp)
     given = records_of(media)
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in given))
-    estimate_lengths(str(tmp_path / "data.jsonl"), tmp_path / "l", processor=folder, workers=1)
+    estimate_lengths(str(tmp_path / "data.jsonl"), tmp_path / "l", processor=folder, media_root="/")
     plan_packs(tmp_path / "l", tmp_path / "i", capacity=1 << 14)
     packs = PackedDataset(tmp_path / "i", ProcessorEncoder(folder))
     assert len(packs) == 1 and files.template is not None

@@ -57,7 +57,8 @@ def test_the_end_is_a_table_of_sources_with_reasons_and_an_example_each(
     out, err = capsys.readouterr()
     lines = [line.split() for line in out.splitlines()]
     assert ["clean", "150", "0"] in lines
-    (dirty,) = [number for number, line in enumerate(lines) if line[:1] == ["dirty"]]
+    dirty, columns = [number for number, line in enumerate(lines) if line[:1] == ["dirty"]]
+    assert " ".join(lines[columns]).startswith("dirty text: ")
     assert lines[dirty][1:3] == ["98", "2"]
     told = {line[1]: line for line in lines[dirty + 1 : dirty + 3]}
     assert (told["bad_json"][0], told["no_messages"][0]) == ("1", "1")
@@ -153,7 +154,7 @@ def test_the_numbers_of_sources_survive_workers_and_resuming(
     os.makedirs(output.table)
     os.makedirs(output.notes)
     table = pq.read_table(tmp_path / "a" / "part-00000.parquet", schema=schema.LENGTHS)
-    part = parts.write_part(output, 0, table, parts.begin_part(output, 0))
+    part = parts.write_part(output, 0, table, parts.begin_part(output, 0), {0: {"a": "id"}})
     assert parts.take_over(output, 0, 450) == part
     assert part.sources["dirty"].rejected == {"bad_json": 1, "no_messages": 1}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from packidx.estimate import comparison, estimate_lengths
+from packidx.estimate import comparison, estimate_lengths, verdicts
 from packidx.processor.counts import NEEDS_TORCHVISION
 
 
@@ -26,9 +26,10 @@ def test_a_missing_torchvision_counts_nothing_twice(
     given: dict[str, Any] = {"processor": processors / "qwen2.5-vl", "workers": 1}
     with monkeypatch.context() as patch:
         patch.setattr("packidx.encode.proof._load", load)
-        patch.setattr(
-            comparison, "installed", lambda name: None if name == "torchvision" else there(name)
-        )
+        for module in (comparison, verdicts):
+            patch.setattr(
+                module, "installed", lambda name: None if name == "torchvision" else there(name)
+            )
         first = estimate_lengths(str(source), tmp_path / "lengths", **given)
         assert first.compared == {"with": None, "reason": NEEDS_TORCHVISION}
         assert estimate_lengths(str(source), tmp_path / "lengths", **given).existed

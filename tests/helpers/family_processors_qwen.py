@@ -22,7 +22,7 @@ from transformers.video_utils import load_video
 from packidx.processor.counter import ConversationCounter
 from packidx.processor.folder import load_processor
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn, to_messages
-from packidx.records.media.paths import MediaRoot
+from packidx.records.media.paths import ANYWHERE
 from packidx.records.media.video import media_info
 
 FAMILIES = {
@@ -144,7 +144,7 @@ def info_of(medium: Media) -> MediaInfo:
     """What estimating knows of a medium."""
     if medium.kind == "image":
         return MediaInfo(medium.ref.height, medium.ref.width)
-    return media_info(medium, MediaRoot("", False))
+    return media_info(medium, ANYWHERE)
 
 
 def messages_of(talk: Conversation) -> list[dict[str, Any]]:

@@ -385,7 +385,8 @@ def counted(
     talk = Conversation(tuple(turns))
     counter = _counter(files)
     counts = counter.count([talk], [[_info(medium, fps) for medium in talk.media]])
-    assert not counts.errors
+    for error in counts.errors.values():
+        raise error
     media = counts.media
     columns = (media.grid, media.tokens, media.patches)
     images, videos = (

@@ -49,6 +49,9 @@ def _cells(record: dict[str, Any]) -> dict[str, str]:
 def _delimited(records: Records, delimiter: str) -> bytes:
     text = io.StringIO()
     names = list(dict.fromkeys(name for record in records for name in record))
+    if delimiter == "\t":  # which has no quotes
+        rows = [names, *([_cells(record).get(name, "") for name in names] for record in records)]
+        return "".join("\t".join(row) + "\n" for row in rows).encode()
     writer = csv.DictWriter(text, names, delimiter=delimiter)
     writer.writeheader()
     writer.writerows(_cells(record) for record in records)

@@ -43,12 +43,12 @@ def processor(processors: Path) -> str:
 
 
 def test_names_tell_shards_apart(processor: str, tmp_path: Path) -> None:
-    for name in ("a/train.jsonl", "b/train.jsonl", "b/test.jsonl"):
+    for name in ("a/train.jsonl", "b/train.jsonl", "b/more.jsonl"):
         write(tmp_path / "data" / name, GOOD * len(name))
     summary = precompute(str(tmp_path / "data"), tmp_path / "out", processor, workers=1)
     manifest = json.loads((tmp_path / "out" / ".packidx.json").read_bytes())
     names = [shard["name"] for shard in manifest["shards"]]
-    assert names == ["a/train.jsonl", "test.jsonl", "b/train.jsonl"]
+    assert names == ["a/train.jsonl", "more.jsonl", "b/train.jsonl"]
     assert set(contents(tmp_path / "out")) == {".packidx.json", *names}
     assert [shard["num_samples"] for shard in manifest["shards"]] == [13, 12, 13]
     for shard in manifest["shards"]:

@@ -218,6 +218,9 @@ def test_placeholders_must_be_plain_added_tokens(folder: Path) -> None:
         if token["content"] == "<|image_pad|>":
             token["lstrip"] = True
     path.write_text(json.dumps(data))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    taken = config | {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": []}
+    (folder / "tokenizer_config.json").write_text(json.dumps(taken))
     with pytest.raises(SourceError, match=r"no plain added token <\|image_pad\|>"):
         load_processor(folder)
 

@@ -8,7 +8,8 @@ TRL masks by ``{% generation %}`` blocks, which its training templates have and 
   text (Qwen3's own leaves out what was thought before the last question).
 
 One more difference is by intent and does not occur here: a token that begins before a block (a
-newline of the header merged with one of the content) is trained on by TRL, never by us.
+newline of the header merged with one of the content) is trained on by TRL, and by us only where it
+is a word with the space before it.
 """
 
 from __future__ import annotations

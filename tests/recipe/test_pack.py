@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import random
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from absent import without
 from dying import dying
@@ -177,3 +181,56 @@ def test_without_the_extra_a_run_says_what_to_install(folder: Path, processors: 
     assert done.stdout.startswith("nothing changed")
     if not run(processors).unchanged:  # with the extra, what is missing is made
         assert Path("packs/report.html").exists()
+
+
+@pytest.mark.slow
+def test_what_is_called_unchanged_was_looked_at(
+    folder: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(named: str, folder: str, doing: Any) -> tuple[str, None]:
+        Path(folder, "report.html").write_text(f"<html>{named}")
+        return f"{folder}/report.html", None
+
+    monkeypatch.setattr("packidx.recipe.make.reported", drawn)
+    pq.write_table(pa.table({"key": ["chats-1"]}), "out.parquet")
+    Path("model").mkdir()
+    config = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
+    config |= {"num_attention_heads": 4, "vocab_size": 100}
+    Path("model/config.json").write_text(json.dumps(config))
+
+    def again(cost: str = "model") -> PackSummary:
+        text = recipe(processors, exclude="out.parquet", cost=cost)
+        return pack_recipe(recipe_of(text, "recipe.yaml"), "packs", workers=1, keep_recipe=True)
+
+    first = again()
+    ident = open_index(first.index).id
+    snapshot = Path("packs/index/snapshots", ident)
+
+    def edit(path: Path) -> None:
+        data = path.read_bytes()
+        path.write_bytes(data[:-9] + bytes(9))
+
+    changes: dict[str, Callable[[], Any]] = {
+        "the snapshot is deleted": lambda: shutil.rmtree(snapshot),
+        "its manifest is deleted": lambda: (snapshot / "manifest.json").unlink(),
+        "samples are emptied": lambda: next(snapshot.glob("samples-*")).write_bytes(b""),
+        "packs have other bytes": lambda: edit(next(snapshot.glob("packs-*"))),
+        "the report is another file": lambda: Path("packs/report.html").write_text("<html>"),
+        "the report is gone": lambda: Path("packs/report.html").unlink(),
+        "the recipe is gone": lambda: Path("packs/recipe.yaml").unlink(),
+        "the lengths have other bytes": lambda: edit(next(Path("packs/lengths").glob("part-*"))),
+    }
+    for what, change in changes.items():
+        assert again().unchanged, what
+        change()
+        made = again()
+        assert not made.unchanged and made.index == first.index, what
+        assert all(check.ok for check in made.checks), what
+    pq.write_table(pa.table({"key": ["chats-2"]}), "out.parquet")
+    assert not again().unchanged and again().unchanged
+    Path("packs/recipe.yaml").unlink()
+    for _ in range(2):
+        again("model,vit_linear=0")
+    assert again("model,vit_linear=0").unchanged
+    Path("model/config.json").write_text(json.dumps(config | {"hidden_size": 128}))
+    assert not again("model,vit_linear=0").unchanged

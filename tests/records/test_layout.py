@@ -67,11 +67,11 @@ def test_the_default_layout_changes_nothing() -> None:
             {"img": "a", "image": "b", "x": 1},
             {"img": "a", "images": "a", "x": 1},
         ),
-        # a field may be two things, and keeps its name
+        # a field may be two things, and keeps its name if that means nothing
         (
             Layout({"prompt": "q", "system": "q", "response": "text"}),
             {"q": "p", "text": "r", "answer": "no"},
-            {"q": "p", "text": "r", "prompt": "p", "system": "p", "response": "r"},
+            {"q": "p", "prompt": "p", "system": "p", "response": "r"},
         ),
         # what is stated to be something else is no longer what its name says
         (

@@ -17,7 +17,7 @@ RELEASES = {"21": "pyarrow-21.0.0", "23": "pyarrow-23.0.1", "26": None}  # None:
 
 GOLDEN = {
     "split-groups-windows": "d8d95252832ebcfe21a53a501eaa0b1f",
-    "dropped-limits-mix": "5f86068ee882e79d64a06740c35b3eea",
+    "dropped-limits-mix": "e96a7bad46cda48985c25ab59728f7bd",
     "lp": "f2d72c1224bd78d0dd1a81fb1a0ec1bf",
     "media-without-any": "2fd24921734673a12d9efaef9f4eaf8c",
 }

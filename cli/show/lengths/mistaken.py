@@ -47,13 +47,13 @@ def print_mistaken(
         if command is None or not is_only_one or "--pair" in source.options:
             where = "" if is_only_one else ", for this source alone or in its entry of a mix"
             say(f"  It may be {source.nearest}. Add{where}: {options}", err=True)
+            say(f"  Then it is read as {source.sample}", err=True)
         else:
             asked = [word for word in command if word not in ("--json", "--quiet", "-q")]
             can_show = "estimate" in asked[:1] and "--processor" in asked
             show = ["--show", "3"] if can_show and "--show" not in asked else []
             line = shlex.join([*asked, *source.options, *show])
-            say(
-                f"  It may be {source.nearest}. Type, and see whether it is what you mean:",
-                err=True,
-            )
+            say(f"  It may be {source.nearest}. Is this what you mean?", err=True)
+            say(f"      {source.sample}", err=True)
+            say("  Then type:", err=True)
             say(f"      packidx {line}", err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...sources import print_sources
+from ...sources import print_columns, print_sources
 from ..console import count, not_read, number_of, print_facts, say, taken_from, with_parts
 from ..facts import compared_fact
 from .taken_over import taken_over_facts
@@ -39,6 +39,8 @@ def print_lengths(summary: LengthsSummary) -> None:
         (source["name"], reason) for source in summary.sources for reason in source["rejected"]
     ]
     print_sources(summary.sources, first_rejected(summary.path, kinds) if kinds else {})
+    if any(source["columns"] for source in summary.sources):
+        print_columns(summary.sources)
 
 
 def damaged(summary: LengthsSummary) -> list[str]:

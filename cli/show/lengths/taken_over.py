@@ -22,8 +22,6 @@ def taken_over_facts(taken: TakenOver | None) -> dict[str, str]:
         return {"taken over": f"nothing: {taken.reason}"}
     samples = number_of(taken.num_samples, "sample")
     facts = {"taken over": f"{samples} of {number_of(taken.num_shards, 'shard')}"}
-    if taken.trusts_media:
-        facts["taken over"] += "; files that they refer to were not looked at (--fresh counts all)"
     counted = [change for change in taken.changes if change.counted]
     if counted:
         number = number_of(taken.num_counted, "sample")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,12 +29,13 @@ from packidx.encode.probe.recorder import (
     write,
 )
 from packidx.encode.probe.table import EACH, INDEX, TUPLE, Kind, Learnt, Profile
-from packidx.encode.whole import ARGUMENTS, NotBuilt
+from packidx.encode.whole import ARGUMENTS, NotBuilt, tensors_of
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 
 _NUM_SAMPLES = 6
 """With media, of which it is learnt what an expansion depends on; more of them are compared."""
+_MOST_CHANNELS, _PLAIN = 4, "48x64"
 _MOST_VALUES = 1 << 27
 """Of a sample's blank media, at some 16 bytes each; PIL refuses images of not many more pixels."""
 
@@ -51,7 +51,6 @@ class Learner:
     def __init__(self, processor: Any, template: ChatTemplate) -> None:
         self.processor = processor
         self.template = template
-        self._lighter = _without_values(processor)
         self._values_matter = False  # to what it makes of videos
         self._probed: dict[tuple[str, str], Learnt] = {}  # while a kind is learnt
         backend = getattr(processor.tokenizer, "backend_tokenizer", None)
@@ -106,6 +105,11 @@ class Learner:
                 yield str(token)
 
     def _kind(self, kind: str, around: Around) -> Kind:
+        least = _least_pixels(getattr(self.processor, f"{kind}_processor", None))
+        if least > _MOST_VALUES:
+            raise NotBuilt(
+                f"by its settings {kind}s have {least:,} pixels at least: too many to try"
+            )
         samples: list[tuple[tuple[str, ...], Written]] = []
         first: NotBuilt | None = None
         rate = sampling_rate_of(self.processor) if kind == "audio" else 0
@@ -121,11 +125,15 @@ class Learner:
         if not samples:
             raise NotBuilt(f"it builds no sample with one {kind}: {first}")
         only_one = all(len(shapes) == 1 for shapes, _ in samples)
+        stacked = [pair for pair in samples if len({*pair[0]}) == 1 or self._stacks(pair[1])]
+        is_apart = 0 < len(stacked) < len(samples) and all(self._stacks(own) for _, own in stacked)
+        if is_apart:  # not all of its media make samples together: which do, is tried
+            samples = stacked
         placeholder = self._placeholder(kind, samples[0][1], around)
         texts = [_texts(written, placeholder, around, len(shapes)) for shapes, written in samples]
         feature = self._feature(kind, "".join(text for each in texts for text in each))
         known = Kind(placeholder, feature, only_one=only_one, rate=rate)
-        for by in (EACH, INDEX):
+        for by in () if is_apart else (EACH, INDEX):
             known = replace(known, by=by)
             if all(
                 learnt.text == _learnt(text, feature).text and learnt.runs == _runs(text, feature)
@@ -143,6 +151,13 @@ class Learner:
             ]:
                 raise Unreadable(f"two samples whose {kind}s have the same shapes differ")
         return replace(known, rises=kind == "audio" and self._rises(known, around))
+
+    def _stacks(self, written: Written) -> bool:
+        """Whether all that a model takes of a sample is tensors."""
+        try:
+            return bool(tensors_of(written.outputs, type(self.processor).__name__))
+        except NotBuilt:
+            return False
 
     def _rises(self, known: Kind, around: Around) -> bool:
         lengths = [int(seconds * known.rate) for seconds in TRIED_SECONDS]
@@ -211,6 +226,10 @@ class Learner:
         try:
             written = self._written(kind, shapes)
             texts = _texts(written, known.placeholder, around, len(shapes))
+            if known.by == TUPLE and len({*shapes}) > 1:
+                tensors_of(written.outputs, type(self.processor).__name__)
+            if kind == "image" and known.by == EACH and not known.only_one:
+                self._check_beside(known, shape, texts, around)
         except (NotBuilt, Unreadable, BadRecord) as error:
             return (Learnt(problem=str(error)),) * (len(shapes) if known.by == TUPLE else 1)
         if known.by != TUPLE:
@@ -218,34 +237,43 @@ class Learner:
         grid = grid_of(written.outputs, kind) if len(shapes) == 1 else (0, 0, 0)
         return tuple(_learnt(text, known.feature, grid) for text in texts)
 
+    def _check_beside(self, known: Kind, shape: str, alone: Sequence[str], around: Around) -> None:
+        """Raise Unreadable or NotBuilt if an image with so few rows or columns that they may be
+        taken for channels is another one beside a usual image, or makes that another."""
+        if min(map(int, shape.split("x"))) > _MOST_CHANNELS:
+            return
+        first, last = (
+            _texts(self._written("image", shapes), known.placeholder, around, 2)
+            for shapes in ([shape, _PLAIN], [_PLAIN, shape])
+        )
+        if [first[0], *first] != [alone[0], last[1], last[0]]:
+            raise Unreadable("beside another image it becomes something else")
+
     def _written(self, kind: str, shapes: Sequence[str]) -> Written:
         """A sample with blank media; videos are tensors without values where these will do."""
         if kind == "video" and not self._values_matter:
             abstract = [blank(kind, shape, is_abstract=True) for shape in shapes]
             try:
-                return write(self._lighter, self.template, probe(abstract), every_frame=True)
+                return write(self.processor, self.template, probe(abstract), every_frame=True)
             except NotBuilt:
                 pass  # for whatever reason: it is told when it gets values
         if sum(num_values(kind, shape) for shape in shapes) > _MOST_VALUES:
             raise NotBuilt(f"its {kind}s are too large to try them out")
         media = [blank(kind, shape) for shape in shapes]
-        written = write(self._lighter, self.template, probe(media), every_frame=True)
+        written = write(self.processor, self.template, probe(media), every_frame=True)
         self._values_matter = self._values_matter or kind == "video"
         return written
 
 
-def _without_values(processor: Any) -> Any:
-    """`processor`, whose images keep their values: half of the time goes into these, and what is
-    written depends on shapes alone. Were it otherwise, samples would not be what probes say."""
-    if getattr(processor, "image_processor", None) is None:
-        return processor
-    image_processor = copy.copy(processor.image_processor)
-    for name in ("do_rescale", "do_normalize"):
-        if getattr(image_processor, name, None) is True:
-            setattr(image_processor, name, False)
-    lighter = copy.copy(processor)
-    lighter.image_processor = image_processor
-    return lighter
+def _least_pixels(part: Any) -> int:
+    """Pixels that an image has at least that a part of a processor has resized, by its settings."""
+    areas = [getattr(part, "min_pixels", None) or 0]
+    for name in ("size", "crop_size", "pad_size"):
+        size = {key: value or 0 for key, value in dict(getattr(part, name, None) or {}).items()}
+        edge = size.get("shortest_edge") or size.get("longest_edge", 0)
+        areas.append(edge if edge > 1 << 16 and "shortest_edge" in size else edge * edge)
+        areas.append(size.get("height", 0) * size.get("width", 0))
+    return int(max(areas))
 
 
 def _texts(written: Written, placeholder: str, around: Around, num: int) -> list[str]:

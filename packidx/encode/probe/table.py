@@ -20,7 +20,7 @@ from packidx.io import cache, files
 from packidx.software import installed
 
 _BUILDERS = ("packidx", "transformers", "torch", "torchvision", "tokenizers", "pillow")
-_FORMAT = "1"
+_FORMAT = "2"
 
 EACH, INDEX, TUPLE = "each", "index", "tuple"
 """What a medium's text depends on: itself alone; also its number among the sample's media of its

@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 
 from packidx.arrays import Int64s
 from packidx.digests import digest
-from packidx.encode.imports import transformers_class
+from packidx.encode.imports import load_real
 from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
 from packidx.encode.probe.steps import Steps, outside_in
 from packidx.encode.probe.table import EACH, INDEX, Learnt, Profile, Table
-from packidx.errors import BadRecord, PackidxError, SourceError
+from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
 from packidx.processor.families import Expansion, MediaCounts, VisionFamily
 from packidx.processor.families.base import no_pixels
@@ -39,6 +39,7 @@ class ProbedVision(VisionFamily):
         template: of the processor, without placeholders.
         processor: the processor, or the folder that it is loaded from when it is needed.
         identity: what tells it from all others, for the cache; None keeps nothing.
+        trusts_code: whether code of the folder is run.
 
     Raises:
         MissingExtraError: transformers is not installed or cannot be used.
@@ -46,9 +47,15 @@ class ProbedVision(VisionFamily):
     """
 
     def __init__(
-        self, template: ChatTemplate, processor: Any, identity: Sequence[str] | None
+        self,
+        template: ChatTemplate,
+        processor: Any,
+        identity: Sequence[str] | None,
+        trusts_code: bool = False,
     ) -> None:
-        self._given = (template, processor, identity)
+        self._given = (template, processor, identity, trusts_code)
+        if trusts_code and identity is not None:
+            identity = [*identity, "its code is run"]
         self._table = Table(identity)
         profile = self._table.profile()
         if profile is None:
@@ -68,8 +75,8 @@ class ProbedVision(VisionFamily):
     @cached_property
     def processor(self) -> Any:
         """The transformers processor."""
-        _, processor, _ = self._given
-        return _load(processor) if isinstance(processor, str) else processor
+        _, processor, _, trusts_code = self._given
+        return _load(processor, trusts_code) if isinstance(processor, str) else processor
 
     @cached_property
     def _learner(self) -> Any:
@@ -231,10 +238,11 @@ class ProbedVision(VisionFamily):
                 self._table.take(missing[length], between)
 
 
-def _load(folder: str) -> Any:
-    loader = transformers_class("AutoProcessor")
+def _load(folder: str, trusts_code: bool) -> Any:
     try:
-        processor = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        processor = load_real(folder, "AutoProcessor", trusts_code)
+    except MissingExtraError:
+        raise
     except Exception as error:  # transformers raises whatever the folder makes it stumble over
         reason = " ".join(str(error).split())[:300]
         raise SourceError(

@@ -1,36 +1,35 @@
 """The table that is there already: whether it was made as the next one will be, and its shards.
 
-A shard is taken for the one that was counted, without being read, where its place, size, time of
-change and sampled blocks are the same and nothing touched it since the table was written; one of a
-store by its version. Any other one is read, and known by the digest of its content.
+A shard is taken for the one that was counted, without being read, where its identity is the same
+(`packidx.io.identity`); one of a store by its version. Any other one is read, and known by the
+digest of its content. What records refer to is looked at, too, file by file.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from packidx.estimate.again.recipe import is_marked, recipe_difference
-from packidx.estimate.job import EstimateJob
-from packidx.format import manifest as format_manifest
+from packidx.errors import FormatError
+from packidx.estimate.again.recipe import recipe_difference
+from packidx.estimate.job import EstimateJob, shard_contexts
 from packidx.format.lengths import LengthsManifest
 from packidx.io import urls
+from packidx.io.copies import are_whole, overlapped
 from packidx.io.storage import reading
-from packidx.lengths.existing import KIND
-from packidx.records.containers.base import ShardScan
-from packidx.records.containers.blocks import file_version
+from packidx.lengths.parts import read_media
+from packidx.records.containers.base import RecordRange, ShardScan
 from packidx.records.containers.tar.container import TAR
 from packidx.records.containers.tar.samples import DUPLICATE
-from packidx.records.shard_marks import marks_of
+from packidx.records.media.looked_at import NOTHING, References
+from packidx.records.media.paths import MediaRoot
+from packidx.records.shard_marks import is_marked, unread_marks
 from packidx.records.shard_ranges import ranges_of
-from packidx.records.shards import Shard, own_root, short_names
+from packidx.records.shards import Shard, short_names
 from packidx.software import software
-
-_UNSURE = 2 * 10**9  # nanoseconds: some file systems tell two times apart by no less
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,15 @@ class Earlier:
     manifest: LengthsManifest
     differs: str | None
     """Why no row may: it was made in another way, or of shards that cannot be compared."""
+    _looked_at: dict[tuple[int, int, MediaRoot], bool] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: EstimateJob, path: str, manifest: LengthsManifest) -> Earlier:
         """The table at `path`, as `job`, whose shards need not be scanned yet, may use it."""
-        return cls(path, manifest, recipe_difference(job, manifest) or _other_software(manifest))
+        differs = recipe_difference(job, manifest) or _other_software(manifest)
+        if differs is None and manifest.media is None:
+            differs = "it does not say which files its records refer to"
+        return cls(path, manifest, differs)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -62,14 +65,6 @@ class Earlier:
         """What keys of records without a name of their own begin with, by shard."""
         return short_names([urls.local_path(shard.uri) for shard in self.manifest.shards])
 
-    @cached_property
-    def _written(self) -> int | None:
-        """When the table was written, in nanoseconds; None of a table in a store, whose clock is
-        another one."""
-        if urls.is_url(self.path):
-            return None
-        return os.stat(urls.join(self.path, KIND.manifest)).st_mtime_ns
-
     def layout(self, number: int) -> dict[str, Any]:
         """How shard `number` names things, as far as it matters to counting."""
         source = self._sources[self.manifest.shards[number].source]
@@ -79,15 +74,30 @@ class Earlier:
     def _sources(self) -> dict[str, Any]:
         return {source.name: source for source in self.manifest.sources}
 
-    def is_rooted(self, number: int) -> bool:
-        """Whether the media of shard `number` do not depend on where it lies."""
-        stated = self.manifest.options.get("media_root") or self.layout(number).get("media_root")
-        return bool(stated) or self.manifest.shards[number].container == TAR
+    @cached_property
+    def _referred(self) -> dict[int, References]:
+        """What ranges refer to, by the table's row that they begin with."""
+        files = [file.within(self.path) for file in self.manifest.media or ()]
+        return {first: names for part in overlapped(read_media, files) for first, names in part}
 
-    def folder(self, number: int) -> str:
-        """The folder of shard `number`, which relative references start from."""
-        shard = self.manifest.shards[number]
-        return own_root(urls.absolute(urls.local_path(shard.uri)), shard.container)
+    def references(self, number: int, part: RecordRange) -> References:
+        """What a range of shard `number` refers to.
+
+        Raises:
+            FormatError: the file that says so is damaged.
+        """
+        first = self.first_rows[number] + part.first_row
+        return self._referred.get(first, NOTHING)
+
+    def are_unchanged(self, number: int, part: RecordRange, root: MediaRoot) -> bool:
+        """Whether what a range of shard `number` refers to are, from `root`, the same files."""
+        key = number, part.first_row, root
+        if key not in self._looked_at:
+            try:
+                self._looked_at[key] = self.references(number, part).are_unchanged(root)
+            except FormatError:
+                self._looked_at[key] = False
+        return self._looked_at[key]
 
     def known_scan(self, shard: Shard) -> ShardScan | None:
         """What a scan of `shard` would find, if it is certainly the one that was counted.
@@ -104,23 +114,23 @@ class Earlier:
         if shard.container == TAR and DUPLICATE in self.manifest.rejected:
             return None  # which keys come again is not in the manifest
         ranges = ranges_of(stated)
-        marks = marks_of(shard.path)
-        if ranges is None or not is_marked(stated, marks) or not self._is_settled(shard, stated):
+        with reading(shard.path):
+            nbytes, marks = unread_marks(shard.path)
+        if ranges is None or nbytes != stated.bytes or not is_marked(stated, marks):
             return None
+        if stated.sampled is not None:
+            marks["sampled"] = stated.sampled
         return ShardScan(stated.bytes, stated.fingerprint, stated.rows, ranges, marks)
 
-    def _is_settled(self, shard: Shard, stated: format_manifest.Shard) -> bool:
-        """Whether a shard has its size, and was not touched since the table was written.
 
-        A time of change can be set back, as copies do; this one (ctime) nobody can set.
-        """
-        if file_version(shard.path)[0] != stated.bytes:
-            return False
-        if urls.is_url(shard.path):
-            return True
-        with reading(shard.path):
-            touched = os.stat(shard.path).st_ctime_ns
-        return self._written is not None and touched < self._written - _UNSURE
+def is_whole(job: EstimateJob, earlier: Earlier) -> bool:
+    """Whether a table of the job's very shards is there, and all that their records refer to is
+    what it was."""
+    return are_whole([file.within(earlier.path) for file in earlier.manifest.files]) and all(
+        earlier.are_unchanged(shard.number, part, shard.root)
+        for shard, scan in zip(shard_contexts(job), job.scans, strict=True)
+        for part in scan.ranges
+    )
 
 
 def has_layout(earlier: Earlier, number: int, shard: Shard) -> bool:

@@ -17,15 +17,16 @@ import pyarrow.parquet as pq
 from packidx.arrays import Int64s
 from packidx.errors import FormatError
 from packidx.estimate.again.earlier import Earlier, has_layout
-from packidx.estimate.again.recipe import PASSING_REASONS, is_marked
+from packidx.estimate.again.recipe import PASSING_REASONS
 from packidx.estimate.again.rows import OldRows, Span
 from packidx.estimate.examine import ShardContext
 from packidx.estimate.job import EstimateJob, shard_contexts
-from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copy, overlapped
 from packidx.records.containers.base import RecordRange, ShardScan
 from packidx.records.containers.tar.container import TAR
-from packidx.records.shards import Shard, own_root
+from packidx.records.shard_marks import is_marked
+from packidx.records.shard_ranges import has_ranges
+from packidx.records.shards import Shard
 
 Kept = dict[tuple[int, int], OldRows]
 """Rows that are taken over, by number of the shard and first record of the range."""
@@ -37,8 +38,6 @@ class Match:
 
     number: int
     """Of the earlier one."""
-    is_elsewhere: bool
-    """Its records' relative references may lead elsewhere now."""
     is_moved: bool
     """It has another URI."""
 
@@ -54,7 +53,8 @@ def matches(job: EstimateJob, earlier: Earlier) -> list[Match | None]:
         here = scan.sha256, scan.nbytes, scan.num_records, shard.container
         same = [n for n in by_content[here] if _is_same(earlier, n, shard, scan)]
         same.sort(key=lambda n: earlier.manifest.shards[n].uri != shard.uri)
-        found.append(_match(earlier, same[0], shard) if same else None)
+        moved = [earlier.manifest.shards[number].uri != shard.uri for number in same]
+        found.append(Match(same[0], moved[0]) if same else None)
     return found
 
 
@@ -64,17 +64,7 @@ def _is_same(earlier: Earlier, number: int, shard: Shard, scan: ShardScan) -> bo
         return False  # no digest is of the media in it
     if not stated.uri.endswith(earlier.names[number]):
         return False  # what it was called depended on the working folder
-    return has_layout(earlier, number, shard)
-
-
-def _match(earlier: Earlier, number: int, shard: Shard) -> Match:
-    uri = earlier.manifest.shards[number].uri
-    moved = uri != shard.uri
-    elsewhere = moved and not earlier.is_rooted(number)
-    if elsewhere:
-        here = own_root(urls.absolute(shard.path), shard.container)
-        elsewhere = here != earlier.folder(number)
-    return Match(number, elsewhere, moved)
+    return has_layout(earlier, number, shard) and has_ranges(stated, scan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +142,14 @@ class OldTable:
             return "records that were rejected may be usable now"
         if match.is_moved and _any_within(self._rejected, first, end):
             return "what is said of rejected records names its place"
-        if match.is_elsewhere and _any_within(self._with_media, first, end):
-            return "its media are looked for elsewhere now"
+        if not self._earlier.are_unchanged(match.number, part, shard.root):
+            return "files that its records refer to are others now"
         name = self._earlier.names[match.number]
         spans = tuple(Span(self._files[number], start, rows) for number, start, rows in parts)
         place = first, match.number, self._earlier.manifest.shards[match.number].source
-        return OldRows(spans, None if name == shard.name else name, place)
+        columns = self._earlier.manifest.columns_of(match.number)
+        references = self._earlier.references(match.number, part)
+        return OldRows(spans, None if name == shard.name else name, place, references, columns)
 
     def _parts(self, first: int, end: int) -> list[tuple[int, int, int]]:
         """(number of the part, first row in it, rows) of rows ``first .. end - 1`` of the table."""
@@ -183,15 +175,6 @@ class OldTable:
     def _rejected_for(self, reasons: Collection[str]) -> Int64s:
         listed = pa.array(sorted(reasons), pa.string())
         return self._where("reason", lambda column: pc.is_in(column, listed))
-
-    @cached_property
-    def _with_media(self) -> Int64s:
-        """Rows that have media, or of which nobody says that they have none."""
-        none = pa.scalar(0, pa.int32())
-        return self._where(
-            "media",
-            lambda column: pc.fill_null(pc.not_equal(pc.list_value_length(column), none), True),
-        )
 
     def _where(self, name: str, holds: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> Int64s:
         rows = [np.zeros(0, np.int64)]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import packidx
 from packidx.estimate.comparison import compared_with, may_be_compared_now
 from packidx.estimate.job import EstimateJob, layouts_of
 from packidx.format.lengths import LengthsManifest
-from packidx.format.manifest import Shard, without_ranges
+from packidx.format.manifest import as_planned
 from packidx.records.containers.tar.container import TAR
+from packidx.records.shard_marks import is_marked
+from packidx.records.shard_ranges import has_ranges
 
 PASSING_REASONS = frozenset(  # another run may find media, or an encoder, repaired
     ("missing_media", "broken_media", "media_outside_root", "media_remote", "media_too_large")
@@ -36,13 +36,16 @@ def recipe_difference(job: EstimateJob, manifest: LengthsManifest) -> str | None
         return "its encoder was another one, or had other settings or files"
     if manifest.transform != job.transform:
         return "its transform was another one"
-    if compared is not None and may_be_compared_now(compared):
+    doubt = None if job.counter.files is None else job.counter.files.doubt
+    if compared is not None and may_be_compared_now(compared, doubt):
         # What was compared, and with what, decides what is called exact.
         was, now = (by or "nothing" for by in (compared.get("with"), compared_with()))
         return f"it was compared with {was}, and may be with {now} now"
     given = job.settings.processor is not None or job.counter.encoder is not None
     if given and job.counter.fingerprint() is None:
         return "its encoder has no fingerprint to be known by"
+    if job.counter.encoder is None and any(each.columns is None for each in manifest.sources):
+        return "it does not say which columns were used"
     version = manifest.software.get("packidx")
     if version != packidx.__version__:  # another version may count differently
         return f"it was made by packidx {version}, and this is {packidx.__version__}"
@@ -61,18 +64,18 @@ def decision_difference(job: EstimateJob, manifest: LengthsManifest) -> str | No
     encoder = manifest.encoder
     compared = {} if encoder is None else encoder.compared or {}
     stated = {} if job.compared is None else job.compared.to_json()
-    for name in ("with", "equal", "unequal"):
+    for name in ("with", "unequal"):  # kinds that came since were compared as they were then
         if compared.get(name) != stated.get(name):
             return "comparing with the real processor came out otherwise"
     return None
 
 
 def is_same(job: EstimateJob, manifest: LengthsManifest) -> bool:
-    """Whether the table of `manifest` is the one that `job` would make, media outside of shards
-    being taken to be the same."""
+    """Whether the table of `manifest` is the one that `job` would make, if the files that records
+    refer to are the same."""
     # All that a manifest says of shards, but for what decides nothing.
     shards = tuple(
-        replace(without_ranges(shard), mtime=None, sampled=None, version=None)
+        replace(as_planned(shard), mtime=None, sampled=None, version=None)
         for shard in manifest.shards
     )
     layouts = {source.name: source.layout.to_json() for source in manifest.sources if source.layout}
@@ -81,15 +84,9 @@ def is_same(job: EstimateJob, manifest: LengthsManifest) -> bool:
         and (shards, layouts) == (job.stated_shards, layouts_of(job))
         and PASSING_REASONS.isdisjoint(manifest.rejected)
         and all(
-            is_marked(stated, scan.marks)  # no digest is of the media in it
+            has_ranges(stated, scan)
+            # No digest is of the media in a tar.
+            and (stated.container != TAR or is_marked(stated, scan.marks))
             for stated, scan in zip(manifest.shards, job.scans, strict=True)
-            if stated.container == TAR
         )
     )
-
-
-def is_marked(stated: Shard, marks: Mapping[str, Any]) -> bool:
-    """Whether a shard has all the marks of one that was counted."""
-    if "version" in marks:
-        return stated.version is not None and marks["version"] == stated.version
-    return stated.mtime is not None and marks == {"mtime": stated.mtime, "sampled": stated.sampled}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from packidx.format import schema
 from packidx.format.parquet import as_arrow, conform
 from packidx.io.copies import StoredFile, local_copy
 from packidx.records.containers.base import RecordRange
+from packidx.records.media.looked_at import References
 
 
 class Span(NamedTuple):
@@ -35,6 +37,9 @@ class OldRows(NamedTuple):
     place: tuple[int, int, str]
     """sample_id of the first row, number of the shard and name of its source, as they stand in the
     earlier table."""
+    references: References
+    columns: Mapping[str, str]
+    """Of the shard, and what each is used as."""
 
 
 @lru_cache(maxsize=1)

@@ -45,15 +45,11 @@ class TakenOver:
     """Why nothing was taken over at all."""
     damaged: list[str] = field(default_factory=list)
     """Parts of the earlier table that were of no use."""
-    trusts_media: bool = False
-    """Whether rows with media were taken over: files that records refer to were not looked at."""
 
 
 def all_taken_over(job: EstimateJob, earlier: Earlier) -> TakenOver:
     """Of a table that is left as it is."""
-    manifest = earlier.manifest
-    media = manifest.num_media > 0
-    return TakenOver(manifest.num_samples, len(job.shards), trusts_media=media)
+    return TakenOver(earlier.manifest.num_samples, len(job.shards))
 
 
 def nothing_taken_over(job: EstimateJob, reason: str) -> TakenOver:
@@ -95,7 +91,6 @@ def taken_over(
         len(job.shards) - num_shards,
         changes,
         damaged=kept.damage,
-        trusts_media=num_samples > 0 and earlier.manifest.num_media > 0,
     )
 
 

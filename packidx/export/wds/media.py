@@ -17,6 +17,7 @@ from packidx.io.ranges import Extent
 from packidx.records.conversation import Conversation
 from packidx.records.dialects.parse import parse
 from packidx.records.fetch import Fetcher
+from packidx.records.media.held import ending_of
 from packidx.records.media.image_files import read_image
 from packidx.records.media.inside import InRoot
 from packidx.records.media.opener import MediaOpener
@@ -25,43 +26,13 @@ from packidx.records.media.paths import MediaRoot
 Files = list[tuple[str, bytes]]
 """Name after the key, and content."""
 
-_MAGIC = (
-    ("jpg", rb"\xff\xd8\xff"),
-    ("png", rb"\x89PNG\r\n\x1a\n"),
-    ("webp", rb"RIFF....WEBP"),
-    ("gif", rb"GIF8[79]a"),
-    ("bmp", rb"BM....\0\0\0\0"),
-    ("tiff", rb"II\*\0|MM\0\*|II\+\0|MM\0\+"),
-    ("avif", rb"....ftyp.{0,40}?avi[fs]"),
-    ("heic", rb"....ftyp(?:hei[cx]|mif1|msf1)"),
-    ("jp2", rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"),
-    ("ppm", rb"P[36]\s"),
-    ("mov", rb"....ftypqt  |....(?:moov|mdat|wide|free)"),
-    ("m4a", rb"....ftypM4A"),
-    ("mp4", rb"....ftyp"),
-    ("webm", rb"\x1a\x45\xdf\xa3.{0,60}?webm"),
-    ("mkv", rb"\x1a\x45\xdf\xa3"),
-    ("avi", rb"RIFF....AVI "),
-    ("flv", rb"FLV\x01"),
-    ("wmv", rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
-    ("mpg", rb"\0\0\x01[\xba\xb3]"),
-    ("opus", rb"OggS.{24,56}OpusHead"),
-    ("ogg", rb"OggS.{24,56}\x01vorbis"),
-    ("ogv", rb"OggS"),
-    ("wav", rb"RIFF....WAVE"),
-    ("flac", rb"fLaC"),
-    ("mp3", rb"ID3|\xff[\xfb\xfa\xf3\xf2]"),
-)
-_KNOWN = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in _MAGIC]
 _OWN = re.compile(r"\.([A-Za-z0-9]{1,8})$")
 
 
 def extension(data: bytes, name: str = "") -> str:
     """The extension of a medium, without a dot; its file's own where the content tells none."""
-    head = data[:80]
-    known = next((ending for ending, magic in _KNOWN if magic.match(head)), None)
     own = _OWN.search(name)
-    return known or (own[1].lower() if own is not None else "bin")
+    return ending_of(data[:80]) or (own[1].lower() if own is not None else "bin")
 
 
 def read_conversation(

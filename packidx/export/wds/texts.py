@@ -45,7 +45,9 @@ def is_pairs(conversation: Conversation) -> bool:
     which frames of a video are meant is.
     """
     turns = conversation.turns
-    if conversation.input_ids is not None or conversation.tools or not turns or len(turns) % 2:
+    if conversation.input_ids is not None or conversation.tools is not None:
+        return False
+    if not turns or len(turns) % 2:
         return False
     roles = ("user", "assistant") * (len(turns) // 2)
     return (
@@ -54,6 +56,7 @@ def is_pairs(conversation: Conversation) -> bool:
             for turn, role in zip(turns, roles, strict=True)
         )
         and not any(turn.text_as_list for turn in turns)
+        and not conversation.has_literal
         and not any(_has_frames(medium) for medium in conversation.media)
     )
 
@@ -73,14 +76,18 @@ def _said(turn: Turn) -> list[str]:
 
 
 def _extra(turn: Turn) -> dict[str, Any]:
-    """A turn's other keys; null says nothing, and columns of a table have it in all rows."""
-    return {key: value for key, value in turn.extra.items() if value is not None}
+    """A turn's other keys; null says nothing but of content, and columns of a table have it in all
+    rows."""
+    return {
+        key: value for key, value in turn.extra.items() if value is not None or key == "content"
+    }
 
 
 def _has_seams(turn: Turn) -> bool:
-    """Whether two pieces of text meet: in one text, nobody would see where."""
+    """Whether two pieces of text meet, or one is empty: in one text, nobody would see where."""
     pieces = [isinstance(part, str) for part in turn.parts]
-    return any(piece and following for piece, following in zip(pieces, pieces[1:], strict=False))
+    met = any(piece and following for piece, following in zip(pieces, pieces[1:], strict=False))
+    return met or "" in turn.parts
 
 
 def _has_frames(medium: Media) -> bool:

@@ -76,7 +76,7 @@ def _processor(
         do = "give --processor DIR_OR_NAME, or --root OLD=NEW where its folder was moved"
         return Chosen(_unknown(f"{detail}: fingerprint not compared, packs not built", do))
     policy = DEFAULT_POLICY if labels is None else LabelPolicy.parse(labels)
-    files = load_processor(folder, policy, settings)
+    files = load_processor(folder, policy, settings, given.trusts_code)
     of = "text alone" if files.image_settings is None else f"family {files.family or 'unknown'}"
     said = f"{given.processor or name} ({of}{'' if labels is None else f', labels {labels}'})"
     finding = _compared(said, files.fingerprint(), stated, files.settings)

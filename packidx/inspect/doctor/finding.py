@@ -24,6 +24,8 @@ class Given:
     """Of the processor, in place of its folder's own; the plan's where there are none."""
     encode: str | None = None
     transform: str | None = None
+    trusts_code: bool = False
+    """Whether code in the processor's folder may be run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,12 @@ from packidx.inspect.report.of_plan import (
     tokens_figure,
     waiting_figure,
 )
-from packidx.inspect.report.origin import origin_figures, preview_options, sweep_figure
+from packidx.inspect.report.origin import (
+    columns_figure,
+    origin_figures,
+    preview_options,
+    sweep_figure,
+)
 from packidx.inspect.report.page import page_of
 from packidx.inspect.report.svg import Drawer
 from packidx.inspect.report.words import Series, count
@@ -130,6 +135,8 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
         "count(*) FILTER (status = 'rejected'), max(length) FROM counted"
     ).fetchone()
     figures = [*lengths_figures(connection, series), longest_figure(connection)]
+    table = question.lengths and question.lengths.manifest
+    figures += [each for each in (columns_figure(table.sources if table else ()),) if each]
     bad = rejected_figure(connection)
     plans = sweep_figure(question.path, _CAPACITY, options, notes)
     numbers = [
@@ -137,7 +144,7 @@ def _of_lengths(question: Asked, connection: Any) -> Report:
         ("tokens", count(tokens)),
         ("rejected", count(rejected)),
         ("longest sample", "–" if longest is None else count(longest)),
-        ("sources", count(len(series.names))),
+        ("sources", count(series.num_sources)),
     ]
     sections = [Section("Lengths", [figure for figure in (*figures, bad) if figure])]
     sections.append(Section("Plans", [plans] if plans else []))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import PackidxError
+from packidx.format.manifest import SourceData
 from packidx.format.plan import Options
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
 from packidx.inspect.report.figure import Figure
-from packidx.inspect.report.words import count
+from packidx.inspect.report.words import count, short
 from packidx.plan.options.command import command_line
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
 from packidx.plan.options.resolved import inherited
 from packidx.plan.preview import preview
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 from packidx.plan.schedule.cost_model import parse as parse_cost
+from packidx.records.ledger import by_use
 
 
 def asked_for(options: Options) -> dict[str, Any]:
@@ -92,6 +94,19 @@ def preview_options(options: Options) -> PlanOptions:
     return PlanOptions(**kept)
 
 
+def columns_figure(sources: Sequence[SourceData]) -> Figure | None:
+    """What each source's columns are used as; None where nobody looked."""
+    rows = [(short(each.name), *by_use(each.columns)) for each in sources if each.columns]
+    if not rows:
+        return None
+    says = (
+        "What is carried or not used changes no token. A column that nobody uses and that holds an "
+        "image, turns or the like makes records “unused_column”, unless it is ignored."
+    )
+    header = ("source", "columns used as", "carried", "not used", "ignored")
+    return Figure("Columns of the sources", says, header, rows, is_open=True, is_wide=True)
+
+
 def origin_figures(index: Index) -> list[Figure]:
     """The plan's certificate and provenance, as tables."""
     snapshot = index.snapshot
@@ -122,6 +137,8 @@ def origin_figures(index: Index) -> list[Figure]:
     figures = [
         Figure("What it was made of", "", ("", ""), [f for f in facts if f[1]], is_open=True)
     ]
+    columns = columns_figure(snapshot.sources)
+    figures += [] if columns is None else [columns]
     if snapshot.recipe is not None:
         rows = [(line,) for line in snapshot.recipe.rstrip("\n").split("\n")[:200]]
         figures.append(Figure("Its recipe", "", ("",), rows))

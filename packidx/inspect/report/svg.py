@@ -15,6 +15,7 @@ from packidx.inspect.report.figure import Figure, Spec
 WIDE, WIDER, NARROW = 560, 1180, 235
 """Pixels of the plot itself, beside its labels: on a desk, over its whole width, and on a phone."""
 _INK, _GRID = "#010203", "#040506"  # stand for what the page's style says
+_NAME = "\u2060"  # a joiner of words, which has no width
 _CONFIG: Spec = {
     "background": None,
     "font": "system-ui, sans-serif",
@@ -59,14 +60,25 @@ class Drawer:
 
     def _drawn(self, figure: Figure, width: int, columns: int, ticks: int) -> str:
         spec = {
-            **(figure.spec or {}),
+            **_marked(figure.spec or {}),
             "width": width,
             "height": figure.height,
             "autosize": {"type": "pad", "contains": "content"},
             "config": _CONFIG,
             "params": [{"name": "columns", "value": columns}, {"name": "ticks", "value": ticks}],
         }
-        return _themed(str(self._convert(spec)), figure.title)
+        return _themed(str(self._convert(spec)).replace(_NAME, ""), figure.title)
+
+
+def _marked(value: Any, key: str = "") -> Any:
+    """A spec in which every name of the data begins with `_NAME`: Vega looks names up in JavaScript
+    objects, where ``constructor`` and ``toString`` mean something."""
+    if isinstance(value, dict):
+        return {name: _marked(member, name) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_marked(member, key) for member in value]
+    is_name = isinstance(value, str) and key in ("name", "series", "domain", "sort")
+    return _NAME + value if is_name else value
 
 
 def _themed(svg: str, title: str) -> str:

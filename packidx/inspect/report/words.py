@@ -41,6 +41,7 @@ class Series:
 
     def __init__(self, sizes: Sequence[tuple[Any, int]]) -> None:
         """`sizes`: names, None among them, and how large each is."""
+        self.num_sources = len(sizes)
         ordered = [short(name) for name, _ in sorted(sizes, key=lambda pair: -pair[1])]
         ordered = list(dict.fromkeys(ordered))
         own = ordered if len(ordered) <= MAX_SERIES else ordered[: MAX_SERIES - 1]

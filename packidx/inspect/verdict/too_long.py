@@ -88,7 +88,7 @@ def _only(rows: LengthsRows, sample_ids: Int64s) -> LengthsRows:
     frame = rows.frame
     if "sample_id" not in frame.columns:
         frame = frame.with_columns(sample_id=pl.Series(rows.sample_id))
-    return LengthsRows(rows.uri, rows.start, frame.filter(pl.Series(mine)))
+    return LengthsRows(rows.uri, rows.start, frame.filter(pl.Series(mine)), rows.places)
 
 
 def _count_kinds(rows: LengthsRows, kinds: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Options of a plan from a YAML or JSON file: another trainer's packing keys, and ours.
+"""Options of a plan from a YAML or JSON file: NeMo's packing keys, and ours.
 
     packed_sequence:            # as NeMo Automodel's recipes for vision-language models have it
       pack_size: 8192
@@ -8,9 +8,8 @@
       align: 16
       mix: {photos: 2}
 
-A trainer's whole file may be given: what does not concern packs is its own business. Whose file it
-is, its keys say (`trainers`). A key that may concern packs and is not known is an error, so that a
-misspelt option never plans something else.
+A whole recipe may be given: its other sections are the trainer's business. A section or key that is
+not known is an error, so that a misspelt option never plans something else.
 """
 
 from __future__ import annotations
@@ -21,63 +20,35 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY
 from packidx.io.unique_keys import load_json, load_yaml
+from packidx.plan.options.nemo import KEYS, RECIPE_SECTIONS, SECTION, read_section
 from packidx.plan.options.plan_options import OPTIONS, PlanOptions
-from packidx.plan.options.trainers.nemo import NEMO, RECIPE_SECTIONS, SECTION
-from packidx.plan.options.trainers.recognise import recognise
-from packidx.plan.options.trainers.trainer import Trainer
 from packidx.plan.options.values import typed
 
 OWN = "packidx"
 _MAX_BYTES = 1 << 20
 
 
-def read_config(path: str, named: str | None = None) -> tuple[dict[str, Any], list[str]]:
+def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     """The options that the file `path` asks for.
-
-    Args:
-        named: the trainer whose file it is, where its keys do not say.
 
     Returns:
         fields of `PlanOptions`, checked, any of which may be missing, capacity too; and sentences:
-        whose keys were read, and what is to be known of some of them.
+        what is to be known of some of them.
 
     Raises:
         OptionError: it cannot be read, has a key or value that is not understood, says one thing
             twice, or asks for what no plan can honour; the message names file and key.
     """
     file = load_config(path)
-    trainer = recognise(path, file, named)
-    if trainer is None or trainer is NEMO:
-        _check_sections(path, file)
+    _check_sections(path, file)
     notes: list[str] = []
-    theirs: dict[str, Any] = {}
-    if trainer is not None:
-        if trainer is NEMO:
-            _section(path, file, SECTION)
-        else:
-            notes.append(_whose(path, file, trainer))
-        theirs = trainer.read(path, file, notes)
+    theirs = read_section(path, _section(path, file, SECTION), notes)
     own = _own(path, _section(path, file, OWN))
     for name in theirs.keys() & own.keys():
-        whose = SECTION if trainer is NEMO else f"the keys of {trainer.title}" if trainer else ""
-        raise OptionError(f"{path}: {OWN}.{name} and {whose} say the same thing: give one of them")
+        raise OptionError(
+            f"{path}: {OWN}.{name} and {SECTION} say the same thing: give one of them"
+        )
     options = {**theirs, **own}
-    _check(path, options)
-    return options, notes
-
-
-def read_what_can_be(
-    path: str, file: Mapping[str, Any], trainer: Trainer, refused: list[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """As `read_config`, of what `load_config` gave, for those who go on without what is `refused`:
-    it is given a sentence for each key that no plan can honour. That packing is off is none.
-
-    Raises:
-        OptionError: the section of packidx cannot be understood, or the options not all at once.
-    """
-    notes: list[str] = []
-    theirs = trainer.read(path, file, notes, refused)
-    options = {**theirs, **_own(path, _section(path, file, OWN))}
     _check(path, options)
     return options, notes
 
@@ -87,14 +58,6 @@ def _check(path: str, options: Mapping[str, Any]) -> None:
         PlanOptions(**{"capacity": MAX_CAPACITY, **options})
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from None
-
-
-def _whose(path: str, file: Mapping[Any, Any], trainer: Trainer) -> str:
-    read = trainer.known_in(file)
-    return (
-        f"{path} is read as {trainer.title}'s: {', '.join(read)}; its other keys are not about "
-        "packs"
-    )
 
 
 def load_config(path: str) -> dict[str, Any]:
@@ -114,8 +77,6 @@ def load_config(path: str) -> dict[str, Any]:
     except ValueError as error:
         form = "JSON" if path.endswith(".json") else "YAML"
         raise OptionError(f"{path} is not valid {form}: {error}") from None
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
-        value = value[0].get("config")  # LMMS Engine's older form, a list of tasks
     if not isinstance(value, dict):
         raise OptionError(f"{path} has no sections: write packed_sequence: or packidx: and options")
     return value
@@ -125,7 +86,7 @@ def _check_sections(path: str, recipe: Mapping[Any, Any]) -> None:
     for name in recipe:
         if name in (SECTION, OWN) or name in RECIPE_SECTIONS:
             continue
-        if f"{SECTION}.{name}" in NEMO.keys:
+        if name in KEYS:
             raise OptionError(f"{path}: {name} stands alone: it belongs under packed_sequence:")
         if str(name).replace("-", "_") in OPTIONS:
             raise OptionError(f"{path}: {name} stands alone: it belongs under packidx:")

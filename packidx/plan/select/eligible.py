@@ -228,8 +228,8 @@ def judge(
         _take_off(rows, rules.consumed, copies, verdicts)
     if options.holdout is not None:
         source = rows.arrow("source") if "source" in rows.frame.columns else None
-        key = rows.arrow("key") if "key" in rows.frame.columns else None
-        out = holdout(source, key, rows.unit_id, parse_share(str(options.holdout)))
+        share = parse_share(str(options.holdout))
+        out = holdout(source, rows.places.own_keys(rows), rows.places.draws(rows), share)
         verdicts.set(
             out if options.side == "train" else ~out,
             "holdout" if options.side == "train" else "train",
@@ -246,7 +246,7 @@ def _copies(rows: LengthsRows, options: ResolvedOptions) -> Int64s | None:
         return None
     number = np.ones(rows.num_rows, np.int64)
     source = rows.frame.get_column("source")
-    draws = hash_ints(rows.unit_id, derive_key(options.seed, "mix"))
+    draws = hash_ints(rows.places.draws(rows), derive_key(options.seed, "mix"))
     for name, weight in options.weights.items():
         mine = (source == name).fill_null(False).to_numpy()
         number[mine] = copies_of(Fraction(weight), draws[mine])

@@ -1,7 +1,8 @@
 """Samples that a user leaves out: a share that is held out, and those that a file names.
 
-A sample is held out if the hash of its source's name and its key lies below the share, both taken
-as parts of 2^64: a property of the sample, not of the table or the seed. So adding data, planning
+A sample is held out if the hash of its source's name and its key (of one without a name of its own,
+its place in the source) lies below the share, both taken as parts of 2^64: a property of the
+sample, not of the table or the seed. So adding data, planning
 again with another seed or mixing sources otherwise moves no sample to the other side, and a larger
 share holds out every sample of a smaller one.
 """
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from packidx.arrays import Bools, Int64s
+from packidx.arrays import Bools, Uint64s
 from packidx.digests import canonical_json, column_digest, digest
 from packidx.errors import FormatError, SourceError
 from packidx.hashing import below, derive_key, hash_ints, hash_strings, splitmix64s
@@ -23,33 +24,33 @@ from packidx.io.urls import absolute
 from packidx.lengths.rows import LengthsRows
 
 _KEYED = derive_key("holdout", "key")
-_NUMBERED = derive_key("holdout", "sample_id")
+_PLACED = derive_key("holdout", "place")
 _NAMES = ("source", "key", "sample_id")
 
 
 def holdout(
     source: pa.Array | pa.ChunkedArray | None,
     key: pa.Array | pa.ChunkedArray | None,
-    sample_id: Int64s,
+    draws: Uint64s,
     share: Fraction,
 ) -> Bools:
     """Whether each sample is held out, bool [n].
 
     Args:
         source: strings [n], the name of each one's source; None where the table does not say.
-        key: strings [n]. Where one is null, or there are none, the sample's id stands for it, and
-            the sample keeps its side only as long as it keeps its id.
-        sample_id: int64 [n].
+        key: strings [n]. Where one is null, or there are none, the sample's place in its source
+            stands for it, and the sample keeps its side as long as it keeps that.
+        draws: uint64 [n], of those places (`Places.draws`).
         share: of the samples of each source, 0 <= share <= 1. Samples with the same source and key
             are on the same side.
     """
     if key is None:
-        hashes = hash_ints(sample_id, _NUMBERED)
+        hashes = hash_ints(draws, _PLACED)
     else:
         hashes = hash_strings(key) ^ np.uint64(_KEYED)
         if key.null_count:
             unnamed = np.flatnonzero(np.asarray(key.is_null()))
-            hashes[unnamed] = hash_ints(sample_id[unnamed], _NUMBERED)
+            hashes[unnamed] = hash_ints(draws[unnamed], _PLACED)
     if source is not None:
         if not pa.types.is_dictionary(source.type):
             source = source.dictionary_encode()  # names repeat: each is hashed once

@@ -1,8 +1,9 @@
 """How often each source's samples are seen in an epoch: weights in, a number of copies each out.
 
 A weight w is the mean number of copies of a sample of the source. Each gets ⌊w⌋, and one more if
-the hash of (seed, sample id) lies below the fraction of w: exact integer arithmetic, so the copies
-do not depend on what else is in the table, and a larger weight only adds some. Weights are exact
+the hash of (seed, source, place in the source) lies below the fraction of w: exact integer
+arithmetic, so the copies do not depend on what other sources are in the table, and a larger weight
+only adds some. Weights are exact
 fractions out of the decimals that the user wrote.
 """
 
@@ -189,6 +190,6 @@ def sample_ratios(manifest: LengthsManifest | None) -> dict[str, Fraction]:
 
 def copies(weight: Fraction, hashes: Uint64s) -> Int64s:
     """⌊weight⌋, and one more where hash < the rest * 2^64: int64 [n]; `hashes` are of each sample's
-    id and the seed, uint64 [n]."""
+    place and the seed, uint64 [n]."""
     floor = weight.numerator // weight.denominator
     return floor + below(hashes, weight - floor).astype(np.int64)

@@ -28,10 +28,9 @@ from packidx.processor.chat_template.environment import Generation, chat_environ
 from packidx.processor.chat_template.limits import TooLarge, check_unicode, in_time
 from packidx.processor.chat_template.messages import (
     Form,
+    Message,
     Unusual,
-    fitting_form,
     known_names,
-    messages_of,
     structure,
     traced_messages,
 )
@@ -170,9 +169,14 @@ class ChatTemplate:
             spans = skeleton.label_spans(text, borders, self.policy)
         return Rendered(text, spans, media)
 
-    def messages(self, conversation: Conversation) -> list[dict[str, Any]]:
-        """`conversation` as the messages that the template gets."""
-        return messages_of(conversation, self._form)
+    def messages(self, conversation: Conversation) -> list[Message]:
+        """`conversation` as the messages that a processor is given."""
+        return self._form.messages(conversation)
+
+    def changes(self, conversation: Conversation) -> list[str]:
+        """What is given otherwise than the record holds it, in words: see `Form`."""
+        plain = conversation.is_document or conversation.input_ids is not None
+        return [] if plain else self._form.changes(conversation)
 
     def _render_slowly(self, conversation: Conversation) -> Rendered:
         text = self._render(conversation)
@@ -186,35 +190,34 @@ class ChatTemplate:
         *,
         prompt: bool = False,
         borders: tuple[str, str] | None = None,
-        form: Form | None = None,
     ) -> str:
         """Jinja's rendering."""
         template = self._template
         if borders is not None:
             bordered = type("Bordered", (Generation,), {"borders": borders})
             template = chat_environment(generation=bordered).from_string(self.source)
-        messages = messages_of(conversation, form or self._form)
-        try:
-            return self._write(template, messages, conversation, prompt)
-        except MemoryError:  # says nothing of the record
-            raise
-        except Exception as error:  # a template is foreign code: whatever it raises is its verdict
-            raise _refusal(error) from error
+        messages = self._form.rendered(conversation)
+        return self._write(template, messages, conversation.tools, prompt)
 
     def _write(
         self,
         template: jinja2.Template,
-        messages: list[dict[str, Any]],
-        conversation: Conversation,
+        messages: list[Message],
+        tools: list[Any] | None = None,
         prompt: bool = False,
     ) -> str:
-        return template.render(
-            messages=messages,
-            tools=conversation.tools,
-            documents=None,
-            add_generation_prompt=prompt,
-            **self.special_tokens,
-        )
+        try:
+            return template.render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=prompt,
+                **self.special_tokens,
+            )
+        except MemoryError:  # says nothing of the record
+            raise
+        except Exception as error:  # a template is foreign code: whatever it raises is its verdict
+            raise _refusal(error) from error
 
     @cached_property
     def _traced_template(self) -> jinja2.Template:
@@ -226,8 +229,7 @@ class ChatTemplate:
 
     @cached_property
     def _form(self) -> Form:
-        plain = Form(self.empty_as_list)
-        return fitting_form(lambda conversation: self._render(conversation, form=plain), plain)
+        return Form(partial(self._write, self._template), self.empty_as_list)
 
     # -- label spans -------------------------------------------------------------------------------
 
@@ -265,7 +267,7 @@ class ChatTemplate:
         messages, owners = traced_messages(conversation, self._names, self._form, trace)
         try:
             self._tracing.current = trace
-            text = self._write(self._traced_template, messages, conversation)
+            text = self._write(self._traced_template, messages, conversation.tools)
             skeleton, rendering = rendering_of(trace, text, owners)
             plain = self._render(conversation)
         except MemoryError:

@@ -7,9 +7,10 @@ template can only tell them apart by asking about these.
 from __future__ import annotations
 
 import marshal
-import re
+import operator
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import jinja2.nodes
@@ -22,44 +23,128 @@ from packidx.processor.chat_template.turns.fallback import REASONING
 from packidx.processor.chat_template.turns.rendering import Hole
 from packidx.records.conversation import Conversation, Turn, to_messages
 
-AS_HELD, AS_LIST, AS_STRING = "as held", "as list", "as string"
-"""Of `Form.text`."""
-_PART = re.compile("""['"]type['"]""")  # of a part that is written as it stands in the code
+Message = dict[str, Any]
+_AS_LISTS = "texts given as lists of parts"
+_AS_STRINGS = "lists of texts given as strings"
+_OPENED = "<medium>"  # as transformers writes what a template need not see
+_OWN = ("role", "content")
+"""Of `Turn.extra`, what is no further key of a message."""
+_WORD = "quokka"
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {}}}
+_Said = tuple[str, str, Message]
+_ASKED: _Said = ("user", "Where?", {})
+_SAID: _Said = ("assistant", "Here.", {})
+_SHOWN: dict[str, list[_Said]] = {
+    "system": [("system", _WORD, {}), _ASKED, _SAID],
+    "user": [("user", _WORD, {}), _SAID],
+    "assistant": [_ASKED, ("assistant", _WORD, {})],
+    "tool": [
+        _ASKED,
+        ("assistant", "", {"tool_calls": [_CALL]}),
+        ("tool", _WORD, {"name": "look", "tool_call_id": "call00001"}),
+        _SAID,
+    ],
+}
+"""Role, text and further keys of the messages in which a text of a role is shown to a template."""
 
 
 class Unusual(Exception):
     """A conversation whose structure cannot be told."""
 
 
-@dataclass(frozen=True, slots=True)
 class Form:
-    """How a template gets the content of messages that are text alone."""
+    """How a template gets messages: as the record holds them, but for what it cannot show so.
 
-    empty_as_list: bool = True
-    """Empty content is ``[]``, as `ProcessorMixin.apply_chat_template` has it when it tokenizes
-    (tokenizers alone keep ``""``)."""
-    text: str = AS_HELD
-    """Text is what the record holds, a string or a list of parts; `AS_LIST` or `AS_STRING` for
-    templates that see no other."""
+    A text that a template leaves out where it is a string, as LLaVA's does, becomes a list of one
+    part. A list of texts that a template refuses, or writes as Python does, becomes a string. A
+    role that it leaves out, such as ``developer``, becomes that which it is read as. What a
+    template leaves out is found out by showing it a text of each role in each form.
+
+    Args:
+        render: messages as the template writes them.
+        empty_as_list: no content is ``[]``, as `ProcessorMixin.apply_chat_template` has it when it
+            tokenizes (tokenizers alone keep it).
+    """
+
+    def __init__(self, render: Callable[[list[Message]], str], empty_as_list: bool) -> None:
+        self.empty_as_list = empty_as_list
+        self._render = render
+        self._given: dict[tuple[str, str, bool], tuple[str, str | None]] = {}
+
+    def changes(self, conversation: Conversation) -> list[str]:
+        """What is given to the template otherwise than the record holds it, in words."""
+        changes: dict[str, None] = {}
+        for turn in conversation.turns:
+            role, change = self._of(turn)
+            if change is not None:
+                changes[change] = None
+            if turn.extra.get("role", role) != role:
+                changes[f"the role {turn.extra['role']} given as {role}"] = None
+        return list(changes)
+
+    def messages(self, conversation: Conversation) -> list[Message]:
+        """The messages that a processor is given."""
+        messages = to_messages(conversation)
+        for turn, message in zip(conversation.turns, messages, strict=True):
+            message["role"], change = self._of(turn)
+            if change == _AS_LISTS:
+                message["content"] = [{"type": "text", "text": message["content"]}]
+            elif change == _AS_STRINGS:
+                message["content"] = reduce(operator.add, turn.parts, "")
+        return messages
+
+    def rendered(self, conversation: Conversation) -> list[Message]:
+        """The messages as transformers hands them on to the template."""
+        messages = self.messages(conversation)
+        for turn, message in zip(conversation.turns, messages, strict=True):
+            if turn.extra:
+                _normalise(message)
+            content = message.get("content", "")
+            if self.empty_as_list and type(content) is str and not content:
+                message["content"] = []
+            for part in content if isinstance(content, list) else ():
+                if part["type"] != "text":
+                    part[part["type"]] = _OPENED
+        return messages
+
+    def _of(self, turn: Turn) -> tuple[str, str | None]:
+        """The role that a turn is given with, and how its content is changed."""
+        key = turn.role, turn.extra.get("role", turn.role), turn.is_string
+        if key not in self._given:
+            self._given[key] = self._found(*key)
+        role, change = self._given[key]
+        says = turn.parts or turn.text_as_list  # nothing at all is left as it is
+        if change is None or (says and all(isinstance(part, str) for part in turn.parts)):
+            return role, change
+        return role, None
+
+    def _found(self, role: str, stated: str, is_string: bool) -> tuple[str, str | None]:
+        for word in (stated, role):
+            if self._shows(role, word, as_list=not is_string):
+                return word, None
+            if self._shows(role, word, as_list=is_string):
+                return word, _AS_LISTS if is_string else _AS_STRINGS
+        return role, None
+
+    def _shows(self, role: str, word: str, *, as_list: bool) -> bool:
+        """Whether the template writes a text of this role, called `word`, that is a string, or a
+        list of one part."""
+        for others in (as_list, not as_list):
+            messages: list[Message] = []
+            for own, text, further in _SHOWN[role]:
+                listed, name = (as_list, word) if own == role else (others, own)
+                content = [{"type": "text", "text": text}] if listed else text
+                messages.append({"role": name, "content": content, **further})
+            try:
+                written = self._render(messages).casefold()
+            except BadRecord:
+                continue
+            if _WORD in written and f"'text': '{_WORD}'" not in written:
+                return True
+        return False
 
 
-def messages_of(conversation: Conversation, form: Form) -> list[dict[str, Any]]:
-    """The messages as transformers hands them to a template."""
-    messages = to_messages(conversation)
-    for turn, message in zip(conversation.turns, messages, strict=True):
-        if turn.extra:
-            _normalise(message)
-        if form.text == AS_STRING and turn.text_as_list:
-            message["content"] = turn.parts[0] if turn.parts else ""
-        content = message["content"]
-        if type(content) is str and not content:
-            message["content"] = [] if form.empty_as_list else ""
-        elif form.text == AS_LIST and isinstance(content, str):
-            message["content"] = [{"type": "text", "text": content}]
-    return messages
-
-
-def _normalise(message: dict[str, Any]) -> None:
+def _normalise(message: Message) -> None:
     """What transformers does to messages with further keys before it renders them."""
     for key in [key for key, value in message.items() if value is None]:
         del message[key]
@@ -95,15 +180,17 @@ def structure(
         if turn.text_as_list:
             key.append(2)
         for part in turn.parts:
-            if isinstance(part, str):
-                if not part:
-                    raise Unusual("an empty text")
+            if not isinstance(part, str):
+                key.append(part.kind)
+            elif part:
                 texts.append(part)
                 key.append(1)
             else:
-                key.append(part.kind)
+                key.append(0)
         if turn.extra:
-            extra = {name: turn.extra[name] for name in turn.extra if name in names}
+            key.append((turn.extra.get("role"), "content" in turn.extra))
+            known = (name for name in turn.extra if name in names and name not in _OWN)
+            extra = {name: turn.extra[name] for name in known}
             if extra:
                 key.append(_shape(extra, texts))
             if len(extra) < len(turn.extra):
@@ -137,7 +224,7 @@ def _shape(value: Any, texts: list[str]) -> Hashable:
 def traced_messages(
     conversation: Conversation, names: frozenset[str], form: Form, trace: Trace
 ) -> tuple[list[dict[str, Any]], list[Hole]]:
-    """`messages_of` with traced texts, and whose each of them is; in the order of `structure`."""
+    """`Form.rendered` with traced texts, and whose each of them is; in the order of `structure`."""
     owners: list[Hole] = []
 
     def traced(value: Any, turn: int, kind: str) -> Any:
@@ -152,11 +239,14 @@ def traced_messages(
 
     turns = []
     for number, turn in enumerate(conversation.turns):
-        parts = tuple(traced(part, number, "content") for part in turn.parts)
-        known = {name: value for name, value in turn.extra.items() if name in names}
-        extra = {name: traced(value, number, _kind(name)) for name, value in known.items()}
+        parts = tuple(traced(part, number, "content") if part else part for part in turn.parts)
+        extra = {
+            name: value if name in _OWN else traced(value, number, _kind(name))
+            for name, value in turn.extra.items()
+            if name in names or name in _OWN
+        }
         turns.append(replace(turn, parts=parts, extra=extra))
-    messages = messages_of(replace(conversation, turns=tuple(turns)), form)
+    messages = form.rendered(replace(conversation, turns=tuple(turns)))
     for number, turn in enumerate(conversation.turns):
         if turn.extra.keys() - names:
             messages[number] = Incomplete(messages[number])
@@ -167,27 +257,3 @@ def _kind(name: str) -> str:
     if name in REASONING:
         return "reasoning"
     return "tool" if name in ("tool_calls", "function_call") else "other"
-
-
-def fitting_form(render: Callable[[Conversation], str], plain: Form) -> Form:
-    """The form in which a template shows texts; `render` is in the form `plain`.
-
-    Text is put into lists where the template shows it only so, as LLaVA's, and taken out of them
-    where it takes strings alone: else it would be lost, or written as Python writes it.
-    """
-    string, listed = _shows(render, text_as_list=False), _shows(render, text_as_list=True)
-    if string == listed:
-        return plain
-    return replace(plain, text=AS_STRING if string else AS_LIST)
-
-
-def _shows(render: Callable[[Conversation], str], *, text_as_list: bool) -> bool:
-    """Whether a template writes texts that are strings, or lists of one part."""
-    words = {"user": "a question", "assistant": "an answer"}
-    turns = [Turn(role, (text,), text_as_list=text_as_list) for role, text in words.items()]
-    try:
-        text = render(Conversation(tuple(turns)))
-    except BadRecord:
-        return False
-    shown = all(word in text.casefold() for word in words.values())
-    return shown and _PART.search(text) is None

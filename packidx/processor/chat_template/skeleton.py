@@ -117,19 +117,22 @@ def rendering_of(trace: Trace, text: str, owners: Sequence[Hole]) -> tuple[Skele
     skeleton = Skeleton(tuple(trace.pending), tuple(holes), parts, plain)
     rendering = Rendering(
         tuple(literals),
-        tuple(_owner([owners[origin] for origin in trace.origins[hole]]) for hole in holes),
+        tuple(
+            _owner([owners[origin] for origin in trace.origins[hole]], hole in holes[:number])
+            for number, hole in enumerate(holes)
+        ),
         tuple(sorted(blocks)),
     )
     return skeleton, rendering
 
 
-def _owner(owners: Sequence[Hole]) -> Hole | None:
+def _owner(owners: Sequence[Hole], is_again: bool) -> Hole | None:
     turns = {owner.turn for owner in owners}
     if len(turns) != 1:
         return None
     kinds = {owner.kind for owner in owners}
     kind = next((kind for kind in ("other", "content") if kind in kinds), "tool")
-    return Hole(turns.pop(), kinds.pop() if len(kinds) == 1 else kind)
+    return Hole(turns.pop(), kinds.pop() if len(kinds) == 1 else kind, is_again)
 
 
 class Dead:

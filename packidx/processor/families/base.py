@@ -83,6 +83,9 @@ class VisionFamily(ABC):
     one_kind_per_sample: ClassVar[bool] = False
     """Whether the pixels of a sample's videos take the place of those of its images."""
 
+    same_num_frames: ClassVar[bool] = False
+    """Whether the videos of a sample are one tensor, so that as many frames of each are used."""
+
     @property
     @abstractmethod
     def placeholders(self) -> Mapping[str, str]:
@@ -203,6 +206,20 @@ class Family:
     checkpoint must say it."""
     older_names: tuple[str, ...] = ()
     """Which of ``images`` and ``videos`` take ``min_pixels`` and ``max_pixels``, too."""
+
+    def read(
+        self, image: Settings, video: Settings | None, own: Settings
+    ) -> tuple[VisionFamily, dict[str, Any], dict[str, Any] | None, dict[str, Any]]:
+        """What is built of a checkpoint's settings, and these, completed.
+
+        Raises:
+            PackidxError: the family does not count what they ask for.
+        """
+        own = self.complete({name: own.get(name) for name in self.own_defaults}, self.own_defaults)
+        image = self.complete(image, self.image_defaults)
+        if video is not None:
+            video = self.complete(video, self.video_defaults) if self.video_defaults else None
+        return self.build(image, video or {}, own), image, video, own
 
     def complete(self, settings: Settings, defaults: Settings) -> dict[str, Any]:
         """`complete_settings` of one of its parts; what its class has is in the fingerprint.

@@ -47,6 +47,7 @@ class InternVLVision(VisionFamily):
     placeholders: ClassVar[Mapping[str, str]] = {"image": FEATURE, "video": "<video>"}
     feature_tokens: ClassVar[Mapping[str, str]] = {"image": FEATURE, "video": FEATURE}
     pixels_in_order: ClassVar[bool] = True
+    same_num_frames: ClassVar[bool] = True
     image_options: ClassVar[Mapping[str, Any]] = {"crop_to_patches": True}
 
     tile_height: int

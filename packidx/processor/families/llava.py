@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,6 +68,8 @@ class LlavaVision(VisionFamily):
 @dataclass(frozen=True, slots=True)
 class TiledLlavaVision(LlavaVision):
     """A LLaVA-NeXT or LLaVA-OneVision processor."""
+
+    same_num_frames: ClassVar[bool] = True
 
     side: int = 0
     """Pixels per side of a tile."""

@@ -11,6 +11,8 @@ import numpy as np
 from packidx.errors import MismatchError, OptionError
 from packidx.processor.text.encoder import TextEncoder
 
+_NEIGHBOURS = ("aTb", "1T2", " T  T ", ".T!", "\nT\r\n", "TT", "éT漢", "T", "_T-", "\u0301T\u0301")
+_MOST_ODD = 5000
 BACKENDS = ("gigatoken", "tokenizers")
 
 
@@ -54,12 +56,21 @@ def _try_gigatoken(encoder: TextEncoder, texts: Sequence[str]) -> tuple[str, str
     except Exception as error:  # what it cannot load it refuses with whatever it has
         return f"gigatoken cannot load the tokenizer: {str(error)[:200]}", ""
     name = f"gigatoken {version('gigatoken')}"
-    expected, offsets = encoder._reference(list(texts))
-    lists = loaded.encode_batch(list(texts)).layout if texts else None
-    if lists is not None and not (
-        np.array_equal(lists.offsets.data, offsets) and np.array_equal(lists.content.data, expected)
-    ):
-        return "gigatoken gives other ids than tokenizers for the data's text", name
+    beside = [
+        form.replace("T", str(token.content))
+        for token in encoder.tokenizer.get_added_tokens_decoder().values()
+        for form in _NEIGHBOURS
+    ]
+    for what, given in (("the data's text", list(texts)), ("text around its added tokens", beside)):
+        expected, offsets = encoder._reference(given)
+        lists = loaded.encode_batch(given).layout if given else None
+        if lists is not None and not (
+            np.array_equal(lists.offsets.data, offsets)
+            and np.array_equal(lists.content.data, expected)
+        ):
+            return f"gigatoken gives other ids than tokenizers for {what}", name
+    if len(encoder.vocabulary.odd_characters) > _MOST_ODD:
+        return "gigatoken gives other ids than tokenizers for many characters", name
     return "", name
 
 

@@ -113,6 +113,9 @@ class TextEncoder:
     def _encode(self, texts: list[str]) -> tuple[Int64s, Int64s]:
         if self.backend == "tokenizers" or not texts:
             return self._reference(texts)
+        odd = self.vocabulary.odd_text
+        if odd is not None and any(not text.isascii() and odd.search(text) for text in texts):
+            return self._reference(texts)
         lists = self.vocabulary.gigatoken.encode_batch(texts).layout
         ids = np.asarray(lists.content.data, np.int64)
         offsets = np.asarray(lists.offsets.data, np.int64)

@@ -180,12 +180,23 @@ def trained_tokens(
 ) -> NDArray[np.bool_]:
     """``[total]`` which of the batch's tokens contribute to the loss.
 
-    Those that lie wholly in a label span, and the special tokens around a document, but no feature
-    token and no sample's first token, which nothing predicts.
+    Those that lie wholly in a label span, or begin with the space before it (``ASSISTANT: ``, and
+    the first word), and the special tokens around a document, but no feature token and no sample's
+    first token, which nothing predicts.
     """
-    starts, ends = text.borders(
-        batch, [item.text for item in expanded], [item.label_spans for item in expanded]
-    )
+    texts = [item.text for item in expanded]
+    starts, ends = text.borders(batch, texts, [item.label_spans for item in expanded])
+    spaces = [
+        [(start - 1, start) for start, _ in item.label_spans if _is_after_space(item.text, start)]
+        for item in expanded
+    ]
+    if any(spaces):
+        behind = [
+            _is_after_space(item.text, start) for item in expanded for start, _ in item.label_spans
+        ]
+        words, own = text.borders(batch, texts, spaces)
+        shared = words >= own  # no token is the space alone
+        starts[behind] = np.where(shared, np.minimum(starts[behind], words), starts[behind])
     good = starts < ends
     steps = np.zeros(len(batch.ids) + 1, np.int64)
     np.add.at(steps, starts[good], 1)
@@ -199,6 +210,11 @@ def trained_tokens(
     mask[runs.tokens] = False
     mask[batch.offsets[:-1][batch.lengths > 0]] = False
     return mask
+
+
+def _is_after_space(text: str, at: int) -> bool:
+    """Whether a word begins here that a space stands before."""
+    return text[at - 1 : at] == " " and not text[at : at + 1].isspace()
 
 
 def places(batch: TokenBatch, runs: FeatureRuns, tokens: Int64s) -> Int64s:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import unicodedata
 from functools import cached_property
 from typing import Any
 
@@ -12,9 +15,10 @@ from tokenizers import Tokenizer
 
 from packidx.arrays import Int64s
 from packidx.digests import digest
-from packidx.processor.fingerprint import normalise_tokenizer
+from packidx.processor import fingerprint
 from packidx.processor.text import remembered
 from packidx.recent import Recent
+from packidx.software import installed
 
 _METASPACE = "\u2581"
 _SET = ("dropout", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges")  # of a model
@@ -25,10 +29,14 @@ class Vocabulary:
 
     Args:
         content: SHA-256 of the ``tokenizer.json`` that it was read from, if it was.
+        is_cut: whether that says where texts are cut or padded.
     """
 
-    def __init__(self, tokenizer: Tokenizer, content: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, content: str | None = None, is_cut: bool = False
+    ) -> None:
         self.tokenizer = tokenizer
+        self.is_cut = is_cut
         self._content = content
         self._state = _state(tokenizer)
 
@@ -41,9 +49,11 @@ class Vocabulary:
     def normalised(self) -> dict[str, Any]:
         """What of the tokenizer goes into a processor's fingerprint."""
         if self._content is None:
-            return normalise_tokenizer(self.tokenizer.to_str())
-        return remembered.normalised(
-            self._content, lambda: normalise_tokenizer(self.tokenizer.to_str())
+            return fingerprint.normalise_tokenizer(self.tokenizer.to_str())
+        return remembered.kept(
+            fingerprint.__file__,
+            [self._content],
+            lambda: fingerprint.normalise_tokenizer(self.tokenizer.to_str()),
         )
 
     @cached_property
@@ -52,6 +62,38 @@ class Vocabulary:
         import gigatoken
 
         return gigatoken.Tokenizer.from_json(self.tokenizer.to_str())
+
+    @cached_property
+    def odd_characters(self) -> str:
+        """Characters of which `gigatoken` makes other tokens: the two know letters of other
+        versions of Unicode. Tried are all that came after its version 3.2, or may come."""
+        if self._content is None:
+            return self._odd_characters()["characters"]
+        parts = [self._content, str(installed("gigatoken"))]
+        odd: str = remembered.kept(__file__, parts, self._odd_characters)["characters"]
+        return odd
+
+    def _odd_characters(self) -> dict[str, str]:
+        points = itertools.chain(range(0x80, 0xD800), range(0xE000, 0x33500))
+        known = unicodedata.ucd_3_2_0.category
+        tried = [char for char in map(chr, points) if known(char) == "Cn"]
+        odd = []
+        for first in range(0, len(tried), 1 << 14):
+            run = tried[first : first + (1 << 14)]
+            texts = [f"a{char}b 1{char}2{char}{char}" for char in run]
+            ours = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            lists = self.gigatoken.encode_batch(texts).layout
+            ids, ends = lists.content.data, lists.offsets.data
+            for number, encoding in enumerate(ours):
+                if encoding.ids != ids[ends[number] : ends[number + 1]].tolist():
+                    odd.append(run[number])
+        return {"characters": "".join(odd)}
+
+    @cached_property
+    def odd_text(self) -> re.Pattern[str] | None:
+        """What finds one of them in a text; None where there are none."""
+        odd = self.odd_characters
+        return re.compile(f"[{re.escape(odd)}]") if odd else None
 
     @cached_property
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -136,9 +178,10 @@ def read_tokenizer(content: bytes) -> Tokenizer:
     kept = _KEPT.get(key)
     if kept is None or not kept.is_unchanged:
         tokenizer = Tokenizer.from_buffer(content)
+        is_cut = tokenizer.padding is not None or tokenizer.truncation is not None
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        kept = Vocabulary(tokenizer, key)
+        kept = Vocabulary(tokenizer, key, is_cut)
         _KEPT.put(key, kept, 1)
     return kept.tokenizer
 

@@ -11,6 +11,8 @@ from packidx.errors import BadRecord, SourceError
 
 TASK_BYTES = 8 << 20
 """Bytes of a shard that one task counts; part of the output's layout, so not an option."""
+TASK_RECORDS = 1 << 18
+"""Records that it counts, where they are lines: there is a row for a line of two bytes, too."""
 
 BOM = b"\xef\xbb\xbf"
 

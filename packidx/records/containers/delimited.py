@@ -1,4 +1,5 @@
-"""CSV and TSV with a line of column names: quoted cells may hold delimiters, quotes and newlines.
+"""CSV and TSV with a line of column names. Quoted cells may hold delimiters, quotes and newlines;
+a TSV has no quotes.
 
 Cells are text; what a cell means (a JSON list of messages, a number of tokens) is for `Layout` to
 say. Empty cells are left out of the record.
@@ -26,16 +27,19 @@ class Delimited(Text):
 
     Args:
         delimiter: one character.
+        quoted: whether a cell in quotes is what stands between them; else they are its characters.
         max_record: bytes of a record; a quote that is open for longer was never meant to be one.
     """
 
-    def __init__(self, delimiter: str, max_record: int = MAX_RECORD) -> None:
+    def __init__(
+        self, delimiter: str, max_record: int = MAX_RECORD, *, quoted: bool = True
+    ) -> None:
         super().__init__(max_record)
-        self.delimiter = delimiter
+        self.delimiter, self.quoted = delimiter, quoted
 
     @property
     def name(self) -> str:
-        return f"{type(self).__name__} {self.delimiter}"
+        return f"{type(self).__name__} {self.delimiter}{self.quoted}"
 
     def header(self, blocks: Iterator[bytes]) -> tuple[str, ...]:
         """The column names.
@@ -88,6 +92,14 @@ class Delimited(Text):
 
     def _rows(self, blocks: Iterator[bytes], at: int, begun: bool) -> Iterator[_Row]:
         """Whole records: the reader takes as many lines for each as its quotes span."""
+        if not self.quoted:
+            for offset, line in whole_lines(blocks, at, begun, self.max_record):
+                if isinstance(line, TooLarge):
+                    raise BrokenFile(_endless(offset, size_of(line), True))
+                raw = line.removesuffix(b"\n").removesuffix(b"\r")
+                if not raw.isspace() and raw:
+                    yield offset, raw, raw.decode("latin-1").split(self.delimiter)
+            return
         taken: list[bytes] = []
         lines = whole_lines(blocks, at, begun, self.max_record)
         start = at

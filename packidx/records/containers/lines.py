@@ -13,6 +13,7 @@ from packidx.io.storage import reading
 from packidx.records.containers.base import (
     BOM,
     TASK_BYTES,
+    TASK_RECORDS,
     RawRecord,
     RecordRange,
     ShardScan,
@@ -187,9 +188,12 @@ class _LineCounter:
             filled[number] = bool(block[inner[number] : ends[number + 1]].strip(BLANK))
         filled[-1] = bool(block[starts[-1] :].strip(BLANK))
         before = self._records + np.concatenate(([0], np.cumsum(filled)))
-        due = self._cuts[-1][0] + self._task_bytes - self.offset
-        if starts[-1] >= due:
-            at = int(np.searchsorted(starts, due))
+        while True:
+            start, row = self._cuts[-1]
+            due = np.searchsorted(starts, start + self._task_bytes - self.offset)
+            at = int(min(due, np.searchsorted(before[:-1], row + TASK_RECORDS)))
+            if at == len(starts):
+                break
             self._cuts.append((self.offset + int(starts[at]), int(before[at])))
         self._records = int(before[-1])
         self._blank = not filled[-1]

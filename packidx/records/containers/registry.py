@@ -30,7 +30,7 @@ _TEXTS: dict[str, Callable[[], Text]] = {
     "jsonl": JsonLines,
     "json": JsonArray,
     "csv": functools.partial(Delimited, ","),
-    "tsv": functools.partial(Delimited, "\t"),
+    "tsv": functools.partial(Delimited, "\t", quoted=False),
 }
 _BINARY: dict[str, Callable[[], Container]] = {"parquet": Parquet, "arrow": Arrow, "tar": Tar}
 _CODECS = (GZIP, ZSTD)
@@ -54,7 +54,8 @@ def container(kind: str, delimiter: str | None = None) -> Container:
     """What reads files of a kind.
 
     Args:
-        delimiter: between the cells of a table in text, where it is not the kind's own.
+        delimiter: between the cells of a table in text, where it is not the kind's own; with one,
+            cells may be quoted, in a TSV, too.
 
     Raises:
         SourceError: no such kind; it may be a newer version's.
@@ -155,3 +156,8 @@ def _is_object(text: bytes) -> bool:
         return isinstance(orjson.loads(text), dict)
     except ValueError:
         return False
+
+
+def has_cells(kind: str) -> bool:
+    """Whether all values of a kind's records are texts, of a table."""
+    return kind.partition(".")[0] in ("csv", "tsv")

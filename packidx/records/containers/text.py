@@ -10,6 +10,7 @@ from typing import Any
 from packidx.errors import SourceError
 from packidx.records.containers.base import (
     TASK_BYTES,
+    TASK_RECORDS,
     RawRecord,
     RecordRange,
     ShardScan,
@@ -45,7 +46,10 @@ class TextContainer:
             number = 0
             blocks = text_blocks(path, self._codec, hashing.add)
             for offset, _ in self._text.items(blocks, 0, False):
-                if not cuts or (self._codec is None and offset >= cuts[-1][0] + task_bytes):
+                is_due = not cuts or (
+                    offset >= cuts[-1][0] + task_bytes or number >= cuts[-1][1] + TASK_RECORDS
+                )
+                if is_due and not (cuts and self._codec):
                     cuts.append((offset, number))
                 number += 1
         ranges = within([*cuts, (hashing.nbytes, number)])

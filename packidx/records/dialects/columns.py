@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.webdataset import EXTENSIONS, kind_of_name, media_first
+from packidx.records.dialects.webdataset import media_first
 from packidx.records.layout import TURN_KEYS
+from packidx.records.media.held import EXTENSIONS, kind_of_name
 from packidx.records.media.references import LIST_KEYS, OBJECT, media_entries, named
 
 CAPTIONS = ("caption", "text", "TEXT", "txt")
@@ -30,6 +31,24 @@ _FILES = {
 _NAMES = frozenset((*_BYTES, *_URLS, *_FILES))
 MEDIA_COLUMNS = frozenset((*(key for keys in LIST_KEYS.values() for key in keys), *_BYTES, *_FILES))
 """Columns that say that a data set's records have media, even where one of them is empty."""
+
+
+def may_hold_media(record: Mapping[str, Any]) -> bool:
+    """Whether a column besides the turns may say which media a record has: it is called so, or
+    holds something like one."""
+    columns = [name for name in record if name not in TURN_KEYS]
+    return any(name in MEDIA_COLUMNS or _is_like_media(record[name]) for name in columns)
+
+
+def _is_like_media(value: Any) -> bool:
+    """Whether a value is, or holds, a file's name or anything that is no plain value."""
+    if isinstance(value, str):
+        return kind_of_name(value) is not None
+    if isinstance(value, OBJECT):
+        return any(map(_is_like_media, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_like_media, value))
+    return value is not None and not isinstance(value, int | float)
 
 
 def with_columns(record: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.dialects.webdataset import kind_of_name, media_first
+from packidx.records.dialects.webdataset import media_first
 from packidx.records.layout import TURN_KEYS
+from packidx.records.media.held import kind_of_name
 from packidx.records.media.references import LIST_KEYS, cut, media_entries, named
 
 TEXTS = "texts"
@@ -95,6 +96,7 @@ def _kind(file: Any, stated: Any) -> str:
     if not isinstance(file, str):
         raise BadRecord("bad_media", f"a name of a medium is {named(file)}, not text")
     own = kind_of_name(file)
+    stated = stated if isinstance(stated, str) else None
     kind = stated if stated in LIST_KEYS else own
     others = {"image": ("video", "audio"), "video": ("audio",), "audio": ("image",)}
     if stated == "text" or own in others.get(stated, ()):

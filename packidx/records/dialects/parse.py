@@ -9,7 +9,8 @@ else that a record holds, then turns, then questions with answers, then captions
 
 A placeholder (``<image>``, ``<video>``, ``<audio>``) in any text stands for the next entry of the
 record's own list (``image``/``images`` …), as does a content part without a reference. In the text
-of a document it stands for nothing: that is as it is.
+of a document, and in a record where nothing could be a medium, it stands for nothing: that is as it
+is.
 """
 
 from __future__ import annotations
@@ -23,23 +24,25 @@ import orjson
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
 from packidx.records.dialects.documents import is_document, plain_document
-from packidx.records.dialects.nemo_meta import StatedMedia, stated_media
+from packidx.records.dialects.media_lists import MediaLists, media_lists, unread
 from packidx.records.dialects.preferences import refuse_preferences
 from packidx.records.dialects.single_turn import single_turn
 from packidx.records.dialects.tokens import tokens_of
 from packidx.records.layout import TURN_KEYS
+from packidx.records.media.held import media_in
 from packidx.records.media.references import (
     LIST_KEYS,
     MAX_TOKENS,
     OBJECT,
     cut,
     integer,
-    media_entries,
     medium_of,
     named,
     part_kind,
 )
 
+OF_TEMPLATES = {"developer": "system", "function": "tool", "ipython": "tool"}
+"""Words for roles that templates may know themselves: these get the word, others the role."""
 _ROLES = {
     "system": "system",
     "user": "user",
@@ -52,8 +55,11 @@ _ROLES = {
     "observation": "tool",
     "function_response": "tool",
     "function_call": "assistant",
+    **OF_TEMPLATES,
 }
 _CALL = "function_call"
+_CALLS = frozenset(("tool_calls", _CALL))  # whose arguments may name any file
+_SPECIAL = {*OF_TEMPLATES, _CALL}
 _TRAIN_KEYS = frozenset(("train", "training", "loss", "loss_weight", "weight"))
 _TURN_OWN_KEYS = frozenset(("role", "from", "content", "value")) | _TRAIN_KEYS
 _PLACEHOLDER = re.compile("<(image|video|audio)>")
@@ -61,11 +67,13 @@ _PLACEHOLDER = re.compile("<(image|video|audio)>")
 Parts = tuple[str | Media, ...]
 
 
-def parse(record: Any) -> Conversation:
+def parse(record: Any, *, has_media: bool = False) -> Conversation:
     """A raw record as a conversation.
 
     Args:
         record: a decoded JSON object; image references may also be bytes or opened PIL images.
+        has_media: whether other records of its source have media: then this one's may be missing,
+            and a placeholder is no text.
 
     Raises:
         BadRecord: ``bad_record``, ``no_messages``, ``bad_turn``, ``unknown_role``, ``bad_media``,
@@ -78,7 +86,7 @@ def parse(record: Any) -> Conversation:
     if tokens is not None:
         return tokens
     refuse_preferences(record)
-    lists = _media_lists(record)
+    lists = media_lists(record, has_media)
     raw_turns = _raw_turns(record)
     count = integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
     if is_document(raw_turns):
@@ -87,52 +95,10 @@ def parse(record: Any) -> Conversation:
         return Conversation((written,), count, is_document=True)
     turns = [_turn(turn, number, lists) for number, turn in enumerate(raw_turns)]
     lists.check()
-    return Conversation(_with_system(record, turns), count, _tools(record.get("tools")))
-
-
-class _MediaLists:
-    """The record's own media, handed out to the placeholders in order of appearance, and what it
-    states of all its media."""
-
-    def __init__(self, listed: Mapping[str, list[Any]], stated: StatedMedia | None) -> None:
-        self._listed, self._stated = listed, stated
-        self._used: dict[str, int] = {}
-
-    def next(self, kind: str) -> Media:
-        """The medium that the next placeholder of a kind stands for."""
-        number = self._used.get(kind, 0)
-        self._used[kind] = number + 1
-        listed = self._listed.get(kind, ())
-        if number >= len(listed):
-            return self.own(Media(kind))  # refused by `check`
-        medium = medium_of(kind, listed[number])
-        if medium.ref is None:
-            raise BadRecord("bad_media", f"an entry of the record's {kind}s names nothing")
-        return self.own(medium)
-
-    def own(self, medium: Media) -> Media:
-        """The next medium, whoever names it, with what the record states of it."""
-        return medium if self._stated is None else self._stated.complete(medium)
-
-    def check(self) -> None:
-        for kind in {**self._listed, **self._used}:
-            used, listed = self._used.get(kind, 0), len(self._listed.get(kind, ()))
-            if used != listed:
-                text = f"{used} placeholder(s) for {kind}s but {listed} {kind}(s) in the record"
-                raise BadRecord("media_mismatch", text)
-        if self._stated is not None:
-            self._stated.check()
-
-
-def _media_lists(record: Mapping[str, Any]) -> _MediaLists:
-    meta = record.get("mm_inputs_meta")
-    stated = None if meta is None else stated_media(meta)
-    listed = {
-        kind: media_entries(record, kind)[1]
-        for kind, keys in LIST_KEYS.items()
-        if not record.keys().isdisjoint(keys)
-    }
-    return _MediaLists(listed, stated)
+    has_literal = lists.has_literal
+    return Conversation(
+        _with_system(record, turns), count, _tools(record.get("tools")), has_literal=has_literal
+    )
 
 
 def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
@@ -155,7 +121,7 @@ def _raw_turns(record: Mapping[str, Any]) -> list[Any]:
     return list(turns)
 
 
-def _document(turn: Mapping[str, Any], lists: _MediaLists) -> Turn:
+def _document(turn: Mapping[str, Any], lists: MediaLists) -> Turn:
     """The one turn of a document, its text as it is."""
     content = turn.get("content")
     parts: list[str | Media] = []
@@ -170,7 +136,7 @@ def _document(turn: Mapping[str, Any], lists: _MediaLists) -> Turn:
     return Turn("assistant", tuple(parts))
 
 
-def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
+def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
     if not isinstance(turn, OBJECT):
         raise BadRecord("bad_turn", f"turn {number} is {named(turn)}, not an object")
     stated = turn.get("role", turn.get("from"))
@@ -180,14 +146,21 @@ def _turn(turn: Any, number: int, lists: _MediaLists) -> Turn:
         text = f"turn {number} has {has}: known are {', '.join(_ROLES)}"
         raise BadRecord("unknown_role", text)
     content = turn["content"] if "content" in turn else turn.get("value")
-    if len(turn) == 2 and type(content) is str and stated != _CALL:  # as nearly all are
+    if len(turn) == 2 and type(content) is str and stated not in _SPECIAL:  # as nearly all are
         return Turn(role, _split(content, lists))
     extra = {key: value for key, value in turn.items() if key not in _TURN_OWN_KEYS}
     train = None if _TRAIN_KEYS.isdisjoint(turn) else _train(turn, number)
     if stated == _CALL:
-        content, extra = None, {"tool_calls": _calls(content, number), **extra}
-    if content is None and not extra.get("tool_calls"):
-        raise BadRecord("bad_turn", f"turn {number} has no content")
+        content, extra = "", {"tool_calls": _calls(content, number), **extra}
+    for key in extra.keys() - _CALLS:
+        if (kind := media_in(extra[key])) is not None:
+            raise unread(f"{key!r} of turn {number}", kind)
+    if content is None:
+        if not extra.get("tool_calls"):
+            raise BadRecord("bad_turn", f"turn {number} has no content")
+        extra["content"] = None
+    if stated in OF_TEMPLATES:
+        extra["role"] = stated
     parts = _parts(content, number, lists)
     is_text = len(parts) < 2 and all(isinstance(part, str) for part in parts)
     return Turn(role, parts, extra, train, is_text and isinstance(content, list | tuple))
@@ -218,7 +191,7 @@ def _calls(content: Any, number: int) -> list[dict[str, Any]]:
     return [{"type": "function", "function": call} for call in calls]
 
 
-def _parts(content: Any, number: int, lists: _MediaLists) -> Parts:
+def _parts(content: Any, number: int, lists: MediaLists) -> Parts:
     if isinstance(content, str):
         return _split(content, lists)
     if isinstance(content, list | tuple):
@@ -228,10 +201,11 @@ def _parts(content: Any, number: int, lists: _MediaLists) -> Parts:
     return ()
 
 
-def _part(part: Any, number: int, lists: _MediaLists) -> Parts:
+def _part(part: Any, number: int, lists: MediaLists) -> Parts:
     kind = part_kind(part)
     if kind == "text":
-        return _split(_text_of(part, number), lists)
+        text = _text_of(part, number)
+        return _split(text, lists) if text else (text,)
     if kind is not None:
         medium = medium_of(kind, part)
         return (lists.next(kind) if medium.ref is None else lists.own(medium),)
@@ -253,9 +227,14 @@ def _unknown_part(part: Any) -> str:
     return f"{has}: known are text, {', '.join(LIST_KEYS)}"
 
 
-def _split(text: str, lists: _MediaLists) -> Parts:
+def _split(text: str, lists: MediaLists) -> Parts:
+    if "<img>" in text and (kind := media_in(text)) is not None:
+        raise unread("a text, in <img>…</img>,", kind)
     if "<image>" not in text and "<video>" not in text and "<audio>" not in text:
         return (text,) if text else ()
+    if not lists.may_be:
+        lists.has_literal = True
+        return (text,)
     pieces = enumerate(_PLACEHOLDER.split(text))
     return tuple(lists.next(piece) if number % 2 else piece for number, piece in pieces if piece)
 
@@ -266,7 +245,7 @@ def _tools(tools: Any) -> list[Any] | None:
             tools = orjson.loads(tools)
         except ValueError:
             raise BadRecord("bad_record", "'tools' is text that is not JSON") from None
-    if not tools or isinstance(tools, str):
+    if tools is None or isinstance(tools, str):
         return None
     if not isinstance(tools, list):
         raise BadRecord("bad_record", f"'tools' is {named(tools)}, not a list")

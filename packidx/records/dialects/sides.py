@@ -49,7 +49,7 @@ def take_side(record: dict[str, Any], side: str) -> dict[str, Any]:
     if record.get("input_ids") is not None:
         raise BadRecord("bad_pair", "the record has input_ids, of which nobody says the side")
     rest = {k: v for k, v in record.items() if k not in _OF_SIDES and k not in _OF_BOTH}
-    if is_answer(record.get("rejected")):
+    if is_answer(record.get("chosen")) and is_answer(record.get("rejected")):
         return _answered(record, rest, side)
     return rest if side == "chosen" else _instead(record, rest)
 
@@ -123,7 +123,7 @@ def _instead(record: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
     if key is None:
         return {**rest, "response": answer}
     turns = rest[key]
-    if not isinstance(turns, list | tuple) or _role(turns[-1]) in (None, *_ASKING):
+    if not isinstance(turns, list | tuple) or not turns or _role(turns[-1]) in (None, *_ASKING):
         text = f"the last turn of {key!r} is no answer that 'rejected_response' could stand for"
         raise BadRecord("bad_pair", text)
     return {**rest, key: [*turns[:-1], {"role": "assistant", "content": answer}]}

@@ -20,7 +20,7 @@ _USUAL = (
     ("prompt", "query", "response"),
     ("prompt", "query", "completion"),
     ("instruction", "input", "output"),
-    ("question", None, "answer"),
+    ("question", "input", "answer"),
 )
 _MIXED = tuple(
     (question, addition, answer)

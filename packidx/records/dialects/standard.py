@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from packidx.errors import BadRecord
-from packidx.records.containers.tar.samples import MEMBERS
+from packidx.records.containers.tar.container import TAR
+from packidx.records.containers.tar.samples import KEY, MEMBERS, Members
 from packidx.records.dialects.columns import is_pairs, with_columns, with_pairs
 from packidx.records.dialects.documents import (
     TEXT_LIST,
@@ -23,8 +24,10 @@ from packidx.records.dialects.documents import (
 from packidx.records.dialects.loongforge import TEXTS, is_texts, stated_type, with_texts
 from packidx.records.dialects.sides import take_side
 from packidx.records.dialects.webdataset import has_placeholder, with_members
-from packidx.records.layout import TURN_KEYS, Layout
+from packidx.records.layout import DEFAULT, TURN_KEYS, Layout
 from packidx.records.media.references import LIST_KEYS, media_entries
+
+_KEYS = ("id", "key", "__key__", "uid")  # a record's own id
 
 
 def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, Any]:
@@ -38,6 +41,10 @@ def standard(record: dict[str, Any], layout: Layout, cells: bool) -> dict[str, A
     Raises:
         BadRecord: it is of no known form.
     """
+    if layout.ignore and isinstance(members := record.get(MEMBERS), Members):
+        start = len(members.key)
+        files = {n: c for n, c in members.files.items() if n[start:] not in layout.ignore}
+        record = {**record, MEMBERS: members._replace(files=files)}
     record = layout.apply(record, cells=cells)
     if layout.pair is not None:
         record = take_side(with_columns(record), layout.pair)
@@ -82,5 +89,32 @@ def _check_kinds(record: Mapping[str, Any], stated: frozenset[str]) -> None:
 def _has(record: Mapping[str, Any], kind: str) -> bool:
     if media_entries(record, kind)[1]:
         return True
-    turns = (turn for key in TURN_KEYS for turn in record.get(key) or ())
+    listed = (record[key] for key in TURN_KEYS if isinstance(record.get(key), list | tuple))
+    turns = (turn for turns in listed for turn in turns)
     return any(has_placeholder(turn, kind) for turn in turns)
+
+
+def record_key(record: Mapping[str, Any]) -> str | None:
+    """The record's own id as text; None where it has none that is text or an integer.
+
+    No float: an integer of more than 64 bits arrives as one, and two of them may look alike.
+    """
+    for name in _KEYS:
+        value = record.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return str(value)
+    return None
+
+
+def key_of(record: Mapping[str, Any], kind: str, layout: Layout = DEFAULT) -> str | None:
+    """What a record, as it stands in its shard, is called there; None where it has no name.
+
+    Args:
+        kind: of the shard's container.
+        layout: of its source.
+    """
+    if kind != TAR:
+        column = layout.columns.get("id")
+        return record_key(record if column is None else {"id": record.get(column)})
+    named = record.get(KEY)
+    return None if named is None else str(named)

@@ -1,7 +1,7 @@
 """A WebDataset sample's files in its record: names become content, and media not named are found.
 
 A name is a member's full name or its extension, what follows ``KEY.``. What is neither stays as it
-is: absolute paths and URLs lead where they always do, any other name only into a stated media root.
+is, and leads into a stated media root alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from packidx.io.ranges import Extent
 from packidx.records.containers.tar.samples import MEMBERS, Members
 from packidx.records.layout import TURN_KEYS
+from packidx.records.media.held import kind_of_name
 from packidx.records.media.references import (
     LIST_KEYS,
     OBJECT,
@@ -20,17 +21,6 @@ from packidx.records.media.references import (
     part_kind,
     reference_of,
 )
-
-EXTENSIONS = {
-    "image": frozenset(
-        ("jpg", "jpeg", "jpe", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "jp2", "ppm")
-    ),
-    "video": frozenset(
-        ("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv", "ogv")
-    ),
-    "audio": frozenset(("wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "wma", "aiff")),
-}
-"""Last parts of extensions, by the kind of medium."""
 
 _KEYS = frozenset(
     ("image", "video", "audio", "image_url", "video_url", "audio_url", "path", "url", "frames")
@@ -69,12 +59,6 @@ def with_members(record: dict[str, Any], stated: frozenset[str] | None = None) -
             located[key] = turns = [_turn(turn, find) for turn in record[key]]
             named = named or any(_names_media(turn) for turn in turns)
     return located if named or stated == frozenset() else _inferred(located, sample)
-
-
-def kind_of_name(name: str) -> str | None:
-    """The kind of medium, by the last part of a name; None for any other file."""
-    ending = name.rpartition(".")[2].lower()
-    return next((kind for kind, endings in EXTENSIONS.items() if ending in endings), None)
 
 
 def media_first(record: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 import stat
 from dataclasses import dataclass
 
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
+from packidx.io import urls
 
+_SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)", re.DOTALL)
 _HAS_PROC = os.path.isdir("/proc/self/fd")  # Linux
 
 
@@ -72,7 +75,7 @@ def _check_regular(status: os.stat_result) -> None:
 def _check_inside(real: str, root: str, label: str) -> None:
     # The root may be a link of the user's that leads elsewhere by now: what is remembered of it
     # can only be too strict.
-    if not (is_inside(real, real_folder(root)) or is_inside(real, os.path.realpath(root))):
+    if not (is_inside(real, reach(root)) or is_inside(real, reach.__wrapped__(root))):
         raise BadRecord("media_outside_root", f"{label} is not inside the media root")
 
 
@@ -82,6 +85,31 @@ def is_inside(path: str, root: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 14)
+def reach(folder: str) -> str:
+    """The real folder that what belongs to `folder` lies in: itself, or the repository whose
+    snapshot in the Hub's cache it is in, where files are links to the repository's blobs."""
+    match = _SNAPSHOT.match(os.path.abspath(folder))
+    return os.path.realpath(match[1] if match else folder)
+
+
+@functools.lru_cache(maxsize=1 << 14)
 def real_folder(path: str) -> str:
     """`os.path.realpath` of a folder (or a database), remembered."""
     return os.path.realpath(path)
+
+
+def real_path(path: str) -> str:
+    """`os.path.realpath` of a file, its folder's remembered."""
+    folder, _, name = path.rpartition("/")
+    if not folder or name in ("", ".", "..") or os.path.islink(path):
+        return os.path.realpath(path)
+    return f"{real_folder(folder)}/{name}"
+
+
+def refuse_outside(path: str, folder: str) -> None:
+    """Raise a SourceError where a file that a data set names leads out of its folder by a link."""
+    if not urls.is_url(path) and not is_inside(os.path.realpath(path), reach(folder)):
+        raise SourceError(
+            f"{path} leads out of {folder} by a link, to {os.path.realpath(path)}: if it is to be "
+            "read, name it as a source yourself"
+        )

@@ -6,7 +6,6 @@ import functools
 import os
 import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from PIL import Image
@@ -20,12 +19,13 @@ from packidx.records.layout import TURN_KEYS
 from packidx.records.media.audio import Audio
 from packidx.records.media.image_files import read_image, stored_value
 from packidx.records.media.images import MAX_PIXELS, image_size, labelled_size, open_image
-from packidx.records.media.inside import InRoot, real_folder
+from packidx.records.media.inside import InRoot, reach, real_folder
 from packidx.records.media.lmdb_store import (
     SEPARATOR,
     forget_databases,
     split_reference,
 )
+from packidx.records.media.looked_at import LookedAt, forget_looked_at
 from packidx.records.media.paths import MediaRoot, absolute_folder, data_uri, resolve, shortened
 from packidx.records.media.references import (
     LIST_KEYS,
@@ -89,10 +89,11 @@ def check_reference(media: Media, root: MediaRoot) -> None:
 
 def forget_media() -> None:
     """Forget what is remembered of media by their paths: files may have changed since."""
-    for remembered in (_remembered_size, _exists, real_folder, absolute_folder):
+    for remembered in (_remembered_size, _exists, reach, real_folder, absolute_folder):
         remembered.cache_clear()
     forget_infos()
     forget_databases()
+    forget_looked_at()
 
 
 def is_remote(media: Media, root: MediaRoot) -> bool:
@@ -101,7 +102,12 @@ def is_remote(media: Media, root: MediaRoot) -> bool:
     return any(isinstance(ref, str) and (below or "://" in ref) for ref in refs_of(media))
 
 
-def open_media(record: Mapping[str, Any], root: MediaRoot, moved: Moved = str) -> dict[str, Any]:
+def open_media(
+    record: Mapping[str, Any],
+    root: MediaRoot,
+    moved: Moved = str,
+    looked_at: LookedAt | None = None,
+) -> dict[str, Any]:
     """A shallow copy of a raw record in which every image is opened and upright.
 
     The record keeps its dialect: entries of its own image list become PIL images, and content
@@ -111,13 +117,14 @@ def open_media(record: Mapping[str, Any], root: MediaRoot, moved: Moved = str) -
 
     Args:
         moved: old absolute path -> where it is now.
+        looked_at: is told of every reference before it is followed.
 
     Raises:
         BadRecord: as `resolve` and `open_image`, or the record is no object.
     """
     if not isinstance(record, Mapping):
         raise BadRecord("bad_record", "the record is not an object")
-    looker = _Looker(root, moved)
+    looker = _Looker(root, moved, looked_at)
     looker.opened(record)
     fetched = dict(storage.overlapped(looker.fetch, looker.urls))
     return MediaOpener(root, moved, fetched).opened(record)
@@ -214,38 +221,36 @@ class MediaOpener:
         """Where a reference leads, through `moved` if it is absolute; anything else as it is."""
         if not isinstance(ref, str):
             return ref
-        root = self._root
         path = urllib.parse.unquote(ref[7:]) if ref.startswith("file:///") else ref
         if os.path.isabs(path) or urls.is_url(path):
             location, separator, key = path, "", ""
             if (entry := split_reference(path)) is not None:
                 (location, key), separator = entry, SEPARATOR
-            moved = self._moved(location)
-            if urls.is_url(moved) and not (urls.is_url(location) or root.confined):
-                # A path may be any; that it is in a store now is the user's word.
-                root = replace(root, remote=(*root.remote, moved))
-            ref = moved + separator + key
-        return resolve(ref, root)
+            ref = self._moved(location) + separator + key
+        return resolve(ref, self._root)
 
 
 class _Looker(MediaOpener):
-    """Notes the URLs of a record's images instead of opening them."""
+    """Notes what a record refers to, and the URLs of its images, instead of opening them."""
 
-    def __init__(self, root: MediaRoot, moved: Moved) -> None:
+    def __init__(self, root: MediaRoot, moved: Moved, looked_at: LookedAt | None) -> None:
         super().__init__(root, moved)
         self.urls: dict[str, None] = {}
+        self._looked_at = looked_at
+
+    def _noted(self, ref: Any) -> Any:
+        if self._looked_at is not None:
+            self._looked_at.note(ref, self._root)
+        return ref
 
     def image(self, ref: Any) -> Any:
+        self._noted(ref)
         located = self.located_at(ref)
         if isinstance(located, str) and urls.is_url(located) and not split_reference(located):
             self.urls[located] = None
         return ref
 
-    def video(self, ref: Any) -> Any:
-        return ref
-
-    def sound(self, ref: Any) -> Any:
-        return ref
+    video = sound = _noted
 
     @staticmethod
     def fetch(url: str) -> tuple[str, bytes | BadRecord]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from packidx.errors import BadRecord, SourceError
 from packidx.io import storage, stores, urls
 from packidx.io.storage import reading
-from packidx.records.media.inside import InRoot, is_inside, real_folder
+from packidx.records.media.inside import InRoot, is_inside, reach, real_path
 from packidx.records.media.lmdb_store import SEPARATOR, data_file, split_reference
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
@@ -28,16 +28,18 @@ _LONGEST = 4096  # bytes: PATH_MAX of Linux; keys in S3 have 1,024
 
 @dataclass(frozen=True, slots=True)
 class MediaRoot:
-    """Where the media of a shard's records may lie."""
+    """Where the media of a shard's records may lie: nothing else is read, links resolved."""
 
     folder: str
     """The folder, or the URL, that relative references start from."""
-    confined: bool = False
-    """Whether it was stated: nothing outside it, symbolic links followed, is read then. Otherwise
-    absolute paths are allowed; a relative one stays below `folder` always."""
-    remote: tuple[str, ...] = ()
-    """URLs below which references to object stores may lead, besides `folder`. A reader may have
-    them moved to folders of this machine."""
+    stated: bool = False
+    """Whether it was stated; else it is its shard's own folder."""
+    elsewhere: tuple[str, ...] = ()
+    """Folders and URLs below which references may lead, besides `folder`."""
+
+
+ANYWHERE = MediaRoot(".", elsewhere=("/",))
+"""Of records that the user hands over, and not a data set."""
 
 
 def resolve(ref: str, root: MediaRoot) -> str | bytes | InRoot:
@@ -82,32 +84,41 @@ def _located(ref: str, key: str | None, root: MediaRoot) -> str | InRoot:
     suffix = "" if key is None else SEPARATOR + key
     if urls.is_url(path):  # it has no links, so what ".." means is all there is to see
         path = urls.absolute(path)
-        inside = _is_below(path, root.folder)
-    elif root.confined:
-        folder = _confining(path if key is None else data_file(path), root)
-        if folder is not None and (key is None or _confining(path, root) == folder):
-            return InRoot(path + suffix, folder)
-        inside = False
+        if _is_below(path, root.folder):
+            return path + suffix
     else:
-        below = is_inside(os.path.abspath(path), absolute_folder(root.folder))
-        inside = below or os.path.isabs(ref)
-    if not inside:
-        own = "" if root.confined else " (its shard's own folder; --media-root states another)"
-        text = f"{shortened(ref)!r} is not inside the media root{own}"
-        raise BadRecord("media_outside_root", text)
-    return path + suffix
+        file = path if key is None else data_file(path)
+        folder = _confining(file, root)
+        if folder is not None and (key is None or _confining(path, root) is not None):
+            return InRoot(path + suffix, folder)
+        path = file
+    raise BadRecord("media_outside_root", _outside(ref, path, root))
+
+
+def _outside(ref: str, path: str, root: MediaRoot) -> str:
+    """What is wrong with a reference that leads elsewhere, and what to type for it."""
+    text = f"{shortened(ref)!r} is not inside the media root"
+    if not root.stated:
+        text += " (its shard's own folder)"
+    if urls.is_url(path):
+        return text
+    is_plain = os.path.isabs(ref) and not root.stated
+    option = "--media-root" if is_plain else "--remote-media"
+    place = os.path.dirname(os.path.realpath(path))
+    return f"{text}: allow it with {option} {shortened(place)} if the data is trusted"
 
 
 def _confining(path: str, root: MediaRoot) -> str | None:
     """Which of the folders that may be read a file lies in."""
-    folders = [location for location in (root.folder, *root.remote) if not urls.is_url(location)]
-    for real_of in (_real_path, os.path.realpath):  # what is remembered may have changed since
+    places = (root.folder, *root.elsewhere)
+    folders = [place for place in places if not urls.is_url(place)]
+    for real_of in (real_path, os.path.realpath):  # what is remembered may have changed since
         try:
             real = real_of(path)
         except OSError:  # a link that goes away while it is followed
             raise BadRecord("missing_media", f"{shortened(path)!r} is not there") from None
         for folder in folders:
-            if is_inside(real, real_folder(folder)):
+            if is_inside(real, reach(folder)):
                 return folder
     return None
 
@@ -120,7 +131,7 @@ def _remote(ref: str, root: MediaRoot) -> str:
         raise BadRecord("media_remote", str(error)) from None
     path, key = split_reference(ref) or (ref, None)
     url = urls.absolute(path) if urls.is_url(path) else path
-    if not any(_is_below(url, allowed) for allowed in (root.folder, *root.remote)):
+    if not any(_is_below(url, allowed) for allowed in (root.folder, *root.elsewhere)):
         raise BadRecord("media_remote", _not_allowed(url))
     return url if key is None else f"{url}{SEPARATOR}{key}"
 
@@ -177,13 +188,6 @@ def absolute_folder(folder: str) -> str:
     return urls.absolute(folder)
 
 
-def _real_path(path: str) -> str:
-    folder, _, name = path.rpartition("/")
-    if not folder or name in ("", ".", "..") or os.path.islink(path):
-        return os.path.realpath(path)
-    return f"{real_folder(folder)}/{name}"
-
-
 def shortened(text: str, limit: int = 200) -> str:
     """`text`, cut where it is too long for an error's detail."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
@@ -201,13 +205,16 @@ def check_folder(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def check_remote(given: Sequence[str]) -> tuple[str, ...]:
-    """`remote_media`, checked.
+    """`remote_media`, checked; folders by their whole paths.
 
     Raises:
-        SourceError: one is no URL that can be read.
+        SourceError: one is neither a folder nor a URL that can be read.
         MissingExtraError: the package for it is not installed.
     """
-    remote = (given,) if isinstance(given, str) else tuple(map(os.fspath, given))
-    for url in remote:
-        stores.check_url(url)
-    return remote
+    places = [given] if isinstance(given, str) else [os.fspath(place) for place in given]
+    for number, place in enumerate(places):
+        if os.path.isdir(path := urls.local_path(place)):
+            places[number] = os.path.abspath(path)
+        else:
+            stores.check_url(place)
+    return tuple(places)

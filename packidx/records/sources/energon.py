@@ -17,6 +17,7 @@ from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.io.unique_keys import load_json, load_yaml
+from packidx.records.media.inside import is_inside, reach, refuse_outside
 from packidx.records.sources import braces
 
 FOLDER = ".nv-meta"
@@ -177,10 +178,24 @@ def _tars_in(folder: str) -> list[str]:
     return sorted(tars)
 
 
-def walk_once(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`storage.walk`, into each folder once, though a symbolic link may lead back up."""
+def walk_once(
+    folder: str, outside: list[str] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`storage.walk`, into each folder once, though a symbolic link may lead back up.
+
+    Args:
+        outside: is given the paths of what leads out of `folder` by a link: nothing else is done
+            with that.
+    """
     seen = set()
     for here, folders, files in storage.walk(folder):
+        if not urls.is_url(here):
+            for name in [entry.name for entry in os.scandir(here) if entry.is_symlink()]:
+                path = os.path.join(here, name)
+                if not is_inside(os.path.realpath(path), reach(folder)):
+                    (folders if name in folders else files).remove(name)
+                    if outside is not None:
+                        outside.append(path)
         real = here if urls.is_url(here) else os.path.realpath(here)
         if real in seen:
             folders.clear()
@@ -257,6 +272,7 @@ def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
     for name in names:
         path = urls.join(urls.join(folder, FOLDER), name)
         try:
+            refuse_outside(path, folder)
             data = storage.read(path)
             return path, load_json(data) if name.endswith(".json") else load_yaml(data)
         except FileNotFoundError:

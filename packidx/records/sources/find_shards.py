@@ -15,10 +15,9 @@ from packidx.io.storage import unreadable
 from packidx.records.containers.registry import KNOWN, container, required_kind, strip_suffix
 from packidx.records.layout import DEFAULT, Layout
 from packidx.records.shards import Shard, short_names
-from packidx.records.sources import energon, hub, mixes
+from packidx.records.sources import MIX, energon, hub, mixes
 from packidx.records.sources.folders import (
     in_folder,
-    prepared_shards,
     refuse_compressed_in,
     refuse_media_alone,
     source_name,
@@ -37,10 +36,10 @@ def find_shards(args: Sequence[str | DataSet], layout: Layout = DEFAULT) -> list
 
     A source's name is the one stated (by the argument, or in a mix), else the file's stem without a
     trailing shard number (``train-00003-of-00010`` → ``train``); for a folder, the path below it
-    (``sub/train``), and for one that `datasets` saved, the folder's. A mix is a ``.yaml`` file, or
-    a ``.json`` file that holds one; ``mix.json#a,b`` takes two of its data sets. Mixes are not
-    looked for in folders, nor are files and folders whose names begin with a dot. Of a folder that
-    Energon has prepared, the train split is taken, or the ``folder#val,test`` that are named.
+    (``sub/train``), and for one that `datasets` saved, the folder's. A mix is one by its
+    name, or ``mix:FILE``; ``mix.json#a,b`` takes two of its data sets. Mixes are not looked for in
+    folders, nor are files and folders whose names begin with a dot, nor what lies elsewhere, links
+    resolved. Of a folder with splits, the train split is taken, or ``folder#val,test``.
 
     Args:
         args: of a data set, its own name and layout hold, as they do in a mix.
@@ -119,7 +118,7 @@ def _stated(data_set: DataSet, layout: Layout) -> list[Shard]:
 
 
 def _expand(arg: str, layout: Layout) -> list[Shard]:
-    shards = _find(arg, layout)
+    shards = _in_mix_file(arg, layout) if arg.startswith(MIX) else _find(arg, layout)
     name = None
     if not shards and (named := _NAMED.fullmatch(arg)):
         name, arg = named[1], named[2]
@@ -137,6 +136,15 @@ def _expand(arg: str, layout: Layout) -> list[Shard]:
     for shard in shards:
         _check(shard)
     return [dataclasses.replace(shard, source=name or shard.source) for shard in shards]
+
+
+def _in_mix_file(arg: str, layout: Layout) -> list[Shard]:
+    """The shards of a file that is a mix whatever its name is, or of some of its data sets."""
+    file, hash_, names = _strip_scheme(arg.removeprefix(MIX)).partition("#")
+    mix = mixes.mix_in_file(file)
+    if mix is None:
+        raise SourceError(f"{file} is no mix: docs/data.md says how one is written")
+    return _in_mix(file, mix, layout, [name.strip() for name in names.split(",")] if hash_ else ())
 
 
 def _find(arg: str, layout: Layout) -> list[Shard]:
@@ -158,12 +166,11 @@ def _find_at(arg: str, path: str, layout: Layout) -> list[Shard]:
     if storage.is_file(path) or os.path.lexists(path):
         return _single(arg, path, layout)
     file, hash_, names = path.rpartition("#")
-    if hash_ and energon.is_prepared(file):
-        splits = [name.strip() for name in names.split(",")]
-        folder = arg[: len(arg) - len(names) - 1]
-        return [shard for split in splits for shard in prepared_shards(folder, file, layout, split)]
-    if hash_ and storage.is_file(file) and (mix := mixes.load_mix(file)) is not None:
-        return _in_mix(file, mix, layout, tuple(name.strip() for name in names.split(",")))
+    wanted = tuple(name.strip() for name in names.split(","))
+    if hash_ and storage.is_folder(file):
+        return in_folder(arg[: len(arg) - len(names) - 1], file, layout, wanted)
+    if hash_ and storage.is_file(file) and (mix := _mix_in(file)) is not None:
+        return _in_mix(file, mix, layout, wanted)
     prefix = "" if urls.is_url(path) else arg[: len(arg) - len(path)]
     matches = storage.glob(path)
     return [shard for name in matches for shard in _single(prefix + name, name, layout)]
@@ -171,12 +178,28 @@ def _find_at(arg: str, path: str, layout: Layout) -> list[Shard]:
 
 def _single(uri: str, path: str, layout: Layout, data_type: str | None = None) -> list[Shard]:
     """The shard that a file is, or the shards of the mix that it is."""
-    may_be_mix = path.endswith((".json", *mixes.SUFFIXES)) and storage.is_file(path)
-    if may_be_mix and (mix := mixes.mix_in_file(path)) is not None:
+    if (mix := _mix_in(path)) is not None:
         return _in_mix(path, mix, layout)
     parent = os.path.basename(os.path.dirname(urls.absolute(path))) or "data"
     name = source_name(os.path.basename(path), parent)
     return [Shard(uri, path, name, required_kind(uri, path, data_type), layout)]
+
+
+def _mix_in(path: str) -> Any:
+    """The mix that a file is by its name; None where it is none.
+
+    Raises:
+        SourceError: it has what a mix has, and not the name.
+    """
+    if not path.endswith((".json", *mixes.SUFFIXES)) or not storage.is_file(path):
+        return None
+    mix = mixes.mix_in_file(path)
+    if mix is not None and not mixes.is_named(path):
+        raise SourceError(
+            f"{path} names data sets, and may be a mix: if you trust it, say so by "
+            f"--mix-file {path}, or name it mix.json or *.mix.json"
+        )
+    return mix
 
 
 def _in_mix(path: str, mix: Any, layout: Layout, wanted: Sequence[str] = ()) -> list[Shard]:

@@ -12,14 +12,16 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.records.containers.registry import JSON, SUFFIXES, kind_of, required_kind, strip_suffix
 from packidx.records.containers.tar.container import COMPRESSED, TAR, refuse_compressed
-from packidx.records.dialects.webdataset import kind_of_name
 from packidx.records.layout import Layout
+from packidx.records.media.held import kind_of_name
+from packidx.records.media.inside import refuse_outside
 from packidx.records.shards import Shard
 from packidx.records.sources import energon
 from packidx.records.sources.mixes import mix_in_file
@@ -32,35 +34,82 @@ _CODECS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br", ".sz", ".snappy
 _TABLES = (".tfrecord", ".tfrecords", ".mds", ".avro", ".orc", ".feather", ".msgpack", ".xlsx")
 _DATA = (*_ARCHIVES, *_CODECS, *_TABLES, *SUFFIXES)
 _MEDIA = (".nii.gz", ".svg.gz")  # compressed as a rule
+_FORM, _OBJECT, _OUTSIDE = "its form", "one object", "a link"  # why a file is not read
+_SPLIT = re.compile(
+    r"(?<![a-z])(?:(?P<train>train|training)|(?P<validation>validation|valid|val|dev)"
+    r"|(?P<test>test|testing|eval|evaluation))(?![a-z])",
+    re.IGNORECASE,
+)
 
 
-def in_folder(arg: str, path: str, layout: Layout) -> list[Shard]:
+def in_folder(
+    arg: str, path: str, layout: Layout, splits: Sequence[str] | None = None
+) -> list[Shard]:
+    """The shards of a folder's files, of its train split where it has splits.
+
+    Args:
+        splits: the splits to take; None takes `energon.TRAIN`, and what is of none.
+
+    Raises:
+        SourceError: there is no such split, or a description in it cannot be understood.
+    """
     if energon.is_prepared(path):
-        return prepared_shards(arg, path, layout)
+        if splits is None:
+            return prepared_shards(arg, path, layout)
+        return [shard for split in splits for shard in prepared_shards(arg, path, layout, split)]
     top = os.path.basename(urls.absolute(path)) or "data"
     shards: list[Shard] = []
-    beside: list[str] = []
-    for _, name, source, prepared in sorted(_files_below(path, top, beside)):
-        inner = os.path.join(path, name)
-        uri = os.path.join(arg, name)
+    beside: list[tuple[str, str]] = []
+    for file in _of_splits(arg, sorted(_files_below(path, top, beside)), splits, beside):
+        inner = os.path.join(path, file.name)
         if inner.endswith(JSON):
             mix = inner.endswith(".json") and mix_in_file(inner) is not None
             if mix or kind_of(inner) is None:
-                continue  # a mix or a configuration beside the data
+                beside.append((_OBJECT, file.name))  # a mix or a configuration beside the data
+                continue
+        uri = os.path.join(arg, file.name)
         kind = required_kind(uri, inner)
-        shards.append(Shard(uri, inner, source, kind, layout, prepared or None))
+        shards.append(Shard(uri, inner, file.source, kind, layout, file.prepared or None))
     if shards and beside:
         shards[0] = dataclasses.replace(shards[0], folder=arg, beside=tuple(sorted(beside)))
+    elif any(why == _OUTSIDE for why, _ in beside):
+        raise SourceError(unread(arg, beside).warnings[0])
     return shards
+
+
+def _of_splits(
+    arg: str, files: list[_File], wanted: Sequence[str] | None, beside: list[tuple[str, str]]
+) -> list[_File]:
+    """The files of the splits that are wanted; `beside` is given those of other splits.
+
+    Without a train split, and with files of no split, none is told apart.
+    """
+    there = {file.split for file in files if not file.prepared}
+    if wanted is None:
+        if there <= {""} or (energon.TRAIN not in there and "" in there):
+            return files
+        taken = {energon.TRAIN, ""}
+    else:
+        taken = {split_in(split) or split for split in wanted}
+    if absent := taken - there - {""}:
+        known = ", ".join(sorted(there - {""})) or "none"
+        raise SourceError(
+            f"{arg} has no split {min(absent)!r}, there are: {known}; name one, FOLDER#SPLIT"
+        )
+    beside += [(file.split, file.name) for file in files if file.split not in taken and file.split]
+    return [file for file in files if file.split in taken or file.prepared]
 
 
 def prepared_shards(arg: str, path: str, layout: Layout, split: str | None = None) -> list[Shard]:
     """The tars of a split of a folder that Energon has prepared: one source, in its order."""
     name = os.path.basename(urls.absolute(path)) or "data"
     source = name if split in (None, energon.TRAIN) else f"{name}/{split}"
+    tars = energon.shard_names(path, split)
+    for tar in tars:
+        refuse_outside(os.path.join(path, tar), path)
     return [
         Shard(os.path.join(arg, tar), os.path.join(path, tar), source, TAR, layout, path)
-        for tar in energon.shard_names(path, split)
+        for tar in tars
     ]
 
 
@@ -103,32 +152,64 @@ def source_name(name: str, parent: str) -> str:
     return os.path.join(folder, stem) if stem else (folder or parent)
 
 
-def _files_below(folder: str, top: str, beside: list[str]) -> Iterator[tuple[str, str, str, str]]:
-    """(what to sort by, path below `folder`, source, the prepared folder that lists it or nothing)
-    of every data file; `beside` is given the paths of those that look like data."""
-    for here, folders, files in energon.walk_once(folder):
+class _File(NamedTuple):
+    """A data file of a folder."""
+
+    order: str
+    """What to sort by."""
+    name: str
+    """Its path below the folder."""
+    source: str
+    prepared: str = ""
+    """The folder that Energon has prepared and that lists it."""
+    split: str = ""
+    """The split that it is of, where its name or the folder says so."""
+
+
+def _files_below(folder: str, top: str, beside: list[tuple[str, str]]) -> Iterator[_File]:
+    """Every data file; `beside` is given why others that look like data are not read."""
+    outside: list[str] = []
+    of_dictionary: dict[str, str] = {}
+    for here, folders, files in energon.walk_once(folder, outside):
         prepared = energon.FOLDER in folders
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         below = _below(here, folder)
         if prepared:
             folders.clear()
             for number, name in enumerate(energon.shard_names(here)):
-                yield os.path.join(below, f"{number:09d}"), os.path.join(below, name), below, here
+                refuse_outside(os.path.join(here, name), folder)
+                order = os.path.join(below, f"{number:09d}")
+                yield _File(order, os.path.join(below, name), below, here)
             continue
         if _STATE in files:
             folders.clear()
+            split = of_dictionary.get(below) or split_in(below)
             for name in _saved_files(here):
+                refuse_outside(os.path.join(here, name), folder)
                 path = os.path.join(below, name)
-                yield path, path, below or top, ""
+                yield _File(path, path, below or top, split=split)
             continue
+        if _SPLITS in files:
+            of_dictionary = {os.path.join(below, name): split_in(name) or name for name in folders}
         for name in files:
             if name.startswith(".") or name == _SPLITS:
                 continue
+            path = os.path.join(below, name)
             if name.endswith(SUFFIXES):
-                path = os.path.join(below, name)
-                yield path, path, source_name(path, top), ""
+                split = of_dictionary.get(below) or split_in(path)
+                yield _File(path, path, source_name(path, top), split=split)
             elif _looks_like_data(name):
-                beside.append(os.path.join(below, name))
+                beside.append((_FORM, path))
+    beside += [(_OUTSIDE, _below(path, folder)) for path in outside]
+
+
+def split_in(path: str) -> str:
+    """The split that a path, or a split's own name, is named for; empty where it is for none.
+
+    Whole words, in folders and files alike, as `datasets` tells splits apart.
+    """
+    match = _SPLIT.search(strip_suffix(path))
+    return "" if match is None else str(match.lastgroup)
 
 
 def _saved_files(folder: str) -> list[str]:
@@ -138,6 +219,7 @@ def _saved_files(folder: str) -> list[str]:
         SourceError: it cannot be understood, or holds a selection.
     """
     path = urls.join(folder, _STATE)
+    refuse_outside(path, folder)
     try:
         state = json.loads(storage.read(path))
         names = [entry["filename"] for entry in state["_data_files"]]
@@ -161,16 +243,35 @@ def _looks_like_data(name: str) -> bool:
     return lower.endswith(_DATA) and not lower.endswith(_MEDIA)
 
 
-def unread(folder: str, names: Sequence[str]) -> energon.NotRead:
-    """What is said of files below a folder that look like data and are not read; at least one."""
-    several = len(names) > 1
-    files = f"{len(names):,} file{'s' if several else ''} of {folder}"
-    is_, them = ("are", "them") if several else ("is", "it")
-    examples = energon.some(names)
-    return energon.NotRead(
-        (f"{files} {is_} in a form that packidx does not read",),
-        (
-            f"{files} look{'' if several else 's'} like data and {is_} not read: {examples}; "
-            f"unpack {them} to a form that packidx reads, or move {them} out of the folder",
-        ),
-    )
+def unread(folder: str, beside: Sequence[tuple[str, str]]) -> energon.NotRead:
+    """What is said of files below a folder that are not read.
+
+    Args:
+        beside: why, which may be the split that a file is of, and its path; at least one.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for why, name in beside:
+        by_reason.setdefault(why, []).append(name)
+    notes, warnings = [], []
+    for why, names in by_reason.items():
+        several = len(names) > 1
+        files = f"{len(names):,} file{'s' if several else ''} of {folder}"
+        is_, them, s = ("are", "them", "") if several else ("is", "it", "s")
+        examples = energon.some(names)
+        if why == _FORM:
+            notes.append(f"{files} {is_} in a form that packidx does not read")
+            warnings.append(
+                f"{files} look{s} like data and {is_} not read: {examples}; unpack {them} to a "
+                f"form that packidx reads, or move {them} out of the folder"
+            )
+        elif why == _OUTSIDE:
+            notes.append(f"{files} lead{s} out of it by a link")
+            warnings.append(
+                f"{files} lead{s} out of it by a link and {is_} not read: {examples}; name {them} "
+                f"as a source, or by a glob, if {them} belong{s} to it"
+            )
+        elif why == _OBJECT:
+            notes.append(f"{files} hold{s} one JSON object and no records: {examples}")
+        else:
+            notes.append(f"{files} {is_} of its {why} split and not read: {folder}#{why} reads it")
+    return energon.NotRead(tuple(notes), tuple(warnings))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import os
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -62,6 +64,30 @@ def _quietly(datasets: Any) -> Iterator[None]:
             enable_progress_bars()
 
 
+@contextlib.contextmanager
+def _within(arg: str, place: str, datasets: Any) -> Iterator[None]:
+    """No pattern that a README states leads out of `place` in the block.
+
+    `datasets` follows one to any file of this machine, and to any URL, when it makes a builder.
+    """
+    resolve = datasets.data_files.resolve_pattern
+
+    def resolve_within(pattern: str, base_path: str, *args: Any, **options: Any) -> Any:
+        path = posixpath.normpath(posixpath.join(base_path, pattern))
+        if ":" in pattern or not f"{path}/".startswith(f"{posixpath.normpath(place)}/"):
+            raise SourceError(
+                f"{arg}: its README names {pattern!r:.200}, which is not of its repository: if it "
+                "is to be read, name it as a source yourself"
+            )
+        return resolve(pattern, base_path, *args, **options)
+
+    datasets.data_files.resolve_pattern = resolve_within
+    try:
+        yield
+    finally:
+        datasets.data_files.resolve_pattern = resolve
+
+
 def builder_of(arg: str, place: str, config: str | None, commit: str | None) -> Any:
     """What `datasets` would load a data set with: of the Hub at a commit, or a folder.
 
@@ -70,9 +96,12 @@ def builder_of(arg: str, place: str, config: str | None, commit: str | None) -> 
         MissingExtraError: `datasets` is not installed.
     """
     datasets = library(arg)
+    own = os.path.realpath(place) if commit is None else f"hf://datasets/{place}@{commit}"
     try:
-        with _quietly(datasets):
+        with _quietly(datasets), _within(arg, own, datasets):
             return datasets.load_dataset_builder(place, config, revision=commit)
+    except SourceError:
+        raise
     except Exception as error:  # many kinds: no such config, no data file, a script
         words = " ".join(str(error).split()) or type(error).__name__
         raise SourceError(

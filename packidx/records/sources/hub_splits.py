@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from packidx.errors import SourceError
+from packidx.records.media.inside import refuse_outside
+from packidx.records.sources import energon
 from packidx.records.sources.hub_library import builder_of, files_of, library, listed, refuse_absent
 
 _OF = re.compile(r"(.*[-_])\d+([-_]of[-_])(\d+)(\D.*)", re.DOTALL)
@@ -110,6 +112,11 @@ def in_snapshot(arg: str, folder: str, config: str | None, splits: Sequence[str]
         SourceError: there is no such config or split, or a shard of it is not there.
         MissingExtraError: `datasets` is not installed.
     """
+    outside: list[str] = []
+    for _ in energon.walk_once(folder, outside):
+        pass
+    for path in outside:
+        refuse_outside(path, folder)
     files = files_of(arg, builder_of(arg, folder, config, None), splits)
     for paths in files.values():
         _refuse_missing(arg, folder, paths)

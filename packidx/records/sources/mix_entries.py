@@ -16,7 +16,9 @@ from packidx.records.sources import hub
 
 HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
 _PREFERENCES = ("chosen", "rejected", "kto_tag")
-_COMMON_KEYS = ("file_name", "columns", "tags", "media_dir", "sample_ratio", "delimiter", "pair")
+_COMMON_KEYS = (
+    *("file_name", "columns", "tags", "ignore", "media_dir", "sample_ratio", "delimiter", "pair"),
+)
 _META_KEYS = (
     *_COMMON_KEYS,
     *("formatting", "split", "ranking", "subset", "folder", "num_samples"),
@@ -119,6 +121,7 @@ def _layout(
             1.0 if ratio is None else ratio,
             entry.get("delimiter"),
             entry.get("pair"),
+            entry.get("ignore") or (),
         )
     except (OptionError, TypeError, ValueError) as error:
         raise SourceError(f"{where}: {error}") from None

@@ -9,6 +9,7 @@ that name data are mixes, too (`trainer_files`).
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +25,14 @@ from packidx.records.sources.trainer_files import listed
 
 SUFFIXES = (".yaml", ".yml")
 """Endings of files that are always mixes."""
+_NAMED = re.compile(r"(.*[-_.])?(mix|meta|dataset_info)\d*([-_.].*)?\.json|.*\.ya?ml", re.DOTALL)
 
 _MAX_BYTES = 16 << 20
+
+
+def is_named(path: str) -> bool:
+    """Whether a file is a mix by its name, as ``mix.json`` and ``meta_train.json`` are."""
+    return _NAMED.fullmatch(os.path.basename(path)) is not None
 
 
 def is_mix(value: Any) -> bool:

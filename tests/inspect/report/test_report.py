@@ -113,6 +113,19 @@ def test_nothing_in_the_data_runs(tmp_path: Path) -> None:
         assert page.count("<title>") == page.count("</title>")
 
 
+def test_a_source_may_have_any_name_and_all_are_counted(tmp_path: Path) -> None:
+    """Vega looks names up in JavaScript's objects, and has eight colours."""
+    names = ["constructor", "toString", "valueOf", "hasOwnProperty", "__proto__", *"abcd"]
+    source = pl.Series(names).gather(pl.int_range(90, eager=True) % 9)
+    table = lengths(tmp_path, 90, source=source)
+    plan_packs(table, tmp_path / "index", capacity=4096)
+    for path in (str(tmp_path / "index"), str(table)):
+        write_report(path, tmp_path / "r.html")
+        page = (tmp_path / "r.html").read_text()
+        assert ">constructor</text>" in page and "\u2060" not in page
+    assert "<dt>sources</dt><dd>9</dd>" in page
+
+
 def test_a_lengths_table_is_shown_without_a_plan(tmp_path: Path) -> None:
     records = [
         {"messages": [{"role": r, "content": r * 9} for r in ("user", "assistant")]},

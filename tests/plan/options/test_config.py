@@ -17,9 +17,9 @@ from packidx.format.json_object import members_of
 from packidx.format.plan import Options
 from packidx.plan import PlanOptions
 from packidx.plan.options.config import read_config
+from packidx.plan.options.nemo import KEYS
 from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
 from packidx.plan.options.resolved import DEFAULT_CHANCE, DEFAULT_MARGINS, resolve
-from packidx.plan.options.trainers.nemo import NEMO
 from packidx.plan.schedule.cost_model import DEFAULT_PRESET
 
 RECIPE = """\
@@ -242,7 +242,7 @@ def test_a_dry_run_takes_the_file_too(
     assert "4000" in json.dumps(shown) and "3000" not in json.dumps(shown)
 
 
-KNOWN = ", ".join(key.removeprefix("packed_sequence.") for key in NEMO.keys)
+KNOWN = ", ".join(KEYS)
 
 
 @pytest.mark.parametrize(

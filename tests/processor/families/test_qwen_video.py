@@ -33,7 +33,7 @@ from packidx.processor.families.qwen import QWEN2_5_VL, QWEN3_VL
 from packidx.processor.families.shared.resize import smart_resize_video
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import Conversation, Media, MediaInfo, Turn
-from packidx.records.media.paths import MediaRoot
+from packidx.records.media.paths import ANYWHERE, MediaRoot
 from packidx.records.media.video import Video, media_info
 
 CLIPS: list[tuple[str, dict[str, Any]]] = [
@@ -148,7 +148,7 @@ def test_frames_that_the_record_names(name: str, tmp: Path, clips: list[Path]) -
     for indices in ((0, 4, 8, 12), (3, 5, 11), (12, 0, 0, 7, 7), tuple(range(13))):
         for fps in (None, 29.97):
             talk = one_video(str(clips[0]), frame_indices=indices, fps=fps)
-            info = media_info(talk.media[0], MediaRoot("", False))
+            info = media_info(talk.media[0], ANYWHERE)
             assert info.frame_indices == indices
             metadata = VideoMetadata(13, fps=fps or 10.0, frames_indices=list(indices))
             real = run_processor(
@@ -220,7 +220,7 @@ def test_a_record_that_lies_about_the_size(tmp: Path, clips: list[Path]) -> None
     assert files is not None and files.vision is not None
     vision = files.vision
     media = Media("video", str(clips[0]), height=98, width=66)
-    info = media_info(media, MediaRoot("", False))
+    info = media_info(media, ANYWHERE)
     with pytest.raises(BadRecord, match="frames of 98x66 pixels, the record says 66x98"):
         encode_videos([(Video(str(clips[0])), info)], vision, processor.video_processor)
 

@@ -590,3 +590,17 @@ def test_streams_say_what_is_wrong_without_a_path() -> None:
     with pytest.raises(BrokenFile):
         list(array.JsonArray().items(iter([b"[1"]), 0, False))
     assert zlib.crc32(b"") == 0
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_tsv_has_no_quotes_unless_a_delimiter_is_stated(tmp_path: Path, suffix: str) -> None:
+    pack = gzip.compress if suffix else bytes
+    path, kind = str(tmp_path / f"a.tsv{suffix}"), f"tsv{suffix}"
+    Path(path).write_bytes(pack(b'id\ttext\r\n1\t"Well\r\n\n2\tsaid "he"\n3\t"done"\n'))
+    rows = everything(path, kind)
+    texts = ['"Well', 'said "he"', '"done"']
+    assert [outcome(raw.record)["text"] for raw in rows] == texts
+    assert [by_row(path, kind, raw)["text"] for raw in rows] == texts
+    Path(path).write_bytes(pack(b'id\ttext\n1\t"a\n""b"\n'))
+    (row,) = everything(path, kind, Layout(delimiter="\t"))
+    assert outcome(row.record)["text"] == 'a\n"b'

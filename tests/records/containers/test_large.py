@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from record_files import zstd
 
+from packidx import estimate_lengths
 from packidx.errors import BadRecord, SourceError
 from packidx.records.containers.array import JsonArray
 from packidx.records.containers.base import BOM, Container
@@ -143,3 +145,17 @@ def test_gigabytes_without_a_line_end_are_not_held(tmp_path: Path, name: str, ma
     num_samples, rejected, peak = json.loads(done.stdout)
     assert (num_samples, rejected) == (1, {"record_too_large": 1})
     assert peak < 700  # MiB: the limit of a record and Python with its libraries
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])
+def test_a_task_counts_no_more_lines_than_fit_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each of the shortest is a row, of which a worker holds 500 bytes until its part is done."""
+    for module in ("lines", "text"):
+        monkeypatch.setattr(f"packidx.records.containers.{module}.TASK_RECORDS", 1000)
+    monkeypatch.setattr("packidx.estimate.tasks.TASK_RECORDS", 1000)
+    (tmp_path / name).write_bytes(b"x\n" * 10_501)
+    estimate_lengths(str(tmp_path / name), tmp_path / "l", workers=1)
+    parts = [pq.read_metadata(part).num_rows for part in sorted((tmp_path / "l").glob("part-*"))]
+    assert sum(parts) >= 10_500 and max(parts) <= 1500

@@ -85,7 +85,7 @@ def test_dialects_parse_equal(record: dict[str, Any]) -> None:
     assert parse(record) == Conversation(EXPECTED)
 
 
-@pytest.mark.parametrize("parts", [[{"type": "text", "text": " A cat.\n"}], [" A cat.\n", ""]])
+@pytest.mark.parametrize("parts", [[{"type": "text", "text": " A cat.\n"}], [" A cat.\n"]])
 def test_text_in_a_list_of_parts_is_told_from_a_string(parts: list[Any]) -> None:
     listed, string = (
         parse({"messages": [{"role": "user", "content": content}]})
@@ -118,7 +118,7 @@ def test_tool_calls_are_kept() -> None:
     parsed = parse({"messages": turns, "tools": '[{"name": "f"}]'})
     assert parsed.tools == [{"name": "f"}]
     assert to_messages(parsed)[1:] == [
-        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "content": "42", "name": "f"},
     ]
 
@@ -303,7 +303,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"messages": [{"role": "wizard", "content": "hi"}]}, "unknown_role", "'wizard'"),
     ({"messages": [{"role": ["user"], "content": "hi"}]}, "unknown_role", "['user']"),
     (user("hi", system=5), "bad_turn", "a number"),
-    (user("<image>"), "media_mismatch", "1 placeholder(s) for images but 0"),
+    (user("<image>", images=[]), "media_mismatch", "1 placeholder(s) for images but 0"),
     (user("<image>", images=["a", "b"]), "media_mismatch", "1 placeholder(s) for images but 2"),
     (user("<video>", images=["a"]), "media_mismatch", "images"),
     (user([{"type": "image"}]), "media_mismatch", "1 placeholder(s) for images but 0"),
@@ -361,7 +361,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"text": "no image", "image": None}, "no_messages", "'text' and nothing in 'image'"),
     ({"text": ""}, "no_messages", "the document is empty"),
     ({"text": ["a"]}, "bad_turn", "'text' is a list, not text"),
-    ({"prompt": "q<image>", "response": "r"}, "media_mismatch", "but 0"),
+    ({"prompt": "q<image>", "response": "r", "images": None}, "media_mismatch", "but 0"),
     (
         {"prompt": "<image>", "response": "r", "images": ["a", "b"]},
         "media_mismatch",

@@ -119,7 +119,7 @@ def test_references_obey_the_media_root(tmp_path: Path) -> None:
     outside = write_sound(tmp_path / "secret.wav", samples=10)
     inside = write_sound(tmp_path / "root" / "a.wav", samples=4000)
     os.symlink(outside, tmp_path / "root" / "link.wav")
-    root = MediaRoot(str(tmp_path / "root"), confined=True)
+    root = MediaRoot(str(tmp_path / "root"), stated=True)
     assert media_sound(Media("audio", "a.wav"), root).num_samples == 4000
     refused = {
         "../secret.wav": "media_outside_root",

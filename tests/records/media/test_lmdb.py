@@ -121,10 +121,14 @@ def test_references_that_lead_nowhere(root: Path, ref: str, confined: bool, reas
             resolve(ref, MediaRoot(str(root), confined))
 
 
-def test_links_are_followed_where_no_root_is_stated(root: Path) -> None:
+def test_links_are_followed_to_what_is_allowed(root: Path) -> None:
     for name in ("link.lmdb", "inner.lmdb"):
         media = Media("image", f"{root}/{name}::0001")
-        assert media_size(media, MediaRoot(str(root), False)) == (20, 30)
+        with pytest.raises(BadRecord, match=f"--media-root {root.parent}/outside.lmdb "):
+            media_size(media, MediaRoot(str(root)))
+        assert media_size(
+            media, MediaRoot(str(root), elsewhere=(f"{root.parent}/outside.lmdb",))
+        ) == (20, 30)
 
 
 def test_moved_databases(root: Path, tmp_path: Path) -> None:

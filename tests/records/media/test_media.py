@@ -278,9 +278,13 @@ def test_paths_that_leave_the_root(root: Path, ref: str) -> None:
     assert refused(resolve, ref, MediaRoot(str(root), True)).reason == "media_outside_root"
     absolute = f"{root}/{ref}"
     assert refused(resolve, absolute, MediaRoot(str(root), True)).reason == "media_outside_root"
-    if ".." in ref:
-        assert refused(resolve, ref, MediaRoot(str(root), False)).reason == "media_outside_root"
-    assert os.path.exists(resolve(absolute, MediaRoot(str(root), False)))
+    place = root.parent / "root2"
+    for spelled, option in ((ref, "--remote-media"), (absolute, "--media-root")):
+        refusal = refused(resolve, spelled, MediaRoot(str(root)))
+        assert refusal.reason == "media_outside_root"
+        assert f"allow it with {option} {place} if the data is trusted" in refusal.detail
+        allowed = MediaRoot(str(root), elsewhere=(str(place),))
+        assert os.path.exists(resolve(spelled, allowed))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +358,7 @@ def test_relative_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: s
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path)
     forget_media()
-    assert resolve("a.png", MediaRoot(root, False)) == os.path.join(root, "a.png")
+    assert os.fspath(resolve("a.png", MediaRoot(root))) == os.path.join(root, "a.png")
     with pytest.raises(BadRecord, match="not inside the media root"):
         resolve("../a.png", MediaRoot(root, False))
 
@@ -363,7 +367,7 @@ def test_a_root_above_is_no_way_further_up(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     forget_media()
-    assert resolve("a.png", MediaRoot("..", False)) == "../a.png"
+    assert os.fspath(resolve("a.png", MediaRoot(".."))) == "../a.png"
     with pytest.raises(BadRecord, match="not inside the media root"):
         resolve("../a.png", MediaRoot("..", False))
 

@@ -163,7 +163,7 @@ def test_what_energon_leaves_out_is_told(tmp_path: Path) -> None:
     assert again.existed
     assert (again.not_read, again.warnings) == (summary.not_read, summary.warnings)
     inner = estimate_lengths(str(tmp_path / "set" / ".."), tmp_path / "inner", workers=1)
-    assert [text.count(" are ") for text in inner.not_read] == [1, 0]
+    assert [text.count(" are ") for text in inner.not_read] == [1, 0, 0]  # and a manifest
     both = [str(folder), f"{folder}#val,test", str(folder / "s-7.tar"), str(folder / "stray.tar")]
     everything = estimate_lengths(both, tmp_path / "both", workers=1)
     assert (everything.num_samples, len(everything.not_read), len(everything.warnings)) == (8, 1, 1)

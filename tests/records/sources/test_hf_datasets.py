@@ -111,17 +111,18 @@ def test_a_saved_data_set(tmp_path: Path, data: datasets.Dataset) -> None:
     assert named == "mine"
 
 
-def test_a_saved_dictionary_has_a_source_for_each_split(
+def test_of_a_saved_dictionary_the_train_split_is_taken(
     tmp_path: Path, data: datasets.Dataset
 ) -> None:
     split = datasets.DatasetDict(
         {"train": data.select(range(40)), "test": data.select(range(40, 50))}
     )
     split.save_to_disk(tmp_path / "chats")
-    shards = find_shards([str(tmp_path / "chats")])
-    assert [shard.source for shard in shards] == ["test", "train"]
-    check(rows_of(shards[1]))
-    check(rows_of(shards[0]), 40)
+    (train,) = find_shards([str(tmp_path / "chats")])
+    test, both = find_shards([f"{tmp_path / 'chats'}#test, train"])
+    assert [train.source, test.source, both.path] == ["train", "test", train.path]
+    check(rows_of(train))
+    check(rows_of(test), 40)
     (only,) = find_shards([str(tmp_path / "chats" / "train")])
     assert only.source == "train"
     meta = {"taken": {"file_name": "chats", "split": "test"}}

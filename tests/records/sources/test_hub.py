@@ -113,7 +113,7 @@ def test_a_split_is_found_at_the_commit_of_a_branch(hub: Hub, tmp_path: Path) ->
     assert answers[3][0][1] == "own" and files(answers[3]) == ["old.jsonl"]
     assert [shard[0] for shard in answers[4][:-1]] == [shard[0] for shard in train]
     assert answers[4][-1] == f"org/talks at {first}: from the Hub"
-    assert [shard[1] for shard in answers[5][:-1]] == ["test", "train", "train"]
+    assert [shard[1] for shard in answers[5][:-1]] == ["train", "train"]
     hub.push("org/talks", {"new.jsonl": texts("x")})
     assert files(found(hub, tmp_path, "org/talks")[0]) == ["new.jsonl"]
 

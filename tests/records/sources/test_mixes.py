@@ -213,7 +213,7 @@ BAD: list[tuple[str, Any, str]] = [
 def test_mixes_that_cannot_be_understood(folder: Path, name: str, value: Any, words: str) -> None:
     path = mix(folder / name, value)
     with pytest.raises(SourceError) as caught:
-        find_shards([path])
+        find_shards([f"mix:{path}"])
     assert words in str(caught.value)
     if "two sources" not in words and "s3" not in words:
         assert name in str(caught.value)
@@ -235,7 +235,7 @@ def test_a_mix_that_names_a_data_set_twice_loses_none(folder: Path, name: str) -
     text, words = SAID_TWICE[name]
     (folder / name).write_text(text)
     with pytest.raises(SourceError) as caught:
-        find_shards([str(folder / name)])
+        find_shards([f"mix:{folder / name}"])
     assert words in str(caught.value)
     assert name in str(caught.value)
 
@@ -262,10 +262,10 @@ def test_files_that_are_no_mixes(folder: Path) -> None:
     (folder / "config.json").write_text('{\n "a": {"b": 1}\n}\n')
     with pytest.raises(SourceError, match="one object that is neither a record nor a mix"):
         find_shards([str(folder / "config.json")])
-    mix(folder / "outer.json", {"d": {"file_name": "inner.json"}})
-    mix(folder / "inner.json", {"d": {"file_name": "a/data.jsonl"}})
+    mix(folder / "outer.mix.json", {"d": {"file_name": "inner.meta.json"}})
+    mix(folder / "inner.meta.json", {"d": {"file_name": "a/data.jsonl"}})
     with pytest.raises(SourceError, match="is a mix itself"):
-        find_shards([str(folder / "outer.json")])
+        find_shards([str(folder / "outer.mix.json")])
 
 
 def test_a_folder_is_searched_for_data_and_not_for_mixes(folder: Path) -> None:

@@ -63,9 +63,12 @@ def test_what_lies_beside_data_on_purpose_is_not_told(tmp_path: Path) -> None:
     beside = ["README", "README.md", "LICENSE.txt", "a.jpg", "a.png", "a.mp4", "a.idx", "a.tar.idx"]
     beside += ["b.nii.gz", "b.svg.gz", ".hidden.tar.gz", ".cache/a.zip", "mix.yaml", "notes.pdf"]
     folder = folder_with(tmp_path / "set", *beside)
-    (folder / "info.json").write_text('{\n"version": 1\n}')
     summary = estimate_lengths(str(folder), tmp_path / "out", workers=1)
     assert (summary.num_samples, summary.not_read, summary.warnings) == (1, [], [])
+    for name in ("info.json", "meta.json"):  # a configuration and a mix
+        (folder / name).write_text('{\n"a": {"file_name": "a.tar"}\n}')
+    told = f"2 files of {folder} hold one JSON object and no records: 'info.json', 'meta.json'"
+    assert estimate_lengths(str(folder), tmp_path / "new", workers=1).not_read == [told]
 
 
 def test_the_command_names_them(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.turns.rendering import Render
-from packidx.processor.chat_template.turns.spans import Region, Span, skip_space
+from packidx.processor.chat_template.turns.spans import TOOL_CALLS, Region, Span, skip_space
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
 
@@ -130,6 +130,8 @@ class Search:
             forged = any(self.control and self.control.search(text) for text in texts)
             token = self.control.search(self.text, start) if self.control else None
             silent = token is not None and said and token.start() == start
+            if token is not None and turn.extra.get("tool_calls"):
+                silent |= not self._ends_with(number, token.end())
             if late or forged or token is None or silent or not self.text.startswith(prefix):
                 raise BadRecord(
                     "template",
@@ -139,6 +141,14 @@ class Search:
             stop = self._stop(token.end(), token.start())
             regions.append(Region(number, start, token.start(), stop=stop))
         return regions
+
+    def _ends_with(self, number: int, end: int) -> bool:
+        """Whether what is rendered up to a turn that calls tools ends there, and is to be told from
+        what the turn says."""
+        turns = self.conversation.turns[: number + 1]
+        said = self.render(replace(self.conversation, turns=turns)).rstrip()
+        told = self.policy.tool_calls or any(tag in said for tag, _ in TOOL_CALLS)
+        return told and len(said) == end and self.text.startswith(said)
 
     def _stop(self, end: int, start: int) -> Span:
         return start, skip_space(self.text, end, len(self.text)) if self.policy.newline else end

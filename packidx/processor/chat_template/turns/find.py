@@ -42,8 +42,9 @@ def find_turns(
 
 def trailing_media(turn: Turn) -> int:
     """The media that follow a turn's last text."""
-    texts = [number for number, part in enumerate(turn.parts) if isinstance(part, str)]
-    return len(turn.parts) - 1 - texts[-1] if texts else len(turn.parts)
+    parts = [part for part in turn.parts if part != ""]
+    texts = [number for number, part in enumerate(parts) if isinstance(part, str)]
+    return len(parts) - 1 - texts[-1] if texts else len(parts)
 
 
 class _Finder:
@@ -111,10 +112,12 @@ class _Finder:
     # -- templates that do not ---------------------------------------------------------------------
 
     def from_words(self) -> list[Region[CharPosition]]:
-        holes = self.rendering.holes
+        owners = [-1, *map(self._turn, range(len(self.rendering.holes))), len(self.turns)]
+        for h in reversed(range(1, len(owners) - 1)):
+            if owners[h] != owners[h + 1] and self._is_ahead(h - 1):
+                owners[h] = owners[h + 1]
         for h, literal in enumerate(self.rendering.literals):
-            before = self._turn(h - 1) if h else -1
-            after = self._turn(h) if h < len(holes) else len(self.turns)
+            before, after = owners[h : h + 2]
             if before != after:
                 self._between(h, literal, before, after)
         regions = []
@@ -134,6 +137,22 @@ class _Finder:
         if owner.kind == "other" and owner.turn in self._is_mine:
             raise Lost("a trained message's other keys are written")
         return owner.turn
+
+    def _is_ahead(self, hole: int) -> bool:
+        """Whether a tool call's text is written in the header of the next turn: behind the end of
+        its own, or again."""
+        stated, literal, words = (
+            self.rendering.holes[hole],
+            self.rendering.literals[hole],
+            self.words,
+        )
+        if stated is None or stated.kind != "tool":
+            return False
+        _, ended, header = literal.partition(words.stop) if words.stop else ("", "", "")
+        follows = hole > 0 and self._turn(hole - 1) == stated.turn
+        if ended and follows and without_thinking(words.header) not in header:
+            return True
+        return bool(stated.is_again and words.control and words.control.search(literal))
 
     def _between(self, h: int, literal: str, before: int, after: int) -> None:
         """Turn `before` ends and turn `after` begins in literal `h`; those between have no hole."""
@@ -160,8 +179,8 @@ class _Finder:
             media = trailing_media(self.turns[before]) if spoke else 0
             self.ends[before] = self._end(h, 0, stops[0], media, hole.kind)
         for number, turn in enumerate(silent):
-            parts = self.turns[turn].parts
-            media = 0 if any(isinstance(part, str) for part in parts) else len(parts)
+            said = self.turns[turn]
+            media = 0 if said.texts else trailing_media(said)
             self.ends[turn] = self._end(h, heads[number], stops[number + 1], media, "silent")
 
     def _end(
@@ -182,6 +201,9 @@ class _Finder:
                 here = token.span()
         elif words.stop and (first := literal.find(words.stop, at, limit)) >= 0:
             here = (first, first + len(words.stop))
+        elif kind == "tool" and words.call_stop and words.call_stop in literal[at:limit]:
+            first = literal.index(words.call_stop, at)
+            here = (first, first + len(words.call_stop))
         elif not media and words.control and (token := words.control.search(literal, at, limit)):
             here = token.span()
         if here is None and kind in ("tool", "reasoning"):

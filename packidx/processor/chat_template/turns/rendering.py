@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from packidx.errors import BadRecord
+from packidx.processor.chat_template.turns.spans import TOOL_CALLS
 from packidx.records.conversation import Conversation, Turn
 
 Render = Callable[..., str]
@@ -31,6 +32,8 @@ class Hole:
     turn: int
     kind: str
     """``"content"``, ``"reasoning"``, ``"tool"`` or ``"other"``."""
+    is_again: bool = False
+    """Whether the same text stands in the rendering before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Words:
     """White space between a turn's content and the token that ends it."""
     stop: str
     """The token that ends a turn; empty if unknown or there is none."""
+    call_stop: str
+    """What ends a turn which calls a tool, where that is not `stop`; empty as well."""
     control: re.Pattern[str] | None
     """Any special token."""
     placeholder: re.Pattern[str] | None
@@ -70,7 +75,8 @@ def learn_words(
     token = control.search(tail) if control else None
     if token and not tail[: token.start()].strip():
         gap, stop = tail[: token.start()], token.group()
-    return Words(_header(render, between), gap, stop, control, placeholder)
+    header, call_stop = _header(render, between), _call_stop(render, control)
+    return Words(header, gap, stop, call_stop, control, placeholder)
 
 
 def _header(render: Render, between: str) -> str:
@@ -83,6 +89,20 @@ def _header(render: Render, between: str) -> str:
     end = bare.rpartition(_ASKED)[2] if bare else ""
     follows = between.startswith(end) and between.strip() == end.strip() != ""
     return end if follows else ""
+
+
+def _call_stop(render: Render, control: re.Pattern[str] | None) -> str:
+    """What closes a tool call at the end of a conversation, or its last special token."""
+    called = {"name": "look", "arguments": {"what": _SAID}}
+    calls = [{"id": "call00001", "type": "function", "function": called}]
+    turns = (Turn("user", (_ASKED,)), Turn("assistant", (), {"tool_calls": calls}))
+    try:
+        text = render(Conversation(turns))
+    except BadRecord:
+        return ""
+    tail = text.rpartition(_SAID)[2] if _SAID in text else ""
+    tokens = [*(control.findall(tail) if control else ()), *(t for _, t in TOOL_CALLS if t in tail)]
+    return tokens[-1] if tokens else ""
 
 
 def _try(render: Render, turns: Sequence[tuple[str, str]], *, prompt: bool = False) -> str:

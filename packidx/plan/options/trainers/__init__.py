@@ -1,1 +1,0 @@
-"""What the packing keys of other trainers' files mean to a plan, trainer by trainer."""

@@ -1,0 +1,522 @@
+"""What becomes of every column of a source: used, carried or not used; and none is read past.
+
+Nobody says which columns a dialect reads. A column is used if a record without it is another
+conversation, or none: that is tried, once for all records with the same columns. One that is not
+used is looked into in every record. Where it holds what training should see (a medium, turns, a
+mask of `input_ids`, a system prompt, tools, reasoning) or is called by a word of the question, the
+record is refused, unless the same stands in what is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from packidx.errors import BadRecord, OptionError
+from packidx.format.terms import PAIR_SIDES
+from packidx.io.ranges import Extent
+from packidx.records.containers.registry import has_cells
+from packidx.records.containers.tar.samples import KEY, MEMBERS, Members
+from packidx.records.conversation import Conversation
+from packidx.records.dialects.columns import CAPTIONS
+from packidx.records.dialects.media_lists import UNUSED
+from packidx.records.dialects.parse import parse
+from packidx.records.dialects.preferences import BESIDE
+from packidx.records.dialects.standard import key_of, standard
+from packidx.records.layout import COLUMNS, TURN_KEYS, Layout
+from packidx.records.media.held import (
+    EXTENSIONS,
+    NUMBERS,
+    is_base64,
+    is_plain,
+    kind_of_name,
+    media_in,
+    said_in,
+    texts_of,
+    turns_in,
+)
+from packidx.records.media.references import LIST_KEYS, OBJECT, refs_of
+
+CARRIED, IGNORED, NOT_USED = "carried", "ignored", "not used"
+
+Record = Mapping[str, Any]
+
+_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_GENERAL = frozenset(
+    ("text", "str", "string", "list", "raw", "content", "en", "json", "description", "definition")
+    + ("trajectory", "trajectorie", "trace", "step", "chain", "proces")
+)  # in the singular, as far as an s makes it
+_WORD_LENGTH = 12
+_MEANT = {  # the last word of a column's name that says something, in the singular
+    "a system prompt": ("system", "sys"),
+    "tools": ("tool", "function"),
+    "reasoning": ("reasoning", "thinking", "think", "thought", "rationale", "cot"),
+    "a part of the question": (
+        *("context", "option", "choice", "passage", "article", "input", "query", "question"),
+        *("prompt", "instruction", "hint", "lecture", "background", "premise", "hypothesis"),
+        *("paragraph", "story", "history", "dialog", "dialogue", "evidence", "problem", "kwarg"),
+        *("object", "schema", "ctx", "document", "ocr", "transcript", "scenario"),
+    ),
+}
+_ARTICLES = {"image": "an image", "video": "a video", "audio": "a sound"}
+_MEDIA = {"image": "image", "img": "image", "photo": "image", "picture": "image", "pic": "image"}
+_MEDIA |= {"video": "video", "clip": "video", "audio": "audio", "sound": "audio", "speech": "audio"}
+_PLACES = ("path", "file", "filename", "name", "url", "uri", "link", "src", "base64", "bytes")
+_MEANINGS = {word: meaning for meaning, words in _MEANT.items() for word in words}
+_OF_QUESTION = {"a system prompt": "system", "tools": "tools", "a part of the question": "query"}
+_PLACEHOLDER = re.compile("<(?:image|video|audio)>")
+_SUSPECT = "[{ \t\n<dh/iRU"  # what JSON, a marked image, a URI or base64 may begin with
+_WEIGHT = {CARRIED: 0, "id": 0, IGNORED: 0, NOT_USED: 1}  # any other use outweighs these
+_UNREAD = (CARRIED, "id", NOT_USED)
+_ORIGINS = ("url", "URL")  # where a medium that the record holds as `jpg` is from (img2dataset)
+_SIZES = ("width", "height")
+_MANY = 64
+_OF_PAIRS = frozenset((*PAIR_SIDES, *BESIDE, *TURN_KEYS, "prompt", "response", "answer", "output"))
+_FACTS = ("input_ids", "labels", *(keys[0] for keys in LIST_KEYS.values()), "tools", "system")
+
+
+def word_of(name: str) -> str:
+    """The word of a column's name that says what it holds: the last one, in the singular."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    while len(words) > 1 and words[-1].rstrip("s") in _GENERAL:
+        words.pop()
+    last = words[-1] if words else ""
+    return last.removesuffix("s") if len(last) > 2 else last
+
+
+def meaning_of(name: str) -> str | None:
+    """What a column holds by its name, a kind of medium where it is a place of one; None where that
+    says nothing."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if len(words) > 1 and words[-1].removesuffix("s") in _PLACES and words[0] in _MEDIA:
+        return _MEDIA[words[0]]
+    if "system" in words and words[-1] in ("prompt", "message", "msg"):
+        return _MEANINGS["system"]
+    return _MEANINGS.get(word_of(name))
+
+
+def merge_columns(columns: dict[str, str], others: Mapping[str, str]) -> None:
+    """Add what `others` says: a column that some record uses is used, and one that some record has
+    in vain is not carried."""
+    for name, use in others.items():
+        known = columns.get(name)
+        if known is None or (_WEIGHT.get(use, 2), known) > (_WEIGHT.get(known, 2), use):
+            columns[name] = use
+
+
+def by_use(columns: Mapping[str, str]) -> tuple[str, str, str, str]:
+    """Columns in words: what they are used as, which are carried along, not used, and ignored."""
+    named: dict[str, list[str]] = {CARRIED: [], NOT_USED: [], IGNORED: []}
+    for name, use in sorted(columns.items()):
+        named.setdefault(CARRIED if use == "id" else use, []).append(name)
+    carried, unused, ignored = (", ".join(named.pop(use)) for use in [CARRIED, NOT_USED, IGNORED])
+    used = "; ".join(f"{use}: {', '.join(names)}" for use, names in sorted(named.items()))
+    return used, carried, unused, ignored
+
+
+@dataclass(slots=True)
+class _Rule:
+    """What is known of records that have something in the same columns."""
+
+    watched: tuple[tuple[str, str | None], ...]
+    """Columns that hold something and are not used, and what they mean by their names."""
+    document: str | None
+    """The column of its text, which may hold a record as JSON."""
+
+
+class Ledger:
+    """The columns of the records of one shard.
+
+    Args:
+        layout: how its source names things; of pairs, one side.
+        kind: of its container.
+        columns: is given every column that is seen → what it is used as, or `CARRIED` or
+            `NOT_USED`; of several uses the first that is seen.
+    """
+
+    def __init__(self, layout: Layout, kind: str, columns: dict[str, str]) -> None:
+        self._layout, self._kind, self._columns = layout, kind, columns
+        self._rules: dict[Any, _Rule] = {}
+        self._whole: dict[tuple[str, ...], _Rule] = {}  # of records with something in each column
+
+    def check(self, raw: Record) -> None:
+        """Nothing, for a record of which everything is used that must be.
+
+        Args:
+            raw: as it stands in its shard, or as a transform returned it.
+
+        Raises:
+            BadRecord: `UNUSED`.
+        """
+        record = raw if MEMBERS not in raw else _flat(raw)
+        names = tuple(record)
+        try:
+            rule = self._whole.get(names)
+            if rule is None or not all(record.values()):
+                rule = self._learned(names, tuple(map(bool, record.values())), record)
+        except ValueError:  # of an array, which is neither true nor false
+            rule = self._learned(names, (), record)
+        for name, meaning in rule.watched:
+            value = record[name]
+            if type(value) is str and meaning is None:
+                if ("." not in value and value[:1] not in _SUSPECT) or is_plain(value):
+                    continue
+            elif type(value) in NUMBERS:
+                continue
+            self._look(name, meaning, record)
+        text = None if rule.document is None else record[rule.document]
+        if isinstance(text, str) and text[:1] in ("{", "["):
+            self._refuse_record(text, str(rule.document))
+
+    def _learned(self, names: tuple[str, ...], held: tuple[bool, ...], record: Record) -> _Rule:
+        """The rule of records that have something in the same columns.
+
+        Args:
+            held: whether each value is true; a number that is 0 is there all the same.
+        """
+        rule = self._rules.get((names, held))
+        if rule is None:
+            present = names, tuple(not _is_absent(value) for value in record.values())
+            rule = self._rules.get(present)
+            if rule is None:
+                parsed = self._parsed(record)
+                rule = self._rule(record, parsed)
+                if parsed is None:  # it is refused already, and says nothing of others
+                    return rule
+            self._rules[present] = rule
+            if held:
+                self._rules[names, held] = rule
+            if all(present[1]):
+                self._whole[names] = rule
+        return rule
+
+    def _rule(self, record: Record, parsed: Conversation | None) -> _Rule:
+        """The rule of records that have something in the columns in which this one has."""
+        uses = self._uses(record, parsed)
+        merge_columns(self._columns, uses)
+        if parsed is None:
+            return _Rule((), None)
+        of_pairs = self._layout.pair or not self._layout.stated_columns.isdisjoint(PAIR_SIDES)
+        known = _OF_PAIRS if of_pairs else ()  # who takes one side knows of the other
+        watched = tuple(
+            (name, _meant(name, record))
+            for name, use in uses.items()
+            if use in _UNREAD and name not in known and not _is_absent(record[name])
+        )
+        named = (
+            name
+            for name, use in uses.items()
+            if use == "text" and name in CAPTIONS and isinstance(record[name], str)
+        )
+        taken = self._layout.columns.keys() & {"text", "caption"}
+        return _Rule(watched, None if taken else next(named, None))
+
+    def _uses(self, record: Record, parsed: Conversation | None) -> dict[str, str]:
+        """What each column is used as: of two that say the same, the first one.
+
+        Of many columns whole blocks are tried first.
+        """
+        uses = {name: self._unread(name, record) for name in record}
+        if parsed is None:
+            return uses
+        taken = {id(ref): medium.kind for medium in parsed.media for ref in refs_of(medium)}
+        for name in record:
+            if name.startswith(".") and id(record[name]) in taken:  # a file of a tar
+                uses[name] = LIST_KEYS[taken[id(record[name])]][0]
+        left, names = dict(record), [name for name in record if uses[name] in _UNREAD]
+        blocks = [names] if len(names) > _MANY else [[name] for name in names]
+        while blocks:
+            block = blocks.pop()
+            dropped = {*block}
+            without = {name: value for name, value in left.items() if name not in dropped}
+            other = self._parsed(without, dropped)
+            if other == parsed:
+                left = without
+            elif len(block) == 1:
+                uses[block[0]] = _use(left[block[0]], block[0], parsed, other)
+            else:
+                blocks += [block[: len(block) // 2], block[len(block) // 2 :]]
+        return uses
+
+    def _unread(self, name: str, record: Record) -> str:
+        """What a column is that nobody reads."""
+        value = record[name]
+        if name in self._layout.ignore:
+            return IGNORED
+        own = key_of({name: value}, self._kind, self._layout)
+        if own is not None and own == key_of(record, self._kind, self._layout):
+            return "id"
+        is_scalar = type(value) in NUMBERS or (isinstance(value, str) and len(value) <= 100)
+        return CARRIED if is_scalar or _is_absent(value) else NOT_USED
+
+    def _parsed(self, record: Record, dropped: Collection[str] = ()) -> Conversation | None:
+        """What a record is; None where it is refused.
+
+        Args:
+            dropped: columns that it no longer has, whatever is stated of them.
+        """
+        layout, stated = self._layout, self._layout.columns
+        if stated and not layout.stated_columns.isdisjoint(dropped):
+            kept = {key: own for key, own in stated.items() if own not in dropped}
+            layout = replace(layout, columns=kept)
+        try:
+            return parse(standard(_folded(record), layout, has_cells(self._kind)))
+        except (BadRecord, RecursionError, KeyError, TypeError):
+            return None  # without a column it may be of a form that nobody foresaw
+
+    def _look(self, name: str, meaning: str | None, record: Record) -> None:
+        """Refuse a record that has something in a column that it does not use."""
+        what = self._held(name, meaning, record)
+        parsed = None if what is None else self._parsed(record)
+        if what is None or parsed is None:
+            return
+        uses = self._uses(record, parsed)  # of this record: values may be of other kinds
+        unused = {other for other, use in uses.items() if use in (*_UNREAD, IGNORED)}
+        if name in unused and not _stands_elsewhere(name, record, what, parsed, unused):
+            merge_columns(self._columns, {name: NOT_USED})
+            raise BadRecord(UNUSED, self._told(name, what, record, unused))
+
+    def _held(self, name: str, meaning: str | None, record: Record) -> str | None:
+        """What a column holds that training should see; None where that is nothing."""
+        value = record[name]
+        if name.startswith(".") and (kind := kind_of_name(name)) is not None:
+            return None if record.get("media_type") == "text" else kind
+        if (kind := media_in(value)) is not None:
+            return kind
+        if meaning in LIST_KEYS and texts_of(value):
+            return meaning
+        ids = record.get(self._layout.columns.get("input_ids", "input_ids"))
+        if isinstance(ids, list | tuple) and _is_mask(value, ids, name):
+            return "a mask"
+        if turns_in(value):
+            return "turns"
+        texts = texts_of(value)
+        if isinstance(value, str):
+            if meaning == "tools" and value.strip()[:1] not in ("[", "{"):
+                return None
+            if len(value) <= _WORD_LENGTH and not any(map(str.isspace, value.strip())):
+                return None  # such as on, none, nan
+        return meaning if texts else None
+
+    def _told(self, name: str, what: str, record: Record, unused: Collection[str]) -> str:
+        """What is wrong, and the line to type."""
+        alike = [name]
+        if what in LIST_KEYS:
+            same = re.sub(r"\d+", "", name)
+            alike = [
+                other
+                for other in record
+                if other in unused
+                and (media_in(record[other]) == what or re.sub(r"\d+", "", other) == same)
+            ]
+            alike.sort(key=lambda each: [int(n) for n in re.findall(r"\d+", each)])
+        line = self._line(alike, what, record, unused)
+        holds = "is, by its name," if what in _MEANT else "holds"
+        text = f"the column {name!r} {holds} {_ARTICLES.get(what, what)}, and nothing reads it: "
+        if line is None:
+            return f"{text}--ignore {name} leaves it out, a --transform puts it where it belongs"
+        return f"{text}--column {line} takes it, --ignore {name} leaves it out"
+
+    def _line(
+        self, names: Sequence[str], what: str, record: Record, unused: Collection[str]
+    ) -> str | None:
+        """A stated column under which the record is read as before, and these ones besides."""
+        standard_name = LIST_KEYS[what][0] if what in LIST_KEYS else _OF_QUESTION.get(what)
+        standard_name = "messages" if what == "turns" else standard_name
+        is_odd = any("," in name or " " in name for name in names)
+        if is_odd or standard_name not in COLUMNS or standard_name in self._layout.columns:
+            return None
+        texts = [text for name in names for text in texts_of(record[name])]
+        if any(is_base64(text) or "<img>" in text for text in texts):
+            return None  # no name of a file
+        listed = [key for key in LIST_KEYS.get(what, ()) if not _is_absent(record.get(key))]
+        stated = ",".join([*listed, *names])
+        try:
+            columns = {**self._layout.columns, str(standard_name): stated}
+            ledger = Ledger(replace(self._layout, columns=columns), self._kind, {})
+        except OptionError:
+            return None
+        parsed = ledger._parsed(record)
+        uses = {} if parsed is None else ledger._uses(record, parsed)
+        read = {*names, *record} - {*unused, *filter(lambda n: _is_absent(record[n]), record)}
+        read |= {name for name in names if not _is_absent(record[name])}
+        if any(uses.get(name, NOT_USED) in _UNREAD for name in read):
+            return None
+        return f"{standard_name}={stated}"
+
+    def _refuse_record(self, text: str, name: str) -> None:
+        """Refuse a text that is a record itself, as JSON."""
+        try:
+            inner = orjson.loads(text)
+            parse(standard(inner, self._layout, False) if isinstance(inner, dict) else inner)
+        except (ValueError, BadRecord, RecursionError) as error:
+            if not isinstance(error, BadRecord) or error.reason != "preference_data":
+                return
+        raise BadRecord(
+            UNUSED,
+            f"the text in {name!r} is itself a record, as JSON: a --transform reads it, --column "
+            f"text={name} takes it as it stands",
+        )
+
+
+def _use(value: Any, name: str, parsed: Conversation, without: Conversation | None) -> str:
+    """What a column is used as without which a record is another conversation, or none."""
+    if without is None:
+        kind = None if turns_in(value) else media_in(value) or kind_of_name(name)
+        return LIST_KEYS[kind][0] if kind in LIST_KEYS else "text"
+    mine, others = _facts(parsed), _facts(without)
+    changed = (fact for fact in _FACTS if mine[fact] != others[fact])
+    sized = replace(without, text_tokens=parsed.text_tokens) == parsed
+    return next(changed, "size" if sized or _same_texts(parsed, without) else "text")
+
+
+def _flat(record: Record) -> dict[str, Any]:
+    """A sample of a tar with a column for each of its files: their extensions."""
+    members = record[MEMBERS]
+    others = {name: value for name, value in record.items() if name not in (MEMBERS, KEY)}
+    files = {name[len(members.key) :]: content for name, content in members.files.items()}
+    return {**others, **files, KEY: record.get(KEY)}
+
+
+def _folded(record: Record) -> dict[str, Any]:
+    """A record as its shard has it, of one with a column for each file."""
+    if KEY not in record:
+        return dict(record)
+    key = str(record[KEY])
+    files = {key + name: record[name] for name in record if name.startswith(".")}
+    own = {name: value for name, value in record.items() if not name.startswith(".")}
+    return {**own, MEMBERS: Members(key, files)}
+
+
+def _present(record: Record) -> tuple[tuple[str, bool], ...]:
+    """The columns of a record, and whether each holds something."""
+    return tuple((name, not _is_absent(value)) for name, value in record.items())
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or (type(value) in (str, list, tuple, dict, bytes) and not value)
+
+
+def _meant(name: str, record: Record) -> str | None:
+    """`meaning_of` a column's name; the URL in one called as a medium, or beside the size of an
+    image, is one's."""
+    value, words = record[name], [word.lower() for word in _WORD.findall(name)]
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    if isinstance(first, str) and "://" in first[:8]:
+        named = [_MEDIA[w.removesuffix("s")] for w in words if w.removesuffix("s") in _MEDIA]
+        if named or {*_SIZES} <= _ends(record):
+            return named[0] if named else "image"
+    return meaning_of(name)
+
+
+def _ends(record: Record) -> set[str]:
+    """The last words of the columns' names."""
+    return {re.split("[^a-z]", name.lower())[-1] for name in record}
+
+
+def _facts(parsed: Conversation) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        keys[0]: [(m.ref, m.frame_indices) for m in parsed.media if m.kind == kind]
+        for kind, keys in LIST_KEYS.items()
+    }
+    facts["system"] = [turn.parts for turn in parsed.turns if turn.role == "system"]
+    return {
+        **facts,
+        "tools": parsed.tools,
+        "input_ids": parsed.input_ids,
+        "labels": parsed.labels,
+    }
+
+
+def _same_texts(one: Conversation, other: Conversation) -> bool:
+    """Whether nothing but sizes of media is different."""
+    texts = [
+        [[part if isinstance(part, str) else part.kind for part in turn.parts] for turn in c.turns]
+        for c in (one, other)
+    ]
+    return texts[0] == texts[1]
+
+
+def _is_mask(value: Any, ids: Any, name: str) -> bool:
+    """Whether a list has a number for each token, and says that some are not trained on or seen; or
+    is called so."""
+    if name.endswith(("type_ids", "special_tokens_mask")) or not isinstance(value, list | tuple):
+        return False
+    numbers = NUMBERS.issuperset(map(type, value))
+    if numbers and all(number == 1 for number in value):
+        return False
+    if {"mask", "loss", "weight"} & {word.lower().rstrip("s") for word in _WORD.findall(name)}:
+        return True
+    values = set(value) if numbers and len(value) == len(ids) else set()
+    return bool(values) and (values <= {0, 1} or -100 in values)
+
+
+def _stands_elsewhere(
+    name: str, record: Record, what: str, parsed: Conversation, unused: Collection[str]
+) -> bool:
+    """Whether what an unused column holds is in what is used, too."""
+    value = record[name]
+    if what in LIST_KEYS:
+        used = [
+            item for key, item in record.items() if key not in unused and media_in(item) == what
+        ]
+        own = any(key not in unused and key.lstrip(".") in EXTENSIONS[what] for key in record)
+        if own and name in _ORIGINS and isinstance(value, str):
+            return True
+        files = [key for key in record if key.startswith(".") and key not in unused]
+        refs = [ref for medium in parsed.media for ref in refs_of(medium) if isinstance(ref, str)]
+        refs += [name for key in files for name in (key[1:], f"{record[KEY]}{key}")]
+        refs += [text for item in used if not isinstance(item, str) for text in texts_of(item)]
+        names = [] if _has_bytes(value) else texts_of(value)
+        known: dict[str, list[list[str]]] = {}
+        for parts in map(_parts, refs):
+            known.setdefault(parts[-1], []).append(parts)
+        return bool(names) and all(
+            any(_are_one(parts, other) for other in known.get(parts[-1], ()))
+            for parts in map(_parts, names)
+        )
+    if what == "a mask":
+        return False
+    roles = {"a part of the question": ("user", "system", "tool"), "a system prompt": ("system",)}
+    turns = [turn for turn in parsed.turns if turn.role in roles.get(what, (turn.role,))]
+    said = _even(" ".join(part for turn in turns for part in turn.parts if isinstance(part, str)))
+    at, told = 0, turns_in(value)
+    for text in texts_of(value) if told is None else said_in(told):
+        for part in _PLACEHOLDER.split(text):  # at which a turn is split, too
+            if core := _even(part):
+                place = re.compile(rf"(?<!\w){re.escape(core)}(?!\w)").search(said, at)
+                if place is None:
+                    return False
+                at = place.end()
+    return True
+
+
+def _even(text: str) -> str:
+    """A text without what says nothing of it: case, and how it is spaced."""
+    return " ".join(text.split()).casefold()
+
+
+def _has_bytes(value: Any) -> bool:
+    if isinstance(value, OBJECT):
+        return any(map(_has_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_bytes, value))
+    return isinstance(value, bytes | Extent)
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a path or URL, the last one without its ending."""
+    path = re.split("[?#]", name.strip())[0].replace("\\", "/")
+    return os.path.splitext(path)[0].strip("/").split("/")
+
+
+def _are_one(one: list[str], other: list[str]) -> bool:
+    """Whether two names that end alike may be one file's: one is the end of the other, or a URL."""
+    least = min(len(one), len(other))
+    is_url = any(parts[0].endswith(":") for parts in (one, other))
+    return is_url or one[-least:] == other[-least:]

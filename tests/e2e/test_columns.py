@@ -1,0 +1,102 @@
+"""Columns from the records to the report: what is stated is read, what is ignored is left out."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from packidx_cli.main import main
+from PIL import Image
+
+from packidx import estimate_lengths, open_index, plan_packs
+from packidx.encode import ProcessorEncoder
+from packidx.estimate.summary import check_rejected
+from packidx.torch import PackedDataset
+
+
+def png(side: int) -> dict[str, bytes | None]:
+    sink = io.BytesIO()
+    Image.new("RGB", (28 * side, 56)).save(sink, "PNG")
+    return {"bytes": sink.getvalue(), "path": None}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """As MMMU has it: each image in a column of its own, options beside the question."""
+    rows = [
+        {
+            "id": f"q{number}",
+            "question": "Which of them?",
+            "options": ["this", "that"],
+            "answer": "That one.",
+            "image_1": png(number + 2),
+            "image_2": png(3) if number % 2 else None,
+            "topic": "art",
+        }
+        for number in range(6)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "mmmu.parquet")
+    return str(tmp_path / "mmmu.parquet")
+
+
+def test_what_is_stated_is_read_and_what_is_ignored_is_not(
+    table: str, tmp_path: Path, processors: Path
+) -> None:
+    processor = str(processors / "qwen2.5-vl")
+    given = {"processor": processor, "workers": 1}
+    refused = estimate_lengths(table, tmp_path / "none", **given, max_rejected=1)
+    assert refused.rejected == {"unused_column": 6}
+    with pytest.raises(Exception, match="all 6 records"):
+        check_rejected(refused.sources, None, str(tmp_path / "none"))
+
+    said = {"columns": {"images": "image_1,image_2"}, "ignore": ["options"]}
+    told = estimate_lengths(table, tmp_path / "l", **given, **said)
+    assert told.rejected == {} and told.methods == {"exact": 6}
+    columns = {"id": "id", "topic": "carried", "options": "ignored"}
+    columns |= dict.fromkeys(("image_1", "image_2"), "images")
+    columns |= dict.fromkeys(("question", "answer"), "text")
+    assert told.sources[0]["columns"] == columns
+    again = estimate_lengths(table, tmp_path / "l", **given, **said)
+    assert again.existed and again.sources == told.sources
+
+    plan_packs(tmp_path / "l", tmp_path / "index", capacity=4096)
+    index = open_index(tmp_path / "index")
+    assert index.manifest["sources"][0]["columns"] == columns
+    dataset = PackedDataset(index, ProcessorEncoder(processor))
+    lengths = pq.read_table(tmp_path / "l" / "part-00000.parquet").to_pydict()
+    built = sum(len(dataset[number]["input_ids"]) for number in range(len(dataset)))
+    assert built == sum(lengths["length"]) and sum(lengths["num_images"]) == 9
+
+
+def test_columns_of_a_shard_alone_are_told_apart(tmp_path: Path) -> None:
+    talk = {"question": "What?", "answer": "That."}
+    for name, more in (("a-00000", {}), ("a-00001", {"note": 1}), ("a-00002", {"system": "Hm."})):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({**talk, **more}) + "\n")
+    paths = [str(tmp_path / f"a-0000{number}.jsonl") for number in range(3)]
+    together = estimate_lengths(paths, tmp_path / "l", workers=1)
+    used = dict.fromkeys(("question", "answer"), "text")
+    assert together.sources[0]["columns"] == {**used, "note": "carried", "system": "system"}
+    # What is taken over is known to have no `note`, though its source had one.
+    (tmp_path / "a-00001.jsonl").unlink()
+    left = estimate_lengths([paths[0], paths[2]], tmp_path / "l", workers=1)
+    assert left.taken_over is not None and left.taken_over.num_shards == 2
+    assert left.sources[0]["columns"] == {**used, "system": "system"}
+
+
+def test_a_recipe_keeps_what_is_stated_and_what_is_ignored(
+    table: str, tmp_path: Path, processors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--processor", str(processors / "qwen2.5-vl"), "--capacity", "4096", "--quiet"]
+    said = ["--column", "images=image_1,image_2", "--ignore", "options"]
+    assert main(["pack", table, *given, *said, "-o", "packs"]) == 0
+    recipe = yaml.safe_load((tmp_path / "packs/recipe.yaml").read_text())
+    assert recipe["estimate"]["columns"] == {"images": "image_1,image_2"}
+    assert recipe["estimate"]["ignore"] == ["options"]
+    assert main(["pack", "packs/recipe.yaml", "--quiet"]) == 0
+    assert "Columns of the sources" in (tmp_path / "packs/report.html").read_text()

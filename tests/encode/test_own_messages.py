@@ -1,0 +1,209 @@
+"""What is counted as `exact` is what the real processor makes of a record's own messages.
+
+Strings stay strings, lists lists, empty parts parts; tools, reasoning and all roles are handed on.
+Where a template cannot show the record's form, the row says which was taken, and the processor is
+given that one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import family_processors
+import family_processors_tiles as tiles
+import numpy as np
+import other_processors
+import pyarrow.parquet as pq
+import pytest
+import torchvision_cpu  # noqa: F401  (before transformers)
+import transformers
+import trl
+from PIL import Image
+from processors import FEW_RANKS, qwen_folders
+
+from packidx import estimate_lengths
+from packidx.encode import ProcessorEncoder
+from packidx.processor import load_processor
+from packidx.records.dialects.parse import parse
+
+NUM_RECORDS = 25
+WORDS = [
+    "weather",
+    "in Köln",
+    "is",
+    "12 °C",
+    "漢字",
+    "🙂",
+    "\n",
+    "it's",
+    "```",
+    "a\n\nb",
+    " ",
+    "\t",
+]
+TOOL = {"name": "look_up", "description": "Looks.", "parameters": {"type": "object"}}
+TOOL["parameters"] = {"type": "object", "properties": {"what": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": TOOL}]
+SIZES = [(64, 48), (337, 211), (300, 100)]
+TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+TOKENIZERS = ("cohere2", "deepseekv3", "gemma4", "gptoss", "idefics3", "llama3_1", "qwen2_5")
+TOOL_USE = "{{ tools | length }} tools: {% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
+
+
+def text(rng: random.Random, least: int = 1) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randrange(least, 8)))
+
+
+def part(rng: random.Random) -> dict[str, str]:
+    return {"type": "text", "text": text(rng, 0) if rng.random() < 0.8 else ""}
+
+
+def content(rng: random.Random) -> Any:
+    kind = rng.random()
+    if kind < 0.5:
+        return text(rng, 0)
+    return [part(rng) for _ in range(rng.choice([0, 1, 1, 1, 2, 3]))]
+
+
+def asked(rng: random.Random, media: bool) -> Any:
+    said = content(rng)
+    if not media or rng.random() < 0.5:
+        return said
+    parts = said if isinstance(said, list) else [{"type": "text", "text": said}]
+    image = {"type": "image", "image": f"{rng.randrange(len(SIZES))}.png"}
+    parts.insert(rng.randrange(len(parts) + 1), image)
+    return parts
+
+
+def conversation(rng: random.Random, media: bool) -> dict[str, Any]:
+    """A record: any form of content, tools and their calls, reasoning, several roles."""
+    messages: list[dict[str, Any]] = []
+    if rng.random() < 0.4:
+        role = rng.choice(["system", "system", "developer"])
+        messages.append({"role": role, "content": content(rng)})
+    has_tools = rng.random() < 0.4
+    for _ in range(rng.randrange(1, 4)):
+        messages.append({"role": "user", "content": asked(rng, media)})
+        if has_tools and rng.random() < 0.6:
+            call = {"name": "look_up", "arguments": {"what": text(rng)}}
+            calls = [{"id": "call00001", "type": "function", "function": call}]
+            said = {"content": rng.choice([None, "", text(rng)]), "tool_calls": calls}
+            messages.append({"role": "assistant", **said})
+            role = rng.choice(["tool", "tool", "tool", "ipython", "function"])
+            answer = {"content": content(rng), "name": "look_up", "tool_call_id": "call00001"}
+            messages.append({"role": role, **answer})
+        thought = {"reasoning_content": text(rng)} if rng.random() < 0.2 else {}
+        messages.append({"role": "assistant", "content": content(rng), **thought})
+    record: dict[str, Any] = {"messages": messages}
+    if has_tools:
+        record["tools"] = TOOLS if rng.random() < 0.8 else []
+    return record
+
+
+def tokenizer(name: str, tmp: Path) -> Path:
+    folder = tmp / name
+    shutil.copytree(qwen_folders(tmp / "qwen", FEW_RANKS)["qwen2.5-vl"], folder)
+    for path in folder.glob("*preprocessor_config.json"):
+        path.unlink()
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("processor_class", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    shutil.copy(TEMPLATES / f"{name}.jinja", folder / "chat_template.jinja")
+    return folder
+
+
+def saved(build: Callable[[Path], Any]) -> Callable[[str, Path], Path]:
+    def built(name: str, tmp: Path) -> Path:
+        build(tmp).save_pretrained(tmp / name)
+        return tmp / name
+
+    return built
+
+
+FOLDERS: dict[str, Callable[[str, Path], Path]] = {
+    **dict.fromkeys(TOKENIZERS, tokenizer),
+    **{f"{name}-images": saved(getattr(tiles, name)) for name in ("idefics3", "llava", "gemma3")},
+    **{name: saved(getattr(tiles, name)) for name in ("llava_next", "llava_onevision", "smolvlm")},
+    **{
+        name: lambda name, tmp: family_processors.family_processor(name, tmp)[1]
+        for name in ("glm4v", "glm46v", "internvl-small")
+    },
+    **{f"{name}-parts": saved(build) for name, build in other_processors.PROCESSORS.items()},
+}
+
+
+def rows_of(folder: Path, processor: Path, records: list[Any]) -> list[dict[str, Any]]:
+    for number, size in enumerate(SIZES):
+        Image.new("RGB", size, number).save(folder / f"{number}.png")
+    source = folder / f"{len(records)}.jsonl"
+    source.write_text("".join(json.dumps(record) + "\n" for record in records))
+    lengths = folder / f"lengths-{len(records)}"
+    estimate_lengths(str(source), lengths, processor=processor, workers=1)
+    parts = sorted(lengths.glob("part-*.parquet"))
+    return [row for path in parts for row in pq.read_table(path).to_pylist()]
+
+
+def real_ids(processor: Any, record: dict[str, Any], messages: list[Any], folder: Path) -> Any:
+    """What the processor makes of messages, or why it makes nothing of them."""
+    messages = copy.deepcopy(messages)
+    for message in messages:
+        for item in message["content"] or ():
+            if isinstance(item, dict) and item["type"] == "image":
+                item["image"] = Image.open(folder / item["image"])
+    try:
+        built = processor.apply_chat_template(
+            messages, tools=record.get("tools"), tokenize=True, return_dict=True
+        )
+        return np.asarray(built["input_ids"]).reshape(-1).tolist()
+    except Exception as error:  # foreign code
+        return error
+
+
+def judge(name: str, tmp: Path, num_records: int) -> dict[str, int]:
+    """How many records came to what, and fails where an exact one is wrong."""
+    folder = FOLDERS[name](name, tmp)
+    is_text = not list(folder.glob("*processor_config.json"))
+    loader = transformers.AutoTokenizer if is_text else transformers.AutoProcessor
+    processor, files = loader.from_pretrained(folder), load_processor(folder)
+    rng = random.Random(name)
+    records = [conversation(rng, media=not is_text) for _ in range(num_records)]
+    plain = {"messages": [{"role": "user", "content": "What is it?"}]}
+    rows_of(tmp, folder, [plain] * 3)  # fills the cache with what holds for other data
+    said: dict[str, int] = {}
+    encoder = ProcessorEncoder(folder)
+    for record, row in zip(records, rows_of(tmp, folder, records), strict=True):
+        outcome = row["reason"] or row["method"]
+        if outcome == "exact":
+            talk, messages = parse(record), record["messages"]
+            if "given as" in (row["detail"] or ""):
+                outcome = "exact in another form"
+                messages = files.template_of(talk).messages(talk)
+                left = iter(medium.ref for medium in talk.media)
+                for message in messages:
+                    for item in message["content"] or ():
+                        if isinstance(item, dict) and item["type"] == "image":
+                            item["image"] = next(left)
+            real = real_ids(processor, record, messages, tmp)
+            assert not isinstance(real, Exception), (record, row, real)
+            assert row["length"] == len(real), (record, row)
+            opened = {**record, "messages": copy.deepcopy(record["messages"])}
+            for message in opened["messages"]:
+                for item in message["content"] or ():
+                    if isinstance(item, dict) and "image" in item:
+                        item["image"] = Image.open(tmp / item["image"])
+            assert encoder(opened)["input_ids"].tolist() == real
+        said[outcome] = said.get(outcome, 0) + 1
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_is_exact_is_of_the_records_own_messages(name: str, tmp_path: Path) -> None:
+    said = judge(name, tmp_path, NUM_RECORDS)
+    assert sum(count for outcome, count in said.items() if "exact" in outcome) > 0, said

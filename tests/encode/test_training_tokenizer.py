@@ -1,0 +1,186 @@
+"""What is counted is what training's own tokenizer and processor make, or is not called exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import tokenizer_trials
+import transformers
+from processors import FEW_RANKS, qwen_folders
+from tokenizers import AddedToken, Tokenizer
+
+from packidx import estimate_lengths
+from packidx.encode import ProcessorEncoder
+from packidx.errors import BadRecord
+from packidx.processor import load_processor
+from packidx.processor.text.backends import choose_backend
+from packidx.processor.text.encoder import TextEncoder
+
+WORDS = (10, 50, 200)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKIDX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = qwen_folders(tmp_path_factory.getbasetemp() / "processors", FEW_RANKS)["qwen2.5-vl"]
+    return Path(shutil.copytree(made, tmp_path / "processor"))
+
+
+def change(path: Path, **changes: Any) -> None:
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **changes}))
+
+
+def rows(source: Path, processor: Path, **options: Any) -> tuple[list[dict[str, Any]], Any]:
+    """Of the table, and what came of comparing."""
+    out = source.with_suffix(".lengths")
+    options = {"workers": 1, **options}
+    summary = estimate_lengths(str(source), out, processor=processor, **options)
+    tables = [pq.read_table(path) for path in sorted(out.glob("part-*"))]
+    return [row for table in tables for row in table.to_pylist()], summary.compared
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    return path
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.mark.parametrize(
+    ("num", "num_texts"), [(9, 12), pytest.param(60, 50, marks=pytest.mark.slow)]
+)
+def test_tokenizers_of_every_make_and_class(num: int, num_texts: int, tmp_path: Path) -> None:
+    """PACKIDX_TRIALS=200 makes all of them."""
+    num = int(os.environ.get("PACKIDX_TRIALS", num))
+    tallies = tokenizer_trials.run(tmp_path / "trials", num, num_texts)
+    there, alone = tallies["transformers"], tallies["file alone"]
+    assert (there["wrong"], alone["wrong"]) == (0, 0)
+    assert there["exact"] >= 0.95 * there["rows"] > 0
+    assert num < 30 or alone["exact"] > 0
+
+
+CUT = {
+    "a window alone": ({"model_max_length": 70}, None, None),
+    "truncation": ({"truncation": True, "model_max_length": 100}, None, 100),
+    "a length": ({"max_length": 120}, None, 120),
+    "both": ({"truncation": True, "max_length": 90}, None, 90),
+    "in the file": (
+        {},
+        {"direction": "Right", "max_length": 80, "strategy": "LongestFirst", "stride": 0},
+        80,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_what_a_processor_cuts_is_rejected(case: str, folder: Path, tmp_path: Path) -> None:
+    stated, in_file, limit = CUT[case]
+    change(folder / "tokenizer_config.json", **stated)
+    if in_file is not None:
+        change(folder / "tokenizer.json", truncation=in_file)
+    talks = [chat("word " * number) for number in WORDS]
+    real = transformers.AutoProcessor.from_pretrained(folder)
+    lengths = []
+    for talk in talks:
+        text = [{"type": "text", "text": talk["messages"][0]["content"]}]
+        messages = [{"role": "user", "content": text}]
+        built = real.apply_chat_template(messages, tokenize=True, return_dict=True)
+        lengths.append(len(built["input_ids"][0]))
+    found, _ = rows(write(tmp_path / "a.jsonl", talks), folder)
+    kept = [row["length"] for row in found if row["method"] == "exact"]
+    cut = [row["reason"] for row in found if row["status"] == "rejected"]
+    assert load_processor(folder).limit == limit
+    assert (kept, cut) == ((lengths, []) if limit is None else (lengths[:2], ["cut_off"]))
+    fingerprints = {ProcessorEncoder(each).fingerprint() for each in (folder, real)}
+    assert fingerprints == {load_processor(folder).fingerprint()}
+    if limit is not None:
+        with pytest.raises(BadRecord, match=f"leaves {limit}:"):
+            ProcessorEncoder(folder)(talks[2])
+
+
+PROCESSING = """
+from transformers import Qwen2_5_VLProcessor
+class MyProcessor(Qwen2_5_VLProcessor):
+    def __call__(self, images=None, text=None, videos=None, **more):
+        text = [text] if isinstance(text, str) else text
+        text = [each + " and forty words more" * 8 for each in text]
+        return super().__call__(images=images, text=text, videos=videos, **more)
+"""
+
+
+@pytest.mark.parametrize("family", ["Qwen2_5_VLProcessor", "MyProcessor"])
+def test_code_of_its_own(family: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "processing_mine.py").write_text(PROCESSING)
+    code = {"AutoProcessor": "processing_mine.MyProcessor"}
+    change(folder / "preprocessor_config.json", auto_map=code, processor_class=family)
+    source = write(tmp_path / "a.jsonl", [chat("Who?")])
+    [row], compared = rows(source, folder)
+    assert row["method"] == "heuristic" and "--trust-remote-code" in compared["reason"]
+    alone = row["length"]
+    [row], compared = rows(source, folder, trust_remote_code=True)
+    assert (row["method"], row["length"]) == ("exact", alone + 40), compared
+    built = ProcessorEncoder(folder, trust_remote_code=True)(chat("Who?"))
+    assert len(built["input_ids"]) == row["length"]
+    manifest = json.loads((source.with_suffix(".lengths") / "manifest.json").read_bytes())
+    assert manifest["options"]["trust_remote_code"] is True
+    assert rows(source, folder)[0][0]["method"] == "heuristic"  # nothing of it is taken over
+
+
+TOKENIZING = """
+from transformers import Qwen2Tokenizer
+class MyTokenizer(Qwen2Tokenizer):
+    def apply_chat_template(self, conversation, tools=None, **more):
+        more_turns = [] if tools is None else [{"role": "user", "content": "You have tools."}]
+        return super().apply_chat_template(conversation + more_turns, tools=tools, **more)
+"""
+
+
+def test_a_verdict_is_of_a_kind_of_record(folder: Path, tmp_path: Path) -> None:
+    """A kind that stands behind all that is looked at first, too, and with the cache of others."""
+    for path in folder.glob("*processor_config.json"):
+        path.unlink()
+    (folder / "tokenization_mine.py").write_text(TOKENIZING)
+    code = {"AutoTokenizer": [None, "tokenization_mine.MyTokenizer"]}
+    change(folder / "tokenizer_config.json", auto_map=code, tokenizer_class="MyTokenizer")
+    plain = [chat(f"Who is number {number}?") for number in range(10)]
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    for name, records in {
+        "plain": plain,
+        "tools": [{**record, "tools": tools} for record in plain],
+        "behind": [*plain * 10, chat("What?", tools=tools)],
+    }.items():
+        source = write(tmp_path / f"{name}.jsonl", records)
+        for workers in (1, 2):
+            options = {"trust_remote_code": True, "workers": workers, "fresh": True}
+            found, compared = rows(source, folder, **options)
+            methods = [row["method"] for row in found]
+            expected = ["heuristic" if "tools" in record else "exact" for record in records]
+            assert methods == expected, compared
+    assert compared["equal"] == ["text"]
+
+
+def test_gigatoken_where_it_knows_other_letters(folder: Path) -> None:
+    pytest.importorskip("gigatoken")
+    tokenizer = load_processor(folder).tokenizer
+    reference, fast = TextEncoder(tokenizer), TextEncoder(tokenizer, "gigatoken")
+    texts = ["plain", "a\U000113c2b 1", "x\U00016d67yes", "漢字 é"]
+    adds = [False] * len(texts)
+    assert choose_backend(reference, texts[:1])[0] == "gigatoken"
+    assert fast.encode(texts, adds).ids.tolist() == reference.encode(texts, adds).ids.tolist()
+    changed = Tokenizer.from_str(tokenizer.to_str())
+    changed.add_tokens([AddedToken("<alone>", single_word=True)])
+    name, record = choose_backend(TextEncoder(changed), texts[:1])
+    assert name == "tokenizers" and "added tokens" in record["reason"]
