@@ -108,7 +108,7 @@ def test_over_the_hub_as_from_a_disk(processors: Path, tmp_path: Path) -> None:
             name = Path(on_disk["uri"]).name
             assert shard["uri"] == f"hf://datasets/org/name@{commit}/data/{name}"
             assert shard["version"] == git_name(FILES[f"data/{name}"])
-            own = {"uri", "version", "mtime", "sampled"}
+            own = {"uri", "version", "mtime", "identity", "sampled"}
             assert {k: v for k, v in shard.items() if k not in own} == {
                 k: v for k, v in on_disk.items() if k not in own
             }

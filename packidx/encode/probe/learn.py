@@ -271,7 +271,8 @@ def _least_pixels(part: Any) -> int:
     for name in ("size", "crop_size", "pad_size"):
         size = {key: value or 0 for key, value in dict(getattr(part, name, None) or {}).items()}
         edge = size.get("shortest_edge") or size.get("longest_edge", 0)
-        areas.append(edge if edge > 1 << 16 and "shortest_edge" in size else edge * edge)
+        is_area = max(edge, size.get("longest_edge", 0)) >= 1 << 16  # as Qwen2-VL's settings say it
+        areas.append(edge if is_area and "shortest_edge" in size else edge * edge)
         areas.append(size.get("height", 0) * size.get("width", 0))
     return int(max(areas))
 
