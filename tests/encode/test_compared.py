@@ -247,6 +247,8 @@ def test_what_is_too_large_to_be_compared_is_told(processors: Path, tmp_path: Pa
         ({"size": {"shortest_edge": 3136, "longest_edge": 12_845_056}}, 3136**2),
         ({"size": {"longest_edge": 10**6}}, 10**12),
         ({"size": {"shortest_edge": 10**9, "longest_edge": 10**10}}, 10**9),
+        ({"size": {"shortest_edge": 50_176, "longest_edge": 10**7}}, 50_176),
+        ({"size": {"shortest_edge": 448, "longest_edge": 1344}}, 448**2),
         ({"size": {"shortest_edge": 224}, "crop_size": {"height": 10**5, "width": 10**5}}, 10**10),
         ({"min_pixels": 10**9, "size": None}, 10**9),
     ],

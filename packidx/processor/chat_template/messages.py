@@ -70,11 +70,14 @@ class Form:
         self.empty_as_list = empty_as_list
         self._render = render
         self._given: dict[tuple[str, str, bool], tuple[str, str | None]] = {}
+        self._plain: dict[str, bool] = {}
 
     def changes(self, conversation: Conversation) -> list[str]:
         """What is given to the template otherwise than the record holds it, in words."""
         changes: dict[str, None] = {}
         for turn in conversation.turns:
+            if not turn.extra and self._is_plain(turn.role):
+                continue
             role, change = self._of(turn)
             if change is not None:
                 changes[change] = None
@@ -106,6 +109,13 @@ class Form:
                 if part["type"] != "text":
                     part[part["type"]] = _OPENED
         return messages
+
+    def _is_plain(self, role: str) -> bool:
+        """Whether a text of this role is given as the record holds it, a string or a list."""
+        if role not in self._plain:
+            forms = (Turn(role, (_WORD,), text_as_list=listed) for listed in (False, True))
+            self._plain[role] = all(self._of(turn) == (role, None) for turn in forms)
+        return self._plain[role]
 
     def _of(self, turn: Turn) -> tuple[str, str | None]:
         """The role that a turn is given with, and how its content is changed."""
