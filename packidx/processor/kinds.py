@@ -32,7 +32,7 @@ def kind_of(conversation: Conversation) -> str:
             words.add(role + TURNS)
         if turn.text_as_list:
             words.add(LISTS)
-        if not turn.parts or turn.parts[0] == "" or "" in turn.parts:
+        if not turn.parts or "" in turn.parts:
             words.add(EMPTY)
         if turn.extra:
             words.update(word for key, word in _KEYS.items() if turn.extra.get(key))

@@ -26,7 +26,8 @@ class Placeholders:
 
     def are_in(self, texts: Sequence[str]) -> bool:
         """Whether any text holds a placeholder."""
-        return any(token in text for token in self._tokens for text in texts)
+        text = "\0".join(texts)
+        return any(token in text for token in self._tokens)
 
     def find(self, conversation: Conversation, text: str) -> tuple[int, ...]:
         """First character of each medium's placeholder in the rendering `text`.

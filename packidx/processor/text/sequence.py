@@ -187,7 +187,11 @@ def trained_tokens(
     texts = [item.text for item in expanded]
     starts, ends = text.borders(batch, texts, [item.label_spans for item in expanded])
     spaces = [
-        [(start - 1, start) for start, _ in item.label_spans if _is_after_space(item.text, start)]
+        [
+            (start - 1, start)
+            for start, _ in item.label_spans
+            if item.text[start - 1 : start] == " " and _is_after_space(item.text, start)
+        ]
         for item in expanded
     ]
     if any(spaces):

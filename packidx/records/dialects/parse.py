@@ -139,7 +139,7 @@ def _document(turn: Mapping[str, Any], lists: MediaLists) -> Turn:
 def _turn(turn: Any, number: int, lists: MediaLists) -> Turn:
     if not isinstance(turn, OBJECT):
         raise BadRecord("bad_turn", f"turn {number} is {named(turn)}, not an object")
-    stated = turn.get("role", turn.get("from"))
+    stated = turn["role"] if "role" in turn else turn.get("from")
     role = _ROLES.get(stated) if isinstance(stated, str) else None
     if role is None:
         has = "no role" if stated is None else f"the role {cut(stated)}"
@@ -228,10 +228,12 @@ def _unknown_part(part: Any) -> str:
 
 
 def _split(text: str, lists: MediaLists) -> Parts:
+    if "<" not in text:
+        return (text,) if text else ()
     if "<img>" in text and (kind := media_in(text)) is not None:
         raise unread("a text, in <img>…</img>,", kind)
     if "<image>" not in text and "<video>" not in text and "<audio>" not in text:
-        return (text,) if text else ()
+        return (text,)
     if not lists.may_be:
         lists.has_literal = True
         return (text,)
