@@ -1,43 +1,50 @@
 """Chat templates: a conversation as the text that is tokenized, and where its labels are.
 
-Rendering with Jinja costs tens of µs, so it is done once for all records that the template treats
-alike: a record's texts are put into a `Skeleton`, which was learned from a record of the same
-structure by *tracing* its rendering (`packidx.processor.chat_template.tracing.trace`). A skeleton
-holds only for records whose texts answer whatever the template asked of them as that record's did;
-it has been compared with Jinja's own rendering of that record; and a template that cannot be traced
-is rendered by Jinja each time. So what is tokenized is what transformers would tokenize. The way a
-record takes, and with it the outcome, depends on the record alone, never on those before it.
+Rendering with Jinja costs tens of µs, so it is done once for all records of a shape: a record's
+texts are put into a `Skeleton`, which was learned from a record of the same shape, with marks in
+place of its texts. It has been compared with Jinja's own rendering of that record, and one of
+`COMPARED` records that it serves is compared again. Where marks cannot stand for texts, Jinja
+renders each record. So what is tokenized is what transformers would tokenize.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import jinja2
 import jinja2.meta
 
-from packidx.errors import BadRecord, SourceError
-from packidx.processor.chat_template import limits
+from packidx.errors import BadRecord, LimitError, SourceError
+from packidx.processor.chat_template.asked import MARKS, Asked, asked_by
 from packidx.processor.chat_template.documents import Documents
-from packidx.processor.chat_template.environment import Generation, chat_environment
-from packidx.processor.chat_template.limits import TooLarge, check_unicode, in_time
+from packidx.processor.chat_template.environment import Generation, chat_environment, now
+from packidx.processor.chat_template.limits import check_size, check_unicode, in_time
 from packidx.processor.chat_template.messages import (
     Form,
     Message,
     Unusual,
+    asked_by_name,
     known_names,
     structure,
-    traced_messages,
+    with_texts,
 )
 from packidx.processor.chat_template.placeholders import Placeholders, any_of
-from packidx.processor.chat_template.skeleton import DEAD, Dead, Skeleton, Tree, rendering_of
-from packidx.processor.chat_template.tracing.environment import tracing_environment
-from packidx.processor.chat_template.tracing.trace import Trace
+from packidx.processor.chat_template.skeleton import (
+    PLAIN,
+    Shape,
+    Skeleton,
+    Unlike,
+    is_deaf,
+    learn,
+    shapes_of,
+)
 from packidx.processor.chat_template.turns.fallback import Search
 from packidx.processor.chat_template.turns.find import find_turns
 from packidx.processor.chat_template.turns.rendering import Lost, Words, learn_words
@@ -45,7 +52,9 @@ from packidx.processor.chat_template.turns.spans import Span, trained_spans
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 
-MAX_STRUCTURES = 4096
+MAX_SHAPES = 4096
+COMPARED = 1024
+"""Of so many records one is compared with Jinja's rendering, whichever they are."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -60,6 +69,9 @@ class Rendered:
     media: tuple[int, ...] = ()
     """First character of each medium's placeholder, in the record's order of appearance; a template
     may write them in another."""
+
+
+_UNKNOWN = Skeleton((), [], False)
 
 
 class ChatTemplate:
@@ -98,6 +110,7 @@ class ChatTemplate:
         self.policy = policy
         try:
             environment = chat_environment()
+            environment.globals["strftime_now"] = self._today
             self._template = environment.from_string(source)
             parsed = environment.parse(source)
             used = jinja2.meta.find_undeclared_variables(parsed)
@@ -108,9 +121,11 @@ class ChatTemplate:
         self._has_blocks = _GENERATION.search(source) is not None
         self._control = any_of(self.control_tokens)
         self._placeholders = Placeholders(self.media_tokens)
-        self._tracing = tracing_environment()
+        self._asked = asked_by(environment.parse(source), source)
         self._words: Words | None = None
-        self._trees: dict[Any, Tree] = {}
+        self._skeletons: dict[Hashable, Skeleton | None] = {}
+        self._asked_of: dict[Hashable, Asked] = {}
+        self._dates: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -140,25 +155,31 @@ class ChatTemplate:
             return Rendered(
                 text, spans if any(self.policy.trains(conversation.turns)) else (), media
             )
+        if self._asked is None:
+            return in_time(self._render_slowly, conversation)
         try:
             key, texts = structure(conversation, self._names)
-        except Unusual:
+            asked = self._asked_of.get(key)
+            if asked is None:
+                asked = self._asked_here(conversation, key, len(texts))
+            shapes, segments = shapes_of(texts, asked)
+        except (Unusual, Unlike):
             return in_time(self._render_slowly, conversation)
-        values = texts.copy()
-        tree = self._trees.get(key)
-        try:
-            skeleton = None if tree is None else tree.find(values)
-            if skeleton is None:
-                skeleton, values = in_time(self._learn, conversation, key, texts)
-            if isinstance(skeleton, Dead):
-                return in_time(self._render_slowly, conversation)
-            text, borders = skeleton.fill(values)
-            if len(text) > limits.MAX_TEXT:
-                raise TooLarge
-        except TooLarge as error:
-            raise _refusal(error) from error
+        shape = (key, shapes)
+        skeleton = self._skeletons.get(shape, _UNKNOWN)
+        is_new = skeleton is _UNKNOWN or (
+            skeleton is not None and skeleton.dates and not self._is_of_today(skeleton)
+        )
+        if is_new:
+            skeleton = in_time(self._learn, conversation, shape, texts, segments, asked)
+        if skeleton is None:
+            return in_time(self._render_slowly, conversation)
+        text, borders = skeleton.fill(texts, segments)
+        check_size(text)
         if not text.isascii():
             check_unicode(text)
+        if texts and not zlib.crc32(texts[-1][-64:].encode(errors="replace")) % COMPARED:
+            self._compare(conversation, text)
         if skeleton.media is None or self._placeholders.are_in(texts):
             media = self._placeholders.find(conversation, text)
         else:
@@ -180,6 +201,7 @@ class ChatTemplate:
 
     def _render_slowly(self, conversation: Conversation) -> Rendered:
         text = self._render(conversation)
+        check_size(text)
         check_unicode(text)
         media = self._placeholders.find(conversation, text)
         return Rendered(text, self._search_spans(conversation, text), media)
@@ -192,10 +214,7 @@ class ChatTemplate:
         borders: tuple[str, str] | None = None,
     ) -> str:
         """Jinja's rendering."""
-        template = self._template
-        if borders is not None:
-            bordered = type("Bordered", (Generation,), {"borders": borders})
-            template = chat_environment(generation=bordered).from_string(self.source)
+        template = self._template if borders is None else self._bordered(borders)
         messages = self._form.rendered(conversation)
         return self._write(template, messages, conversation.tools, prompt)
 
@@ -219,9 +238,22 @@ class ChatTemplate:
         except Exception as error:  # a template is foreign code: whatever it raises is its verdict
             raise _refusal(error) from error
 
+    def _bordered(self, borders: tuple[str, str]) -> jinja2.Template:
+        bordered = type("Bordered", (Generation,), {"borders": borders})
+        return chat_environment(bordered).from_string(self.source)
+
     @cached_property
-    def _traced_template(self) -> jinja2.Template:
-        return self._tracing.from_string(self.source)
+    def _marked_template(self) -> jinja2.Template:
+        return self._bordered((MARKS[2], MARKS[3])) if self._has_blocks else self._template
+
+    def _today(self, layout: str) -> str:
+        """``strftime_now``, written down."""
+        self._dates[layout] = now(layout)
+        return self._dates[layout]
+
+    @staticmethod
+    def _is_of_today(skeleton: Skeleton) -> bool:
+        return all(now(layout) == said for layout, said in skeleton.dates)
 
     @cached_property
     def _documents(self) -> Documents:
@@ -246,38 +278,72 @@ class ChatTemplate:
             regions = search.by_prefix() if marked is None else marked
         return trained_spans(regions, text, self.policy)
 
-    def _learn(
-        self, conversation: Conversation, key: Any, texts: list[str]
-    ) -> tuple[Skeleton | Dead, list[str]]:
-        """The record's skeleton, remembered for others; and the values it takes from here on."""
-        with self._lock:
-            trace = Trace(texts)
-            leaf = self._trace(conversation, trace)
-            made = len(trace.values) - len(trace.pending)
-            tree = self._trees.get(key)
-            if tree is None:
-                if len(self._trees) >= MAX_STRUCTURES:
-                    del self._trees[next(iter(self._trees))]
-                tree = self._trees[key] = Tree()
-            if not tree.add(trace.questions, leaf):
-                leaf = DEAD
-            return leaf, trace.values[:made]
+    # -- skeletons ---------------------------------------------------------------------------------
 
-    def _trace(self, conversation: Conversation, trace: Trace) -> Skeleton | Dead:
-        messages, owners = traced_messages(conversation, self._names, self._form, trace)
+    def _compare(self, conversation: Conversation, text: str) -> None:
+        if in_time(self._render, conversation) != text:
+            raise LimitError(
+                "the chat template renders the record otherwise than others of its shape; "
+                "please tell us of this template, and leave the record out"
+            )
+
+    def _learn(
+        self,
+        conversation: Conversation,
+        shape: tuple[Hashable, tuple[tuple[int, Shape], ...]],
+        texts: Sequence[str],
+        segments: dict[int, list[str]],
+        asked: Asked,
+    ) -> Skeleton | None:
+        """The skeleton of the record's shape, remembered for others; None where there is none."""
+        with self._lock:
+            of_text = [PLAIN] * len(texts)
+            for number, one in shape[1]:
+                of_text[number] = one
+            skeleton = self._learned(conversation, texts, segments, of_text, asked)
+            _keep(self._skeletons, shape, skeleton)
+            return skeleton
+
+    def _asked_here(self, conversation: Conversation, key: Hashable, size: int) -> Asked:
+        """What the template asks of `size` texts of this structure, remembered for others."""
+        with self._lock:
+            asked = self._asked
+            assert asked is not None
+            with contextlib.suppress(BadRecord, Unlike, LimitError):
+                if in_time(is_deaf, partial(self._marked, conversation), size, asked):
+                    asked = replace(asked, held=asked.cut)
+            _keep(self._asked_of, key, asked)
+            return asked
+
+    def _marked(self, conversation: Conversation, texts: Sequence[str]) -> str:
+        """The rendering of other texts, with marks around ``{% generation %}`` blocks."""
+        marked, _ = with_texts(conversation, self._names, texts)
+        messages = asked_by_name(self._form.rendered(marked), conversation, self._names)
+        return self._write(self._marked_template, messages, conversation.tools)
+
+    def _learned(
+        self,
+        conversation: Conversation,
+        texts: Sequence[str],
+        segments: dict[int, list[str]],
+        shapes: Sequence[Shape],
+        asked: Asked,
+    ) -> Skeleton | None:
+        _, owners = with_texts(conversation, self._names, texts)
+        self._dates.clear()
         try:
-            self._tracing.current = trace
-            text = self._write(self._traced_template, messages, conversation.tools)
-            skeleton, rendering = rendering_of(trace, text, owners)
+            skeleton, rendering, shapes = learn(
+                partial(self._marked, conversation), shapes, owners, asked
+            )
             plain = self._render(conversation)
         except MemoryError:
             raise
-        except Exception:  # not traceable, or refused: Jinja's own rendering says which
-            return DEAD
-        made = len(trace.values) - len(trace.pending)
-        if skeleton.fill(trace.values[:made])[0] != plain:
-            return DEAD
-        if all(trace.cut_only[hole] for hole in skeleton.holes):
+        except Exception:  # marks do not do, or it is refused: Jinja's own rendering says which
+            return None
+        skeleton.dates = tuple(self._dates.items())
+        if skeleton.fill(texts, segments)[0] != plain:
+            return None
+        if not any(hole.is_json for hole in skeleton.holes):
             skeleton.media = self._placeholders.positions(conversation, rendering)
         wanted = self.policy.trains(conversation.turns)
         if any(wanted):
@@ -290,9 +356,19 @@ class ChatTemplate:
                     rendering, conversation.turns, self._words, self.policy, self._has_blocks
                 )
                 skeleton.set_turns([turn for turn in turns if wanted[turn.turn]], self.policy)
+                header = bool(self._words.header) or self._has_blocks
+                skeleton.lost = any(
+                    wanted[turn] for turn in skeleton.open_turns(owners, shapes, header)
+                )
             except Lost:
                 skeleton.lost = True
         return skeleton
+
+
+def _keep(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    if len(known) >= MAX_SHAPES:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def _refusal(error: Exception) -> BadRecord:

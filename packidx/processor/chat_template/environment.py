@@ -11,9 +11,8 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
+import jinja2.sandbox
 import jinja2.utils
-
-from packidx.processor.chat_template.limits import LimitedEnvironment, check_indent
 
 
 class Generation(jinja2.ext.Extension):
@@ -75,7 +74,6 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """``tojson``, without HTML escapes."""
-    check_indent(indent)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -86,11 +84,9 @@ def now(layout: str) -> str:
     return datetime.now().strftime(layout)
 
 
-def chat_environment(
-    kind: type[LimitedEnvironment] = LimitedEnvironment, generation: type[Generation] = Generation
-) -> LimitedEnvironment:
-    """A sandboxed environment that renders chat templates as transformers 5.23 does, in bounds."""
-    environment = kind(
+def chat_environment(generation: type[Generation] = Generation) -> jinja2.Environment:
+    """A sandboxed environment that renders chat templates as transformers 5.23 does."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json

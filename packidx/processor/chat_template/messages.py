@@ -1,4 +1,4 @@
-"""A conversation as the messages a template gets, plain or traced, and what they have in common.
+"""A conversation as the messages a template gets, and what those of several have in common.
 
 Two conversations have the same `structure` if they differ in nothing but their texts: then a
 template can only tell them apart by asking about these.
@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import marshal
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import jinja2.nodes
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.tracing.trace import Trace
-from packidx.processor.chat_template.tracing.traced import Traced
-from packidx.processor.chat_template.tracing.values import Incomplete
 from packidx.processor.chat_template.turns.fallback import REASONING
 from packidx.processor.chat_template.turns.rendering import Hole
 from packidx.records.conversation import Conversation, Turn, to_messages
@@ -29,6 +26,8 @@ _AS_STRINGS = "lists of texts given as strings"
 _OPENED = "<medium>"  # as transformers writes what a template need not see
 _OWN = ("role", "content")
 """Of `Turn.extra`, what is no further key of a message."""
+_IDS = ("id", "tool_call_id")
+"""Keys whose texts templates compare with one another."""
 _WORD = "quokka"
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {}}}
 _Said = tuple[str, str, Message]
@@ -185,6 +184,7 @@ def structure(
     """
     key: list[Hashable] = []
     texts: list[str] = []
+    ids: dict[str, int] = {}
     for turn in conversation.turns:
         key.append(turn.role if turn.train is None else (turn.role, turn.train))
         if turn.text_as_list:
@@ -202,7 +202,7 @@ def structure(
             known = (name for name in turn.extra if name in names and name not in _OWN)
             extra = {name: turn.extra[name] for name in known}
             if extra:
-                key.append(_shape(extra, texts))
+                key.append(_shape(extra, texts, ids))
             if len(extra) < len(turn.extra):
                 key.append(None)  # a template that writes whole messages writes these, too
     if conversation.tools is not None:
@@ -213,54 +213,94 @@ def structure(
     return tuple(key), texts
 
 
-def _shape(value: Any, texts: list[str]) -> Hashable:
-    """`value` without its texts, which are appended to `texts`."""
+def _shape(value: Any, texts: list[str], ids: dict[str, int]) -> Hashable:
+    """`value` without its texts, which are appended to `texts`: the ids of tools' calls only once,
+    so that they stay equal."""
     kind = type(value)
     if kind is str:
-        texts.append(value)
-        return ""
+        if value:
+            texts.append(value)
+        return bool(value)
     if kind is dict:
-        for key in value:
-            if type(key) is not str:
-                raise Unusual(f"a key that is a {type(key).__name__}")
-        return ("dict", tuple(value), *(_shape(item, texts) for item in value.values()))
+        key: list[Hashable] = ["dict", tuple(value)]
+        for name, item in value.items():
+            if type(name) is not str:
+                raise Unusual(f"a key that is a {type(name).__name__}")
+            if name in _IDS and type(item) is str and item:
+                if item not in ids:
+                    ids[item] = len(texts)
+                    texts.append(item)
+                key.append(("id", ids[item]))
+            else:
+                key.append(_shape(item, texts, ids))
+        return tuple(key)
     if kind is list:
-        return ("list", *(_shape(item, texts) for item in value))
+        return ("list", *(_shape(item, texts, ids) for item in value))
     if value is None or kind in (bool, int, float):
         return (kind.__name__, repr(value))
     raise Unusual(f"a {kind.__name__}")
 
 
-def traced_messages(
-    conversation: Conversation, names: frozenset[str], form: Form, trace: Trace
-) -> tuple[list[dict[str, Any]], list[Hole]]:
-    """`Form.rendered` with traced texts, and whose each of them is; in the order of `structure`."""
-    owners: list[Hole] = []
+class Incomplete(dict[str, Any]):
+    """A message without the keys that the template has no name for: it must be asked by name."""
 
-    def traced(value: Any, turn: int, kind: str) -> Any:
-        if isinstance(value, str):
-            owners.append(Hole(turn, kind))
-            return Traced(trace, (len(owners) - 1,))
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise Unusual("a message as a whole")
+
+    def __bool__(self) -> bool:
+        return True  # it has a role
+
+    __iter__ = __len__ = __repr__ = __eq__ = __ne__ = __or__ = __ror__ = _refuse
+    keys = values = items = copy = _refuse
+
+
+def with_texts(
+    conversation: Conversation, names: frozenset[str], texts: Iterable[str]
+) -> tuple[Conversation, list[list[Hole]]]:
+    """A conversation with others in place of the texts of `structure`, without keys that are not in
+    `names`; and whose each text is, in the order of turns."""
+    given = iter(texts)
+    owners: list[list[Hole]] = []
+    ids: dict[str, tuple[int, str]] = {}
+
+    def put(value: Any, turn: int, kind: str, name: str = "") -> Any:
+        if isinstance(value, str) and value:
+            if name in _IDS:
+                number, text = ids.setdefault(value, (len(owners), ""))
+                if number < len(owners):
+                    owners[number].append(Hole(turn, kind))
+                    return text
+            owners.append([Hole(turn, kind)])
+            text = next(given)
+            if name in _IDS:
+                ids[value] = (len(owners) - 1, text)
+            return text
         if isinstance(value, dict):
-            return {key: traced(item, turn, kind) for key, item in value.items()}
+            return {key: put(item, turn, kind, key) for key, item in value.items()}
         if isinstance(value, list):
-            return [traced(item, turn, kind) for item in value]
+            return [put(item, turn, kind) for item in value]
         return value
 
     turns = []
     for number, turn in enumerate(conversation.turns):
-        parts = tuple(traced(part, number, "content") if part else part for part in turn.parts)
+        parts = tuple(put(part, number, "content") for part in turn.parts)
         extra = {
-            name: value if name in _OWN else traced(value, number, _kind(name))
+            name: value if name in _OWN else put(value, number, _kind(name), name)
             for name, value in turn.extra.items()
             if name in names or name in _OWN
         }
         turns.append(replace(turn, parts=parts, extra=extra))
-    messages = form.rendered(replace(conversation, turns=tuple(turns)))
-    for number, turn in enumerate(conversation.turns):
-        if turn.extra.keys() - names:
-            messages[number] = Incomplete(messages[number])
-    return messages, owners
+    return replace(conversation, turns=tuple(turns)), owners
+
+
+def asked_by_name(
+    messages: list[Message], conversation: Conversation, names: frozenset[str]
+) -> list[Message]:
+    """`messages`, of which those are `Incomplete` whose turns have other keys than `names`."""
+    return [
+        Incomplete(message) if turn.extra.keys() - names else message
+        for message, turn in zip(messages, conversation.turns, strict=True)
+    ]
 
 
 def _kind(name: str) -> str:

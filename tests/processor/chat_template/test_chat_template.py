@@ -225,11 +225,11 @@ def test_random_conversations(name: str, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_skeletons_are_bounded_and_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packidx.processor.chat_template.chat_template.MAX_STRUCTURES", 3)
+    monkeypatch.setattr("packidx.processor.chat_template.chat_template.MAX_SHAPES", 3)
     made = template(PLAIN)
     for turns in (2, 4, 6, 8, 10, 2):
         assert len(trained(made.render(chat(*["x"] * turns)))) == turns // 2
-    assert len(made._trees) == 3
+    assert len(made._skeletons) == 3
     copy = pickle.loads(pickle.dumps(made))
     assert copy.render(chat("q", "a")) == made.render(chat("q", "a"))
 

@@ -20,56 +20,6 @@ from packidx.records.conversation import Conversation, Turn
 TALK = Conversation((Turn("user", ("hello\tthere",)), Turn("assistant", ("good day",))))
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
-TOO_LARGE = {
-    "*": "{{ 'a' * 10**10 }}",
-    "* of a list": "{{ ([0] * 10**10)|length }}",
-    "* of what the record says": "{{ messages[0].content * 10**9 }}",
-    "**": "{{ 10**(10**10) }}",
-    "* of integers": "{% set n = namespace(x=10**1000) %}{% for i in range(40) %}"
-    "{% set n.x = n.x * n.x %}{% endfor %}",
-    "%": "{{ '%0999999999d' % 1 }}",
-    "% with a width given": "{{ '%*d' % (10**10, 1) }}",
-    "format": "{{ '{:>9999999999}'.format('a') }}",
-    "format with a width given": "{{ '{:{}}'.format('a', 10**10) }}",
-    "format_map": "{{ '{a:>9999999999}'.format_map({'a': 'a'}) }}",
-    "format, filter": "{{ '%9999999999s'|format('a') }}",
-    "+": "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}"
-    "{% endfor %}{{ n.x|length }}",
-    "~": "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}"
-    "{% endfor %}{{ n.x|length }}",
-    "center": "{{ 'a'|center(10**10) }}",
-    "center of what the record says": "{{ messages[0].content.center(10**10) }}",
-    "ljust": "{{ 'a'.ljust(10**10) }}",
-    "zfill": "{{ 'a'.zfill(10**10) }}",
-    "expandtabs": "{{ messages[0].content.expandtabs(10**10) }}",
-    "indent": "{{ 'a\nb'|indent(10**10, true) }}",
-    "replace": "{% set x = 'ab' * 10000 %}{{ x|replace('a', x)|replace('b', x)|length }}",
-    "replace, method": "{% set x = 'ab' * 10000 %}{{ x.replace('', x).replace('b', x)|length }}",
-    "join": "{{ ([messages[0].content] * 100000)|join('-' * 100000) }}",
-    "join, method": "{{ ('-' * 1000000).join(['a'] * 100000) }}",
-    "translate": "{{ ('a' * 10000).translate({97: 'b' * 1000000}) }}",
-    "batch": "{{ [1]|batch(10**10, 0)|list|length }}",
-    "tojson": "{{ [[1]]|tojson(indent=10**10) }}",
-    "round": "{{ 1.5|round(10**10, 'ceil') }}",
-    "written": "{% for i in range(100000) %}{{ 'a' * 1000000 }}{% endfor %}",
-    "blocks": "{% set x %}{% for i in range(100000) %}{{ 'a' * 1000000 }}{% endfor %}{% endset %}",
-    "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% else %}"
-    "{{ 'a' * 1000000 }}{% endif %}{% endmacro %}{{ m(12) }}",
-}
-
-
-@pytest.mark.parametrize("source", TOO_LARGE.values(), ids=TOO_LARGE)
-def test_what_a_template_makes_too_large_is_refused(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_TEXT", 1 << 24)
-    template = ChatTemplate(CHATML + source)
-    for _ in range(2):  # as it is learned, and as it is known
-        with pytest.raises(BadRecord) as caught:
-            template.render(TALK)
-        assert caught.value.reason == "template"
-        assert "a text of more than 16,777,216 characters" in caught.value.detail
-
 
 def test_a_text_that_is_too_large_is_refused_whichever_way_it_takes(
     monkeypatch: pytest.MonkeyPatch,
@@ -86,34 +36,6 @@ def test_a_text_that_is_too_large_is_refused_whichever_way_it_takes(
         with pytest.raises(BadRecord, match="more than 1,000 characters"):
             template.render(talk("a" * 1000))
     assert fresh.render(talk("a")).text == known.render(talk("a")).text
-
-
-ORDINARY = [
-    "{{ 'ab' ~ 1 ~ none ~ 'c' }}|{{ 'a' + 'b' }}|{{ 2 * 3 + 2 ** 8 }}",
-    "{{ '%05.1f|%s' % (1.5, 'x') }}|{{ '%d' % 3 }}|{{ 'a' * 0 }}|{{ 3 % 2 }}",
-    "{{ ['a', 1, 2.5]|join(', ') }}|{{ [{'a': 1}, {'a': 2}]|join('-', attribute='a') }}",
-    "{{ '-'.join(['a', 'b']) }}|{{ 'a'.center(5) }}|{{ '{:>3}{}'.format('a', 'b') }}",
-    "{{ 'a\nb'|indent(2) }}|{{ 'a'|center(4) }}|{{ 'aXa'|replace('a', 'bb', 1) }}",
-    "{{ '%s-%s'|format('a', 'b') }}|{{ [1, 2, 3]|batch(2, 0)|list }}|{{ 2.567|round(1) }}",
-    "{{ {'a': [1]}|tojson(indent=2) }}|{{ 'a' * 3 }}|{{ [1] + [2] }}|{{ 'a\tb'.expandtabs(4) }}",
-]
-
-
-@pytest.mark.parametrize("source", ORDINARY)
-def test_bounds_change_nothing_else(source: str) -> None:
-    import jinja2.sandbox
-
-    from packidx.processor.chat_template.environment import to_json
-
-    plain = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    plain.filters["tojson"] = to_json
-    expected = plain.from_string(CHATML + source).render(
-        messages=[
-            {"role": turn.role, "content": "".join(map(str, turn.parts))} for turn in TALK.turns
-        ]
-    )
-    template = ChatTemplate(CHATML + source)
-    assert [template.render(TALK).text for _ in range(2)] == [expected] * 2
 
 
 ENDLESS = {

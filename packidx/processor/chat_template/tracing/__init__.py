@@ -1,1 +1,0 @@
-"""What a template does with texts and asks of them."""

@@ -1,0 +1,165 @@
+"""What is put together from marks is what Jinja renders, whatever texts hold."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+
+from packidx.errors import BadRecord, LimitError
+from packidx.processor.chat_template import chat_template, environment
+from packidx.processor.chat_template.asked import asked_by
+from packidx.processor.chat_template.chat_template import ChatTemplate
+from packidx.processor.chat_template.environment import chat_environment
+from packidx.records.conversation import Conversation, Media, Turn
+
+TEMPLATES = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
+WORDS = [
+    *("<think>", "</think>", "<tool_response>", "</tool_response>", "/nothink", "<|im_end|>"),
+    *(
+        "image",
+        "video",
+        "<image>",
+        "text",
+        "user",
+        "你好",
+        "straße",
+        '"',
+        "'",
+        "\\",
+        "{",
+        "}",
+        "{{x}}",
+    ),
+    *("a", "yes", "<", ">", "nk>", "<thi", "42", "|", "system", "role", "None", "é", "thinking"),
+    *("tool", "\ue000", "\ue0001\ue001", "\u2028"),
+]
+SPACE = ["", "", "", " ", "\n", " \n", "\t", "\n\n"]
+HEAD = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+TAIL = "<|im_end|>\n{% endfor %}"
+
+
+def words(rng: random.Random) -> str:
+    said = "".join(
+        rng.choice(WORDS) + rng.choice(SPACE) for _ in range(rng.choice([1, 1, 2, 3, 5]))
+    )
+    thought = f"<think>\n{said}\n</think>\n\n" + rng.choice(["ok", "done. ", "", " x\n"])
+    plain = rng.choice(["The answer is", "What is in the image?", "Yes.", "no"])
+    text = rng.choice([plain, plain, said, said, thought])
+    return rng.choice(SPACE) + text + rng.choice(SPACE)
+
+
+def chat(rng: random.Random) -> Conversation:
+    turns = [Turn("system", (words(rng),))] if rng.random() < 0.3 else []
+    for number in range(rng.choice([1, 1, 2, 3])):
+        parts: list[Any] = [words(rng) for _ in range(rng.choice([1, 1, 1, 2]))]
+        if rng.random() < 0.2:
+            parts.insert(rng.randrange(2), Media("image"))
+        turns.append(Turn("user", tuple(parts), text_as_list=rng.random() < 0.2))
+        extra: dict[str, Any] = {}
+        if rng.random() < 0.2:
+            extra["reasoning_content"] = words(rng)
+        if rng.random() < 0.2:
+            arguments = rng.choice([{"what": words(rng), "n": 1}, words(rng), {}])
+            call = {"name": "look", "arguments": arguments}
+            name = f"c{number}"
+            extra["tool_calls"] = [{"id": name, "type": "function", "function": call}]
+            turns.append(Turn("assistant", (), extra))
+            turns.append(Turn("tool", (words(rng),), {"tool_call_id": name}))
+            extra = {}
+        turns.append(Turn("assistant", (words(rng),), extra))
+    return Conversation(tuple(turns))
+
+
+def outcome(call: Any, conversation: Conversation) -> str | None:
+    try:
+        rendered = call(conversation)
+    except BadRecord:
+        return None
+    return rendered if isinstance(rendered, str) else rendered.text
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_hostile_chats_are_rendered_as_jinja_does(path: Path) -> None:
+    template = ChatTemplate(path.read_text(), {"bos_token": "<s>", "eos_token": "</s>"})
+    compared = 0
+    for seed in range(40):
+        conversation = chat(random.Random(f"{path.stem} {seed}"))
+        text = outcome(template.render, conversation)
+        if text is not None:
+            assert text == outcome(template._render, conversation)
+            compared += 1
+    assert compared
+
+
+def said(*texts: str) -> Conversation:
+    roles = ("user", "assistant")
+    return Conversation(tuple(Turn(roles[n % 2], (text,)) for n, text in enumerate(texts)))
+
+
+DECIDES = {
+    "a word in the text": "{{ 'A' if 'cat' in m.content else 'B' }}{{ m.content }}",
+    "two words": "{{ 'A' if 'cat' in m.content and 'dog' not in m.content }}{{ m.content }}",
+    "the text as a whole": "{{ 'A' if m.content == 'cat' else 'B' }}{{ m.content }}",
+    "what it begins with": "{{ 'A' if m.content.startswith('cat') else 'B' }}{{ m.content }}",
+    "a stretch of it": "{{ m.content.split('cat')[-1] }}",
+    "its length": "{{ 'A' if m.content|length < 5 else 'B' }}{{ m.content }}",
+    "its case": "{{ 'A' if m.content|lower == 'cat' else 'B' }}{{ m.content }}",
+    "another text": "{{ 'A' if m.content == messages[0].content else 'B' }}{{ m.content }}",
+    "a word by its name": "{% set w = 'cat' %}{{ m.content.replace(w, 'dog') }}",
+    "its ends": "{{ m.content.strip('ct') }}",
+    "white space at its ends": "{{ m.content.strip('\n') }}|{{ m.content|trim }}",
+    "JSON": "{{ m.content|tojson }}",
+    "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A{% endif %}"
+    "{{ m.content }}",
+}
+TEXTS = ["cat", "Cat", " cat\n", "a cat", "dog", "dog cat", "cat cat", "\n", 'a "c"', "cattle", "t"]
+
+
+@pytest.mark.parametrize("content", DECIDES.values(), ids=DECIDES)
+def test_a_template_that_decides_by_texts_is_followed(content: str) -> None:
+    template = ChatTemplate(HEAD + content + TAIL)
+    for _ in range(2):  # as shapes are learned, and as they are known
+        for first in TEXTS:
+            for second in TEXTS:
+                conversation = said(first, second, "no", second)
+                made = outcome(template.render, conversation)
+                assert made in (None, outcome(template._render, conversation))
+
+
+def test_a_record_unlike_others_of_its_shape_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate(HEAD + "{{ m.content }}" + TAIL)
+    template.render(said("a", "b"))
+    (skeleton,) = template._skeletons.values()
+    assert skeleton is not None
+    skeleton.parts[0] += "!"
+    monkeypatch.setattr(chat_template, "COMPARED", 1)
+    with pytest.raises(LimitError, match="otherwise than others of its shape"):
+        template.render(said("c", "d"))
+
+
+def test_today_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    days = iter(["Monday"] * 20)
+    template = ChatTemplate(HEAD + "{{ strftime_now('%A') }} {{ m.content }}" + TAIL)
+    monkeypatch.setattr(chat_template, "now", lambda layout: next(days, "Tuesday"))
+    assert "Monday a" in template.render(said("a", "b")).text
+    for _ in days:
+        pass
+    assert "Tuesday a" in template.render(said("a", "b")).text
+    assert environment.now("%A")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages|random }}",
+        "{{ messages[0].content|wordcount }}",
+        "{{ 'a' is filter }}",
+        "\ue000",
+    ],
+)
+def test_what_is_not_followed_is_told(source: str) -> None:
+    assert asked_by(chat_environment().parse(source), source) is None
