@@ -161,8 +161,8 @@ def _why_placed(options: Options) -> str:
 
 
 # Options that say themselves in other lines.
-_SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin", "packing_ratio"}
-_SAID |= {"overflow_chance", "cost_model", "continues", "appends_to", "global_batch", "excluded"}
+_SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin"}
+_SAID |= {"cost_model", "continues", "appends_to", "global_batch", "excluded"}
 
 
 def origin(options: Options) -> str:
@@ -193,22 +193,15 @@ def asked_for(options: Options, said: Set[str] = _SAID) -> str:
 
 def margin_fact(snapshot: IndexManifest) -> str | None:
     """What packs are planned for and why; None where they may be filled."""
-    options, lengths = snapshot.options, snapshot.lengths
+    options = snapshot.options
     if options.planned_capacity == options.capacity:
         return None
     share = f"packs of at most {options.planned_capacity:,} tokens are planned"
     if options.margin:
         share = f"{100 * options.margin:.2f} %: {share}"
-    calibration = lengths.calibration
-    if calibration is None:
-        inexact = {name: n for name, n in lengths.methods.items() if name != "exact"}
-        listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
-        return f"{share} ({listed} lengths)" if inexact and options.margin else share
-    number = number_of(calibration["num_samples"], "sample")
-    return (
-        f"{share}, so that one overflows with a chance below {options.overflow_chance:g} "
-        f"(calibrated on {number}; source {calibration['source']} decides)"
-    )
+    inexact = {name: n for name, n in snapshot.lengths.methods.items() if name != "exact"}
+    listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
+    return f"{share} ({listed} lengths)" if inexact and options.margin else share
 
 
 def _strategies(asked: str, taken: Mapping[str, int]) -> str:

@@ -76,7 +76,6 @@ class LengthsOf(JsonObject):
     methods: Mapping[str, Count]
     pattern: bool = False
     transform: Transform | None = None
-    calibration: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

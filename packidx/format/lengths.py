@@ -1,4 +1,4 @@
-"""The lengths manifest, calibration included, and the fingerprint of a lengths table."""
+"""The lengths manifest, and the fingerprint of a lengths table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from packidx.digests import canonical_json, digest
 from packidx.format.decode import Unfit
-from packidx.format.json_object import JsonObject, written
+from packidx.format.json_object import written
 from packidx.format.manifest import (
     Count,
     Digests,
@@ -37,33 +37,6 @@ class Source(SourceData):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedSource(JsonObject):
-    """Samples of a source that were encoded: their lengths, pair by pair."""
-
-    name: str
-    num_usable: Count
-    num_failed: Count | None = None
-    num_samples: Count
-    difference: Mapping[str, float] | None = None
-    ratio: Mapping[str, float] | None = None
-    estimated: tuple[Count, ...]
-    actual: tuple[Count, ...]
-
-    def check(self) -> None:
-        if len(self.estimated) != len(self.actual):
-            raise Unfit("has ", f": {len(self.estimated)} estimated, {len(self.actual)} actual")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration(JsonObject):
-    """How far a table's lengths are off."""
-
-    num_samples: Count
-    seed: int | None = None
-    sources: tuple[CalibratedSource, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LengthsManifest(Manifest):
     """Of a lengths table (FORMAT.md)."""
 
@@ -86,7 +59,6 @@ class LengthsManifest(Manifest):
     rejected: Mapping[str, Count]
     num_media: Count
     software: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Calibration | None = None
 
     def columns_of(self, number: int) -> Mapping[str, str]:
         """The columns of shard `number`, and what each is used as."""
@@ -114,9 +86,6 @@ class LengthsManifest(Manifest):
         own = fingerprint(stated)
         if own != stated["fingerprint"]:
             raise Unfit(f"has fingerprint {stated['fingerprint']}, what it is made of has {own}")
-        calibration = calibration_digest(stated.get("calibration"))
-        if calibration != stated["digests"]["calibration"]:
-            raise Unfit("has a calibration that is not the one of digests.calibration")
 
 
 def check_shards(shards: tuple[Shard, ...], sources: list[str]) -> None:
@@ -139,11 +108,6 @@ def columns_digest(names: Sequence[str], parts: Sequence[Sequence[str]]) -> str:
     return digest(canonical_json(list(names)), *values)
 
 
-def calibration_digest(calibration: Mapping[str, Any] | None) -> str | None:
-    """Of the pairs that a margin is computed from."""
-    return None if calibration is None else digest(canonical_json(calibration["sources"]))
-
-
 def fingerprint(stated: Mapping[str, Any]) -> str:
     """Digest of a table's logical content: not of where things are, nor of any library.
 
@@ -156,7 +120,6 @@ def fingerprint(stated: Mapping[str, Any]) -> str:
         "format": LENGTHS_FORMAT,
         "version": FORMAT_VERSION,
         "columns": stated["digests"]["columns"],
-        "calibration": stated["digests"]["calibration"],
         "methods": {name: number for name, number in stated["methods"].items() if number},
         "encoder": None if encoder is None else encoder["fingerprint"],
         "transform": transform and [transform["fingerprint"], transform["seed"]],

@@ -155,10 +155,9 @@ class Transform(JsonObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digests(JsonObject):
-    """Of what decides a lengths table beside its shards: values of all columns, and calibration."""
+    """Of what decides a lengths table beside its shards: the values of all columns."""
 
     columns: Sha256
-    calibration: Sha256 | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,9 +48,7 @@ class Options(JsonObject):
     seed: int
     on_long: OnLong
     margin: Share
-    packing_ratio: Share
     shift: bool
-    overflow_chance: Share | None
     max_images: _Tokens | None
     max_vision_patches: _Tokens | None
     max_samples: _Tokens | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -10,7 +10,7 @@ import polars as pl
 from packidx.arrays import Int32s
 from packidx.errors import OptionError
 from packidx.lengths.rows import LengthsRows
-from packidx.pack.solve import Problem
+from packidx.pack.solve import Problem, rounds_of
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.select.items import Items
 
@@ -96,4 +96,8 @@ def _problem(items: Items, chosen: Int32s, options: ResolvedOptions) -> Problem:
             caps[name] = column[0][own], most
     cost = items.column("vision_cost")
     values = None if cost is None or not cost[0].any() else cost[0][own]
-    return Problem(items.padded[own], options.planned_capacity, caps, values)
+    problem = Problem(items.padded[own], options.planned_capacity, caps, values)
+    if items.copy is None:
+        return problem
+    sample, copy = items.row[own], items.copy[own]
+    return replace(problem, sample=sample, rounds=rounds_of(sample, copy, options.seed))

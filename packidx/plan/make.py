@@ -65,7 +65,7 @@ def publish(
         planned = IndexManifest(
             snapshot_id="",
             parent=None,
-            lengths=lengths_entry(job.table, job.margin),
+            lengths=lengths_entry(job.table),
             options=decoded(Options, job.options.to_json()),
             result=totals.result(writer.windows),
             sources=totals.sources(job.table.manifest),

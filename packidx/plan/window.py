@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +12,8 @@ from packidx.arrays import Bools, Int32s, Int64s
 from packidx.format.schema import SUMMED
 from packidx.hashing import derive_key
 from packidx.lengths.table import Lengths
-from packidx.pack.apart import keep_apart
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Solution, bound_of, solve
+from packidx.pack.solve import Solution, bound_of, solve, strategies_of
 from packidx.plan.groups import Group, column_codes, groups_of
 from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.pack_sums import Packs, sum_up, with_length
@@ -79,7 +77,7 @@ class WindowPlan:
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted({solution.strategy for solution in self.solutions})
+        return sorted(set().union(*map(strategies_of, self.solutions)))
 
     @property
     def num_samples(self) -> int:
@@ -117,14 +115,10 @@ class WindowPlan:
         """Lower bound of each group's packs in one epoch, and the name of its proof."""
         bounds = []
         for group, solution in zip(self.groups, self.solutions, strict=True):
-            bound, items = solution.bound, group.items
+            bound = solution.bound
             if self.draw is not None:
-                stayed = np.isin(items, self.draw.stayed)
-                items = items[stayed]
+                stayed = np.isin(group.items, self.draw.stayed)
                 bound = bound_of(group.problem.select(stayed)) if stayed.any() else (0, "volume")
-            if self.items.copy is not None and len(items):
-                most = int(np.bincount(self.items.row[items]).max())
-                bound = max(bound, (most, "copies"), key=itemgetter(0))
             bounds.append(bound)
         return bounds
 
@@ -134,7 +128,6 @@ class WindowPlan:
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
         llm, vit = model.of(sums)
-        stratified = self.options.schedule == "stratified"
         order = schedule(
             self.options.schedule,
             llm,
@@ -142,7 +135,7 @@ class WindowPlan:
             global_batch=block,
             micro_steps=self.options.micro_steps,
             key=derive_key(self.options.seed, "packs", self.window.number, epoch),
-            shares=self._shares(slots, sums) if stratified else (),
+            shares=self._shares(slots, sums),
         )
         packs = packs.select(order)
         first = np.empty(len(order), np.int64)
@@ -183,13 +176,12 @@ class WindowPlan:
         """Packs of one epoch."""
         if self.draw is not None:
             return int(self.draw.kept.sum())
-        if self.items.copy is None:
-            known = [
-                solution.num_packs(self._key(group.name, epoch))
-                for group, solution in zip(self.groups, self.solutions, strict=True)
-            ]
-            if None not in known:
-                return sum(number for number in known if number is not None)
+        known = [
+            solution.num_packs(self._key(group.name, epoch))
+            for group, solution in zip(self.groups, self.solutions, strict=True)
+        ]
+        if None not in known:
+            return sum(number for number in known if number is not None)
         return self._compose(epoch)[0].num_packs
 
     def _compose(self, epoch: int) -> tuple[Slots, Int32s]:
@@ -197,7 +189,6 @@ class WindowPlan:
         composed, codes = [], []
         for group, solution in zip(self.groups, self.solutions, strict=True):
             slots = solution.slots(group.problem, self._key(group.name, epoch))
-            slots = self._apart(group, slots)
             if len(self.groups) > 1:
                 slots = slots.with_items(group.items[slots.item])
             composed.append(slots)
@@ -231,14 +222,6 @@ class WindowPlan:
             tokens = np.where(of_item == code, length, 0)
             shares.append(np.bincount(slots.pack, tokens, slots.num_packs).astype(np.int64))
         return shares
-
-    def _apart(self, group: Group, slots: Slots) -> Slots:
-        """`slots` with copies of one sample in packs of their own."""
-        if self.items.copy is None:
-            return slots
-        sizes, limits, _ = group.problem.sizes()
-        sample = self.items.row[group.items].astype(np.int64)
-        return keep_apart(slots, sample, sizes, limits, derive_key(self.options.seed, "apart"))
 
 
 def unfolded(items: Items, folded: Variant) -> Variant:

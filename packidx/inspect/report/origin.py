@@ -28,8 +28,8 @@ def asked_for(options: Options) -> dict[str, Any]:
         del values["cost"]
     if options.epochs > 1:
         values["epochs"] = options.epochs
-    if options.packing_ratio == 1:
-        values.pop("packing_ratio", None)
+    if not options.margin:
+        del values["margin"]
     return {
         name: value
         for name, value in values.items()

@@ -10,9 +10,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "what may share a pack": (
         *("strategy", "group_by", "max_samples", "max_images", "max_vision_patches", "seed"),
     ),
-    "room in a pack": (
-        *("margin", "packing_ratio", "overflow_chance", "align", "pad_pack_to", "reserve"),
-    ),
+    "room in a pack": (*("margin", "align", "pad_pack_to", "reserve"),),
     "order": ("schedule", "global_batch", "micro_steps", "cost", "epochs"),
     "scale": ("window_shards", "window_samples", "memory_limit"),
 }

@@ -48,22 +48,9 @@ class PlanOptions:
         None,
         "Leave this share of each pack free.",
         "X",
-        shown_default="0; 0.02 or 0.1 for inexact lengths, and what their calibration asks for",
-        is_inherited=False,
+        shown_default="0; 0.02 for precomputed lengths, 0.1 for heuristic ones",
     )
-    """0 <= margin < 1. None picks 0.02 where some lengths are precomputed, 0.1 where some are
-    heuristic. A manifest has the packing ratio that it came to, and that is taken over."""
-    overflow_chance: float | None = option(
-        None,
-        "For lengths with a calibration, in place of a margin: the chance that a pack holds more "
-        "than its capacity.",
-        "E",
-        shown_default="0.001",
-        is_inherited=False,
-    )
-    """0 < overflow_chance < 1."""
-    packing_ratio: float | None = option(None, "Plan packs of R x capacity: R is 1 - margin.", "R")
-    """floor(packing_ratio * capacity) tokens are planned."""
+    """0 <= margin < 1: floor((1 - margin) * capacity) tokens are planned."""
     max_images: int | None = option(
         None, "Images that a pack may hold.", minimum=1, is_previewed=False
     )
@@ -143,8 +130,8 @@ class PlanOptions:
     another order."""
     schedule: str = option(
         "stratified",
-        "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix), "
-        "cost (micro-steps of equal cost) or random.",
+        "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix) "
+        "or random.",
         choices=get_args(Schedule),
     )
     global_batch: int | None = option(
@@ -157,7 +144,7 @@ class PlanOptions:
     micro_steps: int = option(8, "Parts of equal cost in a global batch.", minimum=1)
     cost: str | None = option(
         None,
-        "What packs cost: a preset, a model's config.json, or weight=value,…",
+        "What packs cost: a preset, weight=value,… or both.",
         "MODEL",
         shown_default="qwen2.5-vl-7b",
         is_stored=False,
@@ -198,7 +185,7 @@ class PlanOptions:
         if self.strategy == "window:N" or not window:
             _one_of("strategy", self.strategy, STRATEGIES, self.strategy != "window:N")
         self._check_choices_and_counts()
-        self._check_ratio()
+        self._check_margin()
         self._check_padding()
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
@@ -229,28 +216,9 @@ class PlanOptions:
             if said.minimum is not None:
                 _within(dashed(name), value, said.minimum, MAX_CAPACITY)
 
-    def _check_ratio(self) -> None:
-        if self.margin is not None and self.packing_ratio is not None:
-            raise OptionError(
-                f"margin {self.margin} and packing-ratio {self.packing_ratio} say the same thing "
-                "(ratio = 1 - margin): give one of them"
-            )
+    def _check_margin(self) -> None:
         if self.margin is not None and not 0 <= self.margin < 1:
             raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
-        if self.packing_ratio is not None and not 0 < self.packing_ratio <= 1:
-            raise OptionError(
-                f"packing-ratio is {self.packing_ratio}: it must be above 0 and at most 1"
-            )
-        chance = self.overflow_chance
-        if chance is None:
-            return
-        if self.margin is not None or self.packing_ratio is not None:
-            raise OptionError(
-                f"overflow-chance {chance} is what a margin is computed for: give no margin or "
-                "packing-ratio with it"
-            )
-        if not 0 < chance < 1:
-            raise OptionError(f"overflow-chance is {chance}: it must be above 0 and below 1")
 
     def _check_padding(self) -> None:
         for name in ("align", "pad_pack_to"):

@@ -1,108 +1,34 @@
-"""Dimensions of well-known models, as their ``config.json`` has them: cost models by name."""
+"""Cost weights of well-known models by name: operations of a training step.
+
+They follow from a model's dimensions. Training a weight matrix costs 6 operations per weight and
+token: 2 forward, 2 for the gradient of the activations, 2 for that of the weights (Kaplan et al.,
+Scaling Laws for Neural Language Models, 2020, section 2.1). Attention has no weights. Of l tokens
+in a sample, l²/2 pairs see each other; a pair costs 2 operations in QKᵀ and 2 in AV per head
+dimension, three times that with the backward pass: 6·H·l² per layer of H = heads · head dimension,
+and 12·D·p² per layer of a vision tower of width D, where no mask halves the pairs.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-Config = dict[str, Any]
-
-
-def _text(hidden: int, layers: int, heads: int, keys: int, inner: int, vocab: int) -> Config:
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys,
-        "intermediate_size": inner,
-        "vocab_size": vocab,
-    }
-
-
-_QWEN25_7B = _text(3584, 28, 28, 4, 18944, 152064)
-_QWEN3_8B = _text(4096, 36, 32, 8, 12288, 151936) | {"head_dim": 128}
-_QWEN_TOWER: Config = {"temporal_patch_size": 2, "spatial_merge_size": 2}
-_QWEN2_TOWER = _QWEN_TOWER | {
-    "model_type": "qwen2_vl",
-    "depth": 32,
-    "embed_dim": 1280,
-    "mlp_ratio": 4,
-    "patch_size": 14,
-}
-_QWEN25_TOWER = _QWEN_TOWER | {
-    "model_type": "qwen2_5_vl",
-    "depth": 32,
-    "hidden_size": 1280,
-    "intermediate_size": 3420,
-    "patch_size": 14,
-    "window_size": 112,
-    "fullatt_block_indexes": [7, 15, 23, 31],
+_NAMES = (
+    *("llm_linear", "llm_attention", "llm_windowed", "llm_window"),
+    *("vit_linear", "vit_attention"),
+)
+_WEIGHTS = {
+    "qwen2-vl-7b": (42_421_714_944, 602_112, 0, 0, 3_850_752_000, 491_520),
+    "qwen2.5-vl-3b": (18_514_182_144, 442_368, 0, 0, 3_871_395_840, 61_440),
+    "qwen2.5-vl-7b": (42_421_714_944, 602_112, 0, 0, 3_883_192_320, 61_440),
+    "qwen2.5-vl-72b": (428_750_143_488, 3_932_160, 0, 0, 3_918_581_760, 61_440),
+    "qwen3-vl-4b": (24_133_632_000, 884_736, 0, 0, 1_984_954_368, 294_912),
+    "qwen3-vl-8b": (45_408_583_680, 884_736, 0, 0, 2_717_687_808, 373_248),
+    "qwen3-vl-30b-a3b": (18_249_940_992, 1_179_648, 0, 0, 2_661_064_704, 373_248),
+    "internvl3-8b": (42_413_328_384, 602_112, 0, 0, 1_856_839_680, 294_912),
+    "llava-onevision-7b": (42_423_091_200, 602_112, 0, 0, 2_480_980_992, 359_424),
+    "gemma3-4b": (23_279_370_240, 61_440, 356_352, 1_024, 2_471_592_960, 373_248),
+    "text-8b": (45_027_950_592, 786_432, 0, 0, 0, 0),
 }
 
-
-def _qwen3_tower(depth: int, width: int, inner: int, deepstack: list[int]) -> Config:
-    return _QWEN_TOWER | {
-        "model_type": "qwen3_vl",
-        "depth": depth,
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "patch_size": 16,
-        "deepstack_visual_indexes": deepstack,
-    }
-
-
-def _vit(hidden: int, layers: int, inner: int) -> Config:
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "intermediate_size": inner,
-        "patch_size": 14,
-    }
-
-
-_INTERN_TOWER = _vit(1024, 24, 4096)
-_SIGLIP = _vit(1152, 27, 4304) | {"image_size": 896}
-_QWEN3_TOWER = _qwen3_tower(27, 1152, 4304, [8, 16, 24])
-
-PRESETS: dict[str, Config] = {
-    "qwen2-vl-7b": {"text_config": _QWEN25_7B, "vision_config": _QWEN2_TOWER},
-    "qwen2.5-vl-3b": {
-        "text_config": _text(2048, 36, 16, 2, 11008, 151936),
-        "vision_config": _QWEN25_TOWER,
-    },
-    "qwen2.5-vl-7b": {"text_config": _QWEN25_7B, "vision_config": _QWEN25_TOWER},
-    "qwen2.5-vl-72b": {
-        "text_config": _text(8192, 80, 64, 8, 29568, 152064),
-        "vision_config": _QWEN25_TOWER,
-    },
-    "qwen3-vl-4b": {
-        "text_config": _text(2560, 36, 32, 8, 9728, 151936) | {"head_dim": 128},
-        "vision_config": _qwen3_tower(24, 1024, 4096, [5, 11, 17]),
-    },
-    "qwen3-vl-8b": {"text_config": _QWEN3_8B, "vision_config": _QWEN3_TOWER},
-    "qwen3-vl-30b-a3b": {
-        "text_config": _text(2048, 48, 32, 4, 6144, 151936)
-        | {
-            "head_dim": 128,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 768,
-        },
-        "vision_config": _QWEN3_TOWER,
-    },
-    "internvl3-8b": {
-        "text_config": _text(3584, 28, 28, 4, 18944, 151674),
-        "vision_config": _INTERN_TOWER,
-        "downsample_ratio": 0.5,
-    },
-    "llava-onevision-7b": {
-        "text_config": _text(3584, 28, 28, 4, 18944, 152128),
-        "vision_config": _SIGLIP | {"num_hidden_layers": 26, "image_size": 384},
-    },
-    "gemma3-4b": {
-        "text_config": _text(2560, 34, 8, 4, 10240, 262208)
-        | {"head_dim": 256, "sliding_window": 1024, "sliding_window_pattern": 6},
-        "vision_config": _SIGLIP,
-        "mm_tokens_per_image": 256,
-    },
-    "text-8b": _text(4096, 32, 32, 8, 14336, 128256),
+PRESETS = {
+    name: dict(zip(_NAMES, map(float, weights), strict=True)) for name, weights in _WEIGHTS.items()
 }
+"""Name of a model -> its weights (`packidx.plan.schedule.cost_model.CostModel`)."""

@@ -16,7 +16,7 @@ from packidx.format.index import IndexManifest, LengthsOf, Source
 from packidx.format.lengths import LengthsManifest
 from packidx.format.terms import Schedule, lost_percent
 from packidx.lengths.table import Lengths
-from packidx.plan.options.resolved import Margin, ResolvedOptions
+from packidx.plan.options.resolved import ResolvedOptions
 from packidx.plan.window import Variant, WindowPlan
 
 # Sums of a manifest's result that windows add to.
@@ -199,11 +199,9 @@ def _by_source(frame: pl.DataFrame) -> list[tuple[str | None, int, int, int]]:
     return grouped.collect().rows()
 
 
-def lengths_entry(table: Lengths, margin: Margin | None) -> LengthsOf:
+def lengths_entry(table: Lengths) -> LengthsOf:
     """What the snapshot says of its lengths."""
-    manifest, calibration = table.manifest, None
-    if margin is not None:
-        calibration = {"num_samples": margin.num_samples, "source": margin.source}
+    manifest = table.manifest
     return LengthsOf(
         uri=table.uri,
         fingerprint=table.fingerprint(),
@@ -213,5 +211,4 @@ def lengths_entry(table: Lengths, margin: Margin | None) -> LengthsOf:
         methods=table.methods,
         pattern=table.is_pattern,
         transform=None if manifest is None else manifest.transform,
-        calibration=calibration,
     )
