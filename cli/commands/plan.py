@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
-from packidx.plan.options.command import command_line
-from packidx.plan.options.groups import GROUPS
-from packidx.plan.options.option import dashed
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
-from packidx.plan.options.values import TYPES
+from packidx.plan.options import (
+    DEFAULTS,
+    GROUPS,
+    OPTIONS,
+    STRATEGIES,
+    TYPES,
+    command_line,
+    dashed,
+)
 
 from ..grouped import Group, GroupedCommand
 from ..options import json_option, quiet_option, read_state, worker_options
@@ -157,7 +161,7 @@ def plan(
         return
     if capacity is not None:
         given["capacity"] = _capacities(capacity, several=False)[0]
-    from packidx.index.untrained import untrained
+    from packidx.index.described import untrained
     from packidx.plan import PlanOptions, plan_packs
 
     earlier = _earlier(output, append, resume, state)
@@ -193,8 +197,8 @@ def _configured(
     path: str, given: dict[str, Any], capacity: str | None
 ) -> tuple[dict[str, Any], str | None]:
     """Options and capacity, from the file at `path` where none are given."""
-    from packidx.plan.options.config import read_config
-    from packidx.plan.options.resolved import changed
+    from packidx.plan.config import read_config
+    from packidx.plan.resolved import changed
 
     options, notes = read_config(path)
     for note in notes:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from packidx.plan.options.option import dashed
-from packidx.plan.options.plan_options import DEFAULTS
+from packidx.plan.options import DEFAULTS, dashed
 
 from .console import count, number_of
 
 if TYPE_CHECKING:
-    from packidx.format.index import IndexManifest
-    from packidx.format.plan import Options, Result
+    from packidx.format.index import IndexManifest, Options, Result
 
 _REJECTED = "rejected"
 
@@ -94,7 +92,7 @@ def _schedule(result: Result) -> str:
 
 def _steps(snapshot: IndexManifest, epochs: int) -> str:
     """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
-    from packidx.index.order.epochs import packs_per_step
+    from packidx.index.order import packs_per_step
 
     size, packs = packs_per_step(snapshot), snapshot.result.num_packs // epochs
     if size is None:
@@ -143,7 +141,7 @@ def _reasons(result: Result, *, by_choice: bool) -> str:
 
 def _without_labels(snapshot: IndexManifest) -> str:
     """The sources and the number of packs that train on nothing."""
-    from packidx.index.untrained import untrained_sources
+    from packidx.index.described import untrained_sources
 
     said = [f"source {name}" for name in untrained_sources(snapshot)]
     if packs := snapshot.result.num_packs_without_labels:

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
-from packidx.format.decode import Form, Range, Unfit, decoded
-from packidx.format.json_object import JsonObject, written
+from packidx.format.decode import Form, JsonObject, Range, Unfit, decoded, written
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 

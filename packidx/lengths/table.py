@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
-from packidx.format.lengths import LengthsManifest
+from packidx.format.lengths import HELP, LengthsManifest, find_table
 from packidx.format.manifest import Encoder, Shard, as_planned, load
 from packidx.format.schema import ALL_LENGTHS, METHODS
-from packidx.format.table_files import HELP, find_table
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
 from packidx.lengths.draws import Places

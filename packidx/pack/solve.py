@@ -18,7 +18,7 @@ from packidx.pack.strategies.balanced import balanced
 from packidx.pack.strategies.capped import capped
 from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
-from packidx.pack.strategies.lp.column_generation import linear_plan
+from packidx.pack.strategies.lp import linear_plan
 
 # Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
 # that `lp` takes.
@@ -217,7 +217,19 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
         _solve_round(own, strategy, derive_key(key, at))
         for at, (_, own) in enumerate(problem.in_rounds())
     ]
-    return RoundsSolution(bound_of(problem), rounds)
+    return RoundsSolution(_rounds_bound(problem, strategy), rounds)
+
+
+def _rounds_bound(problem: Problem, strategy: str) -> tuple[int, str]:
+    """The bound of all rounds together, by the linear program where it is worth a look."""
+    bound = bound_of(problem)
+    if problem.caps or strategy not in ("auto", "lp"):
+        return bound
+    histogram, capacity = Histogram.of(problem.lengths), problem.capacity
+    packs = best_fit_decreasing(histogram, capacity).total_packs
+    if packs - bound[0] > max(1, LP_GAP * bound[0]):
+        return _linear(histogram, capacity, bound, packs).bound
+    return bound
 
 
 def _solve_round(

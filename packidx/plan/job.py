@@ -16,19 +16,16 @@ from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.pack.solve import Solution
 from packidx.permutation import permutation
-from packidx.plan.options.numbers import number_text
-from packidx.plan.options.plan_options import PlanOptions
-from packidx.plan.options.resolved import ResolvedOptions, resolve
-from packidx.plan.schedule.cost_model import DEFAULT_PRESET
-from packidx.plan.schedule.cost_model import parse as parse_cost
+from packidx.plan.cost_model import DEFAULT_PRESET
+from packidx.plan.cost_model import parse as parse_cost
+from packidx.plan.options import PlanOptions, number_text
+from packidx.plan.resolved import ResolvedOptions, resolve
 from packidx.plan.select.consumed import continued_rules, lineage
-from packidx.plan.select.eligible import Rules
-from packidx.plan.select.left_out import read_exclusion
+from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import Window, windows_of
-from packidx.plan.write.result import PlanTotals
-from packidx.plan.write.tables import Progress
+from packidx.plan.write import PlanTotals, Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from packidx.lengths.table import read_lengths
 from packidx.pack.bounds import lower_bound
 from packidx.pack.counts import Histogram
 from packidx.pack.strategies.decreasing import best_fit_decreasing
-from packidx.plan.options.option import dashed
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
-from packidx.plan.options.resolved import ResolvedOptions, resolve
+from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, dashed
+from packidx.plan.resolved import ResolvedOptions, resolve
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import pytest
 from absent import without
 from packidx_cli.main import cli, main
 
-from packidx.plan.options.values import TYPES
+from packidx.plan.options import TYPES
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from packidx.index import Index
 from packidx.inspect.verify import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
-from packidx.plan.options.resolved import resolve
+from packidx.plan.resolved import resolve
 from packidx.plan.select.consumed import continued_rules
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.make_items import make_items

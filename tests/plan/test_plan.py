@@ -27,7 +27,7 @@ from packidx.index import window_files
 from packidx.inspect.verify import verify_snapshot
 from packidx.io.files import write_json
 from packidx.plan import PlanOptions
-from packidx.plan.options.resolved import resolve
+from packidx.plan.resolved import resolve
 
 ARBITRARY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -49,7 +49,7 @@ def damaged(summary: LengthsSummary) -> list[str]:
 
 def untrained_sources(summary: LengthsSummary) -> list[str]:
     """A sentence for every source without a label token."""
-    from packidx.index.untrained import without_labels
+    from packidx.index.described import without_labels
 
     usable = {
         source["name"]: source["num_samples"] - source["num_rejected"]

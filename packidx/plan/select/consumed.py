@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
-from packidx.index.order.state import consumed_packs
+from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.plan.select.eligible import Consumed, Finished, Rules, Trained
-from packidx.plan.select.pairs import changes, joined, pairs_in, select
-from packidx.plan.select.pieces import Stretches
+from packidx.plan.select.pieces import Stretches, changes, joined, pairs_in, select
 
 _STATE = ("seed", "epoch", "global_batch", "position")
 _BY_CHOICE = ("excluded", "max_packs")

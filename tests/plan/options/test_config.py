@@ -13,13 +13,13 @@ import pytest
 from packidx_cli.main import main
 
 from packidx.errors import OptionError
-from packidx.format.json_object import members_of
-from packidx.format.plan import Options
+from packidx.format.decode import members_of
+from packidx.format.index import Options
 from packidx.plan import PlanOptions
-from packidx.plan.options.config import KEYS, read_config
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
-from packidx.plan.options.resolved import DEFAULT_MARGINS, resolve
-from packidx.plan.schedule.cost_model import DEFAULT_PRESET
+from packidx.plan.config import KEYS, read_config
+from packidx.plan.cost_model import DEFAULT_PRESET
+from packidx.plan.options import DEFAULTS, OPTIONS, STRATEGIES
+from packidx.plan.resolved import DEFAULT_MARGINS, resolve
 
 RECIPE = """\
 recipe: FinetuneRecipeForVLM

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packidx.errors import FormatError, OptionError
 from packidx.index.cost import WEIGHTS, pack_cost
-from packidx.plan.schedule.cost_model import DEFAULT_PRESET, PRESETS, CostModel, parse
+from packidx.plan.cost_model import DEFAULT_PRESET, PRESETS, CostModel, parse
 
 
 # Parameters without embeddings, from the model cards of Qwen2.5, Qwen2.5-VL's and Qwen3's language

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from vlm_mix import SOURCES, vlm_mix
 
 from packidx.errors import OptionError
-from packidx.index.order.epochs import EpochOrder, order_key
+from packidx.index.order import EpochOrder, order_key
 from packidx.inspect.stats import ScheduledPacks, ranks_stats
 from packidx.pack.counts import Histogram
 from packidx.pack.slots import deal_into
 from packidx.pack.strategies.decreasing import best_fit_decreasing
 from packidx.permutation import permutation
-from packidx.plan.schedule import pack_order as module
-from packidx.plan.schedule.cost_model import DEFAULT_PRESET, parse
-from packidx.plan.schedule.pack_order import SCHEDULES, blocks_of, schedule
+from packidx.plan import schedule as module
+from packidx.plan.cost_model import DEFAULT_PRESET, parse
+from packidx.plan.schedule import SCHEDULES, blocks_of, schedule
 
 Packs = dict[str, Any]
 

@@ -21,8 +21,7 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY
 from packidx.io.unique_keys import load_json, load_yaml
-from packidx.plan.options.plan_options import OPTIONS, PlanOptions
-from packidx.plan.options.values import of_type, typed
+from packidx.plan.options import OPTIONS, PlanOptions, of_type, typed
 
 OWN, NEMO = "packidx", "packed_sequence"
 _MAX_BYTES = 1 << 20

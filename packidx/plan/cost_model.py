@@ -2,7 +2,7 @@
 
 Time of a pack = llm_linear·Σl + llm_attention·Σl² (+ windowed layers) in the language model, and
 vit_linear·Σp + vit_attention·Σp² in the vision tower, l over the pack's samples, p over the patches
-of its attention spans. The weights are operations (`packidx.plan.schedule.presets`), so a preset
+of its attention spans. The weights are operations (`packidx.plan.cost_model`), so a preset
 compares phases as if both ran at the same efficiency; whoever has measured theirs sets the weights
 to seconds. Only ratios matter to a schedule.
 """
@@ -17,7 +17,30 @@ from typing import Any
 from packidx.arrays import Float64s
 from packidx.errors import OptionError
 from packidx.index.cost import WEIGHTS, pack_cost
-from packidx.plan.schedule.presets import PRESETS
+
+_NAMES = (
+    *("llm_linear", "llm_attention", "llm_windowed", "llm_window"),
+    *("vit_linear", "vit_attention"),
+)
+_WEIGHTS = {
+    "qwen2-vl-7b": (42_421_714_944, 602_112, 0, 0, 3_850_752_000, 491_520),
+    "qwen2.5-vl-3b": (18_514_182_144, 442_368, 0, 0, 3_871_395_840, 61_440),
+    "qwen2.5-vl-7b": (42_421_714_944, 602_112, 0, 0, 3_883_192_320, 61_440),
+    "qwen2.5-vl-72b": (428_750_143_488, 3_932_160, 0, 0, 3_918_581_760, 61_440),
+    "qwen3-vl-4b": (24_133_632_000, 884_736, 0, 0, 1_984_954_368, 294_912),
+    "qwen3-vl-8b": (45_408_583_680, 884_736, 0, 0, 2_717_687_808, 373_248),
+    "qwen3-vl-30b-a3b": (18_249_940_992, 1_179_648, 0, 0, 2_661_064_704, 373_248),
+    "internvl3-8b": (42_413_328_384, 602_112, 0, 0, 1_856_839_680, 294_912),
+    "llava-onevision-7b": (42_423_091_200, 602_112, 0, 0, 2_480_980_992, 359_424),
+    "gemma3-4b": (23_279_370_240, 61_440, 356_352, 1_024, 2_471_592_960, 373_248),
+    "text-8b": (45_027_950_592, 786_432, 0, 0, 0, 0),
+}
+
+PRESETS = {
+    name: dict(zip(_NAMES, map(float, weights), strict=True)) for name, weights in _WEIGHTS.items()
+}
+"""Name of a model -> its weights (`packidx.plan.cost_model.CostModel`)."""
+
 
 DEFAULT_PRESET = "qwen2.5-vl-7b"
 _ADVICE = f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_linear=…)"

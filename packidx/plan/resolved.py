@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.format.plan import Options
-from packidx.plan.options.plan_options import OPTIONS, PlanOptions
+from packidx.format.index import Options
+from packidx.plan.options import OPTIONS, PlanOptions
 
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of
 # chars // 3 and 500 per image missed by 9-27 % of samples; counts precomputed elsewhere miss little
