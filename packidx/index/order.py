@@ -6,6 +6,10 @@ arithmetic is used: the same numbers come out on every platform and in every Num
 
 A plan's schedule survives: an epoch exchanges whole blocks (optimizer steps), within a block whole
 chunks (micro-steps), and within a chunk packs.
+
+An order is dealt to optimizer steps, micro-steps and ranks by one rule. Step S trains on order
+positions [S·G, (S+1)·G), G being the global batch. With W ranks, micro-step m of rank r in that step
+is position S·G + m·W + r. The positions after the last whole step are left out of the epoch.
 """
 
 from __future__ import annotations

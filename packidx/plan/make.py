@@ -1,4 +1,10 @@
-"""A plan made of its job: window by window, each planned, written and let go of."""
+"""A plan made of its job: window by window, each planned, written and let go of.
+
+Workers plan windows by tasks, each of which solves a window or writes it. Where a window's packs
+and rows begin depends on the windows before it, so all are solved first, and each one's solution
+comes back as data; the task that writes the window reads its rows again, and composes its packs of
+them. The caller never holds a window's rows, and a task that is repeated finds nothing missing.
+"""
 
 from __future__ import annotations
 

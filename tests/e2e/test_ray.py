@@ -371,7 +371,7 @@ def test_the_commands_take_the_engine(
     out, index = str(tmp_path / "o"), str(tmp_path / "i")
     assert main(["estimate", str(talks), "-o", out, "--engine", "ray", "--quiet"]) == 0
     command = ["plan", out, "-o", index, "--capacity", "4096", "--window-shards", "10"]
-    assert main([*command, "--engine", "ray", "--quiet", "--json"]) == 0
+    assert main([*command, "--workers", "ray", "--quiet", "--json"]) == 0
     assert len(open_index(index).manifest["result"]["windows"]) == 4
-    assert main(["plan", out, "-o", index, "--capacity", "9", "--engine", "spark"]) == 2
+    assert main(["plan", out, "-o", index, "--capacity", "9", "--workers", "spark"]) == 2
     assert "'spark'" in capsys.readouterr().err

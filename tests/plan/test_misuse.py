@@ -273,7 +273,7 @@ def test_commands_that_contradict_themselves(
 ) -> None:
     state = tmp_path / "state.json"
     state.write_text(json.dumps(Training(index, global_batch=8).state_at(2)))
-    go_on = ["plan", "--continue", index.path, "--state", str(state)]
+    go_on = ["plan", "--continue", str(state), "-o", index.path]
     for more, says in (
         (["--append"], "do one first"),
         (["--dry-run", "--capacity", "512"], "leave --append and --continue out"),

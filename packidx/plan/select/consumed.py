@@ -81,7 +81,7 @@ def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
     before = index.snapshot.options.continues
     instead = "plan without --continue"
     if before:
-        instead = f"--continue {index.path}@{before[-1].snapshot_id[:12]} by its own state"
+        instead = f"--continue with the state of {index.path}@{before[-1].snapshot_id[:12]}"
     raise OptionError(
         f"the state says that 0 packs of epoch {state['epoch']} of {index.path}@{index.id[:12]} are"
         f" trained, after which there is nothing to continue: give what sampler.state_at(step)"
