@@ -8,8 +8,8 @@ A plan's schedule survives: an epoch exchanges whole blocks (optimizer steps), w
 chunks (micro-steps), and within a chunk packs.
 
 An order is dealt to optimizer steps, micro-steps and ranks by one rule. Step S trains on order
-positions [S·G, (S+1)·G), G being the global batch. With W ranks, micro-step m of rank r in that step
-is position S·G + m·W + r. The positions after the last whole step are left out of the epoch.
+positions [S·G, (S+1)·G), G being the global batch. With W ranks, micro-step m of rank r in that
+step is position S·G + m·W + r. The positions after the last whole step are left out of the epoch.
 """
 
 from __future__ import annotations

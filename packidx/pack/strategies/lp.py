@@ -9,8 +9,7 @@ are solved, both small enough for seconds:
   hence a lower bound; the knapsack runs over the real lengths, and by its exact integer
   optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
 - The **plan**: lengths rounded up to the borders of classes, so that every pattern fits; amounts
-  rounded, the slots dealt to real samples, the rest by best fit
-  (`packidx.pack.strategies.lp`).
+  rounded, the slots dealt to real samples, the rest by best fit.
 
 Short samples are sand: any room holds them, so one price per token does, and best fit places them.
 All arithmetic is integer or elementwise IEEE float64 (`packidx.pack.strategies.simplex`): the
