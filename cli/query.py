@@ -75,7 +75,7 @@ def _end_with_parent(socket: Connection) -> None:
 
 
 def _answer(request: dict[str, Any], absent: dict[str, str], socket: Connection) -> None:
-    from packidx.index.views import Views
+    from packidx.index.tables import Views
     from packidx.inspect.query import check, connect
 
     unlocked, limit = request["unlocked"], request["memory_limit"]

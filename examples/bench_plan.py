@@ -265,7 +265,7 @@ def write_shards(folder: Path, count: int, drift: float) -> None:
     ]
     part = {"path": path.name, "rows": count, "bytes": path.stat().st_size}
     manifest: dict[str, Any] = {
-        "digests": {"columns": digest(f"bench, drift {drift}".encode()), "calibration": None},
+        "digests": {"columns": digest(f"bench, drift {drift}".encode())},
         "num_samples": count,
         "num_rejected": 0,
         "encoder": None,

@@ -24,7 +24,7 @@ _GROUPS = (
         "--processor Qwen/Qwen2.5-VL-7B-Instruct --labels last --processor-set videos.fps=1",
         (
             *("processor", "processor_settings", "trust_remote_code", "encode", "labels"),
-            *("transform", "text_engine", "method", "calibrate", "seed"),
+            *("transform", "text_engine", "method", "seed"),
         ),
     ),
     Group(
@@ -67,15 +67,7 @@ _GROUPS = (
     metavar="MODULE:NAME",
     help="f(record, rng) -> record, applied before a record is encoded, here and in training.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of --transform and --calibrate.")
-@click.option(
-    "--calibrate",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Do not tokenize or encode: guess, and encode N random samples with the --processor or "
-    "--encode to see how far the guesses are off. plan makes its margin of that.",
-)
+@click.option("--seed", default=0, show_default=True, help="Of --transform.")
 @click.option(
     "--method",
     type=click.Choice(["heuristic"]),

@@ -260,7 +260,7 @@ def _tell_lengths(
 def _warn(made: PackSummary, recipe: Recipe) -> None:
     if made.plan is not None:
         from packidx.index import open_index
-        from packidx.index.untrained import untrained
+        from packidx.index.described import untrained
 
         warn(untrained(open_index(made.index).snapshot))
         if made.plan.existed and made.plan.snapshot.recipe != recipe.text:

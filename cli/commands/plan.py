@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
-from packidx.plan.options.command import command_line
-from packidx.plan.options.groups import GROUPS
-from packidx.plan.options.option import dashed
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
-from packidx.plan.options.values import TYPES
+from packidx.plan.options import (
+    DEFAULTS,
+    GROUPS,
+    OPTIONS,
+    STRATEGIES,
+    TYPES,
+    command_line,
+    dashed,
+)
 
 from ..grouped import Group, GroupedCommand
-from ..options import json_option, quiet_option, read_state, worker_options
+from ..options import json_option, quiet_option, read_state
 from ..show.console import print_json, say, status, warn
 from ..show.plan import print_plan
 
@@ -68,7 +72,7 @@ _EXAMPLES = {
     "order": "--global-batch 512 --micro-steps 8 --cost qwen2.5-vl-7b",
     "scale": "--window-shards 64 --workers 8",
 }
-_OWN = {"scale": ("workers", "engine")}
+_OWN = {"scale": ("workers",)}
 _GROUPS = (
     *(
         Group(name, _EXAMPLES[name], (*fields, *_OWN.get(name, ())))
@@ -76,8 +80,8 @@ _GROUPS = (
     ),
     Group(
         "going on from a plan",
-        "--continue index/@3f2a --state state.json",
-        ("append", "resume", "state"),
+        "-o index/ --continue state.json",
+        ("append", "resume"),
     ),
     Group(
         "options of a file",
@@ -107,12 +111,16 @@ _GROUPS = (
 @click.option(
     "--continue",
     "resume",
-    metavar="INDEX@ID",
-    help="Plan what training on that "
-    "snapshot has not consumed yet; its options hold unless others are given.",
+    metavar="STATE.json",
+    help="Plan what training has not consumed yet at this state of its sampler, which names its "
+    "snapshot; that one's options hold unless others are given.",
 )
-@click.option("--state", metavar="FILE", help="With --continue: the sampler's state, as JSON.")
-@worker_options("plan windows", default="one; with Ray, one per CPU")
+@click.option(
+    "--workers",
+    metavar="N|ray",
+    help="Processes that plan windows, or ray: tasks of the cluster that RAY_ADDRESS names, or "
+    "else of Ray on this machine.  [default: one]",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what plans of these capacities would be.")
 @json_option()
 @quiet_option
@@ -123,9 +131,7 @@ def plan(
     config: str | None,
     append: bool,
     resume: str | None,
-    state: str | None,
-    workers: int | None,
-    engine: str,
+    workers: str | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -157,10 +163,10 @@ def plan(
         return
     if capacity is not None:
         given["capacity"] = _capacities(capacity, several=False)[0]
-    from packidx.index.untrained import untrained
+    from packidx.index.described import untrained
     from packidx.plan import PlanOptions, plan_packs
 
-    earlier = _earlier(output, append, resume, state)
+    earlier = _earlier(output, append, resume)
     lengths, output = _places(lengths, output, earlier)
     if not earlier:
         if capacity is None:
@@ -168,7 +174,7 @@ def plan(
         given = {"options": PlanOptions(**given)}
     with status(quiet) as doing:
         summary = plan_packs(
-            lengths, output, **earlier, **given, workers=workers, engine=engine, progress=doing
+            lengths, output, **earlier, **given, **_planners(workers), progress=doing
         )
     warnings = untrained(summary.snapshot)
     if as_json:
@@ -189,12 +195,23 @@ def plan(
         )
 
 
+def _planners(workers: str | None) -> dict[str, Any]:
+    """Who plans the windows, as arguments of `plan_packs`."""
+    if workers == "ray":
+        return {"engine": "ray"}
+    if workers is not None and not (workers.isascii() and workers.isdigit() and int(workers)):
+        raise click.BadParameter(
+            f"{workers!r} is no number from 1 on, nor ray", param_hint="'--workers'"
+        )
+    return {"workers": None if workers is None else int(workers)}
+
+
 def _configured(
     path: str, given: dict[str, Any], capacity: str | None
 ) -> tuple[dict[str, Any], str | None]:
     """Options and capacity, from the file at `path` where none are given."""
-    from packidx.plan.options.config import read_config
-    from packidx.plan.options.resolved import changed
+    from packidx.plan.config import read_config
+    from packidx.plan.resolved import changed
 
     options, notes = read_config(path)
     for note in notes:
@@ -204,18 +221,18 @@ def _configured(
     return options, capacity if planned is None else capacity or str(planned)
 
 
-def _earlier(
-    output: str | None, append: bool, resume: str | None, state: str | None
-) -> dict[str, Any]:
+def _earlier(output: str | None, append: bool, resume: str | None) -> dict[str, Any]:
     """The snapshot that the plan goes on from, as arguments of `plan_packs`."""
     from packidx.index import open_index
+    from packidx.index.order import State
 
-    if (resume is None) != (state is None):
-        raise click.UsageError("--continue INDEX@ID and --state FILE go together.")
     if resume is not None and append:
         raise click.UsageError("--append plans new shards, --continue the rest: do one first.")
-    if resume is not None and state is not None:
-        return {"resume": (open_index(resume), read_state(state))}
+    if resume is not None:
+        if output is None:
+            raise click.UsageError("--continue needs -o DIR, the index that was trained on.")
+        state = read_state(resume)
+        return {"resume": (open_index(f"{output}@{State.read(state).snapshot_id}"), state)}
     if append:
         if output is None:
             raise click.UsageError("--append needs -o DIR, the index to append to.")
@@ -227,7 +244,7 @@ def _places(lengths: str | None, output: str | None, earlier: dict[str, Any]) ->
     """The lengths and the index, those of the earlier snapshot where none are given."""
     if "resume" in earlier:
         index: Index = earlier["resume"][0]
-        lengths, output = lengths or index.snapshot.lengths.uri, output or index.path
+        lengths = lengths or index.snapshot.lengths.uri
     if lengths is None:
         raise click.UsageError("Missing argument 'LENGTHS'.")
     if output is None:

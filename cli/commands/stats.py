@@ -59,7 +59,7 @@ def _print_lengths(path: str, as_json: bool) -> None:
 def _print_index(
     opened: Index, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool
 ) -> None:
-    from packidx.index.untrained import untrained
+    from packidx.index.described import untrained
     from packidx.inspect.stats import RANKS, pack_stats, sample_stats
     from packidx.inspect.verdict import verdict
 

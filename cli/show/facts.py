@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from packidx.plan.options.option import dashed
-from packidx.plan.options.plan_options import DEFAULTS
+from packidx.plan.options import DEFAULTS, dashed
 
 from .console import count, number_of
 
 if TYPE_CHECKING:
-    from packidx.format.index import IndexManifest
-    from packidx.format.plan import Options, Result
+    from packidx.format.index import IndexManifest, Options, Result
 
 _REJECTED = "rejected"
 
@@ -94,7 +92,7 @@ def _schedule(result: Result) -> str:
 
 def _steps(snapshot: IndexManifest, epochs: int) -> str:
     """Whole optimizer steps of an epoch at the planned global batch, and what is left over."""
-    from packidx.index.order.epochs import packs_per_step
+    from packidx.index.order import packs_per_step
 
     size, packs = packs_per_step(snapshot), snapshot.result.num_packs // epochs
     if size is None:
@@ -143,7 +141,7 @@ def _reasons(result: Result, *, by_choice: bool) -> str:
 
 def _without_labels(snapshot: IndexManifest) -> str:
     """The sources and the number of packs that train on nothing."""
-    from packidx.index.untrained import untrained_sources
+    from packidx.index.described import untrained_sources
 
     said = [f"source {name}" for name in untrained_sources(snapshot)]
     if packs := snapshot.result.num_packs_without_labels:
@@ -161,8 +159,8 @@ def _why_placed(options: Options) -> str:
 
 
 # Options that say themselves in other lines.
-_SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin", "packing_ratio"}
-_SAID |= {"overflow_chance", "cost_model", "continues", "appends_to", "global_batch", "excluded"}
+_SAID = {"capacity", "strategy", "schedule", "planned_capacity", "margin"}
+_SAID |= {"cost_model", "continues", "appends_to", "global_batch", "excluded"}
 
 
 def origin(options: Options) -> str:
@@ -193,22 +191,15 @@ def asked_for(options: Options, said: Set[str] = _SAID) -> str:
 
 def margin_fact(snapshot: IndexManifest) -> str | None:
     """What packs are planned for and why; None where they may be filled."""
-    options, lengths = snapshot.options, snapshot.lengths
+    options = snapshot.options
     if options.planned_capacity == options.capacity:
         return None
     share = f"packs of at most {options.planned_capacity:,} tokens are planned"
     if options.margin:
         share = f"{100 * options.margin:.2f} %: {share}"
-    calibration = lengths.calibration
-    if calibration is None:
-        inexact = {name: n for name, n in lengths.methods.items() if name != "exact"}
-        listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
-        return f"{share} ({listed} lengths)" if inexact and options.margin else share
-    number = number_of(calibration["num_samples"], "sample")
-    return (
-        f"{share}, so that one overflows with a chance below {options.overflow_chance:g} "
-        f"(calibrated on {number}; source {calibration['source']} decides)"
-    )
+    inexact = {name: n for name, n in snapshot.lengths.methods.items() if name != "exact"}
+    listed = ", ".join(f"{n:,} {name}" for name, n in inexact.items())
+    return f"{share} ({listed} lengths)" if inexact and options.margin else share
 
 
 def _strategies(asked: str, taken: Mapping[str, int]) -> str:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _WORK = {
     "scan": ("reading shards", "B"),
     "count": ("counting tokens", "records"),
-    "calibrate": ("encoding samples", "samples"),
     "packs": ("writing packs", "packs"),
     "upload": ("uploading", "files"),
     "files": ("uploading", "files"),

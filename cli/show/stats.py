@@ -9,8 +9,7 @@ from .console import count, number_of, percent, print_facts, print_table, say_wr
 from .facts import result_facts
 
 if TYPE_CHECKING:
-    from packidx.format.index import Source
-    from packidx.format.plan import Result
+    from packidx.format.index import Result, Source
     from packidx.index import Index
 
 _QUANTILES = ("min", "p50", "p95", "max", "mean")

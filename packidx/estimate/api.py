@@ -14,7 +14,6 @@ from packidx.estimate.again.decide import Taking, what_is_kept
 from packidx.estimate.again.earlier import Earlier, is_whole
 from packidx.estimate.again.recipe import is_same
 from packidx.estimate.again.told import TakenOver, all_taken_over
-from packidx.estimate.calibrate import calibrate as calibration_of
 from packidx.estimate.comparison import choose_text_backend, compare
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
@@ -62,8 +61,6 @@ class LengthsSummary(CountSummary):
     """Parts that an earlier run of this very job had finished before it ended."""
     discarded_parts: int = 0
     """Finished parts of earlier runs with other settings, which were removed."""
-    calibrated: int = 0
-    """Samples that were encoded for real to see how far the lengths are off."""
     compared: Mapping[str, Any] | None = None
     """What came of comparing the processor with the real one (FORMAT.md); None without one."""
     taken_over: TakenOver | None = None
@@ -82,7 +79,6 @@ def estimate_lengths(
     labels: str | None = None,
     transform: str | Function | None = None,
     seed: int = 0,
-    calibrate: int = 0,
     method: str | None = None,
     text_engine: str | None = None,
     media_root: str | os.PathLike[str] | None = None,
@@ -122,9 +118,7 @@ def estimate_lengths(
         labels: which tokens are trained on (`LabelPolicy.parse`), with a processor.
         transform: ``f(record, rng) -> record`` or ``module:NAME`` of it: applied to every record
             as it stands in its file, here and by the reader; what it returns is taken for it.
-        seed: of the transform, and of the samples that are drawn for `calibrate`.
-        calibrate: estimate lengths without tokenizing or encoding, then encode so many random
-            samples for real with `processor` or `encode`; a plan takes its margin from that.
+        seed: of the transform.
         method: ``'heuristic'`` takes a record's own count of its text, or guesses it by its
             characters, whatever the processor has; by default a processor without a tokenizer or a
             chat template is an error.
@@ -179,17 +173,14 @@ def estimate_lengths(
         return replace(told_of, taken_from=origins(shards), mistaken=mistaken)
 
     name = None if processor is None else os.fspath(processor)
-    _check_method(method, calibrate, name is not None or encode is not None)
-    if calibrate and any(shard.layout.takes_both for shard in shards):
-        raise OptionError(
-            "calibrate knows single samples, and --pair both makes units of two: count them exactly"
-        )
+    if method not in (None, "heuristic"):
+        raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")
     settings = CounterSettings(
         *(name, processor_settings or {}, trust_remote_code, labels),
         encode=encode,
         transform=transform,
         seed=seed,
-        cheap=calibrate > 0 or method is not None,
+        cheap=method is not None,
     )
     forget_media()
     with open_workers(engine, workers) as counting:
@@ -198,9 +189,7 @@ def estimate_lengths(
         counter = settings.build()
         if method is None:
             check_renders(counter)
-        job = EstimateJob(
-            shards, [], settings, counter, root, remote, calibrate, wanted, method=method
-        )
+        job = EstimateJob(shards, [], settings, counter, root, remote, wanted, method=method)
         earlier = None
         if existing is not None and not fresh:
             earlier = Earlier.of(job, output, existing)
@@ -231,12 +220,8 @@ def _make(
     uploaded = functools.partial(progress, "upload")
     with replacing(output, KIND, identity_of(job, taking.earlier), uploaded) as built:
         parts, resumed = make_parts(job, built, workers, progress, taking.rows)
-        calibration = None
-        if job.calibrate:
-            told = functools.partial(progress, "calibrate")
-            calibration = calibration_of(job, parts, built, workers, told)
         check_shards(job)
-        manifest = make_manifest(job, parts, calibration)
+        manifest = make_manifest(job, parts)
         built.keep([file.path for file in (*manifest.files, *(manifest.media or ()))])
         files.write_json(os.path.join(built.table, KIND.manifest), manifest.to_json())
     return _summary(
@@ -282,18 +267,6 @@ def _summary(
         num_parts=len(manifest.files),
         resumed_parts=resumed,
         discarded_parts=discarded,
-        calibrated=0 if manifest.calibration is None else manifest.calibration.num_samples,
         compared=None if manifest.encoder is None else manifest.encoder.compared,
         taken_over=taken,
     )
-
-
-def _check_method(method: str | None, calibrate: int, can_encode: bool) -> None:
-    if method not in (None, "heuristic"):
-        raise OptionError(f"method is {method!r}: give 'heuristic', or nothing")
-    if method is not None and calibrate:
-        raise OptionError("calibrate encodes samples for real: leave the method heuristic out")
-    if calibrate < 0:
-        raise OptionError(f"calibrate is {calibrate}: give the number of samples to encode")
-    if calibrate and not can_encode:
-        raise OptionError("calibrate encodes samples for real: give a processor or an encoder, too")

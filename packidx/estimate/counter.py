@@ -38,7 +38,7 @@ class CounterSettings:
     seed: int = 0
     """Of the transform."""
     cheap: bool = False
-    """Estimate without tokenizing or encoding anything, for a table that is calibrated."""
+    """Estimate without tokenizing or encoding anything."""
 
     def __post_init__(self) -> None:
         if self.encode is not None and self.processor is not None:

@@ -15,10 +15,8 @@ from packidx.format import manifest as format_manifest
 from packidx.format import schema
 from packidx.format.decode import decoded
 from packidx.format.lengths import (
-    Calibration,
     LengthsManifest,
     Source,
-    calibration_digest,
     columns_digest,
     fingerprint,
 )
@@ -52,8 +50,6 @@ class EstimateJob:
     media_root: str | None
     remote_media: tuple[str, ...] = ()
     """URLs below which records may refer to objects of stores."""
-    calibrate: int = 0
-    """Samples to encode for real (see `calibrate`)."""
     wanted_backend: str | None = None
     """A text backend that was asked for; None takes the fastest that is exact."""
     backend: dict[str, Any] | None = field(default=None)
@@ -72,7 +68,6 @@ class EstimateJob:
             "labels": self.settings.labels,
             "media_root": self.media_root,
             "remote_media": list(self.remote_media),
-            "calibrate": self.calibrate,
             "seed": self.settings.seed,
         }
         files = self.counter.files
@@ -182,9 +177,7 @@ def identity_of(job: EstimateJob, earlier: str | None = None) -> str:
     return digests_module.digest(digests_module.canonical_json(head))
 
 
-def make_manifest(
-    job: EstimateJob, parts: Sequence[Part], calibration: Calibration | None = None
-) -> LengthsManifest:
+def make_manifest(job: EstimateJob, parts: Sequence[Part]) -> LengthsManifest:
     """The manifest of a finished table."""
     rejected, encoder = _total(part.rejected for part in parts), job.encoder
     num_columns = max([len(schema.LENGTHS.names), *(len(part.digests) for part in parts)])
@@ -196,7 +189,6 @@ def make_manifest(
         fingerprint="",
         digests=Digests(
             columns=columns_digest(columns, [part.digests for part in parts]),
-            calibration=calibration_digest(None if calibration is None else calibration.to_json()),
         ),
         num_samples=sum(part.rows for part in parts),
         num_rejected=sum(rejected.values()),
@@ -223,7 +215,6 @@ def make_manifest(
         rejected=rejected,
         num_media=sum(part.num_media for part in parts),
         software=software(),
-        calibration=calibration,
     )
     return sealed(replace(manifest, fingerprint=fingerprint(manifest.to_json())))
 

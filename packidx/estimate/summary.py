@@ -52,7 +52,9 @@ def read_limit(given: str | float | None) -> Fraction | None:
     """
     if given is None:
         return None
-    from packidx.plan.options.numbers import read_number  # the planner's libraries are slow to load
+    from packidx.plan.options import (
+        read_number,  # the planner's libraries are slow to load
+    )
 
     text = str(given).strip()
     number = read_number(text.removesuffix("%"))

@@ -1,12 +1,12 @@
-"""The lengths manifest, calibration included, and the fingerprint of a lengths table."""
+"""The lengths manifest, and the fingerprint of a lengths table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from packidx.digests import canonical_json, digest
-from packidx.format.decode import Unfit
-from packidx.format.json_object import JsonObject, written
+from packidx.errors import FormatError, SourceError
+from packidx.format.decode import Unfit, written
 from packidx.format.manifest import (
     Count,
     Digests,
@@ -18,9 +18,13 @@ from packidx.format.manifest import (
     SourceData,
     Transform,
     equal,
+    load,
     unique,
 )
 from packidx.format.schema import FORMAT_VERSION, LENGTHS_FORMAT
+from packidx.io import storage, urls
+from packidx.io.copies import StoredFile
+from packidx.io.own_files import LIST
 
 # Of a layout, what says where media are, and what only a plan makes use of.
 _NOT_HASHED = ("media_root", "sample_ratio")
@@ -34,33 +38,6 @@ class Source(SourceData):
     rejected: Mapping[str, Count] | None = None
     num_tokens: Count
     num_label_tokens: Count | None = written(None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedSource(JsonObject):
-    """Samples of a source that were encoded: their lengths, pair by pair."""
-
-    name: str
-    num_usable: Count
-    num_failed: Count | None = None
-    num_samples: Count
-    difference: Mapping[str, float] | None = None
-    ratio: Mapping[str, float] | None = None
-    estimated: tuple[Count, ...]
-    actual: tuple[Count, ...]
-
-    def check(self) -> None:
-        if len(self.estimated) != len(self.actual):
-            raise Unfit("has ", f": {len(self.estimated)} estimated, {len(self.actual)} actual")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration(JsonObject):
-    """How far a table's lengths are off."""
-
-    num_samples: Count
-    seed: int | None = None
-    sources: tuple[CalibratedSource, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +63,6 @@ class LengthsManifest(Manifest):
     rejected: Mapping[str, Count]
     num_media: Count
     software: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Calibration | None = None
 
     def columns_of(self, number: int) -> Mapping[str, str]:
         """The columns of shard `number`, and what each is used as."""
@@ -114,9 +90,6 @@ class LengthsManifest(Manifest):
         own = fingerprint(stated)
         if own != stated["fingerprint"]:
             raise Unfit(f"has fingerprint {stated['fingerprint']}, what it is made of has {own}")
-        calibration = calibration_digest(stated.get("calibration"))
-        if calibration != stated["digests"]["calibration"]:
-            raise Unfit("has a calibration that is not the one of digests.calibration")
 
 
 def check_shards(shards: tuple[Shard, ...], sources: list[str]) -> None:
@@ -139,11 +112,6 @@ def columns_digest(names: Sequence[str], parts: Sequence[Sequence[str]]) -> str:
     return digest(canonical_json(list(names)), *values)
 
 
-def calibration_digest(calibration: Mapping[str, Any] | None) -> str | None:
-    """Of the pairs that a margin is computed from."""
-    return None if calibration is None else digest(canonical_json(calibration["sources"]))
-
-
 def fingerprint(stated: Mapping[str, Any]) -> str:
     """Digest of a table's logical content: not of where things are, nor of any library.
 
@@ -156,7 +124,6 @@ def fingerprint(stated: Mapping[str, Any]) -> str:
         "format": LENGTHS_FORMAT,
         "version": FORMAT_VERSION,
         "columns": stated["digests"]["columns"],
-        "calibration": stated["digests"]["calibration"],
         "methods": {name: number for name, number in stated["methods"].items() if number},
         "encoder": None if encoder is None else encoder["fingerprint"],
         "transform": transform and [transform["fingerprint"], transform["seed"]],
@@ -175,3 +142,86 @@ def _source(source: Mapping[str, Any]) -> list[Any]:
     layout = source.get("layout") or {}
     names = {name: value for name, value in layout.items() if name not in _NOT_HASHED}
     return [source["name"], source["media_root"] is not None, names]
+
+
+HELP = (
+    "make one with `packidx estimate SOURCE -o lengths/`, or give a Parquet file that has `length`"
+)
+
+
+class TableFiles(NamedTuple):
+    """Where a lengths table lies."""
+
+    manifest: str | None
+    """Path of its manifest, which names its files; None for bare Parquet."""
+    files: list[StoredFile]
+    """Of bare Parquet."""
+    is_pattern: bool
+
+
+def find_table(uri: str, is_pattern: bool | None = None) -> TableFiles:
+    """The files that `uri` means. What is there by that very name wins over a pattern.
+
+    Args:
+        is_pattern: of a path that a snapshot recorded, whether it was one then: a file whose name
+            has marks, and which is gone, must not become others that match it.
+
+    Raises:
+        SourceError: nothing is there, it is being written, or it is no table.
+        OSError: a store cannot be asked.
+    """
+    may_match = any(mark in uri for mark in "*?[") if is_pattern is None else is_pattern
+    if may_match and not storage.exists(uri):
+        matches = storage.glob(uri)
+        if not matches:
+            raise SourceError(f"{uri} matches no file; {HELP}")
+        return TableFiles(None, [StoredFile(path) for path in matches], True)
+    if storage.is_file(uri):
+        return TableFiles(None, [StoredFile(uri)], False)
+    manifest = urls.join(uri, "manifest.json")
+    if storage.is_file(manifest):
+        return TableFiles(manifest, [], False)
+    names = storage.names(uri)
+    if not names and not storage.exists(uri):
+        raise SourceError(f"{uri} does not exist; {HELP}")
+    if LIST in names:  # what is there may be parts of two tables
+        raise SourceError(
+            f"{uri} has no manifest.json yet: it is being written, or its run was cut off; run "
+            "`packidx estimate` again"
+        )
+    tables = [name for name in names if name.endswith(".parquet")]
+    if not tables:
+        raise SourceError(
+            f"{uri} is no lengths table: it holds no manifest.json and no Parquet; {HELP}"
+        )
+    return TableFiles(None, [StoredFile(urls.join(uri, name)) for name in tables], False)
+
+
+class KnownTable(NamedTuple):
+    """A lengths table, and what its manifest says."""
+
+    manifest: LengthsManifest | None
+    """None of bare Parquet."""
+    files: list[StoredFile]
+
+
+def known_table(
+    uri: str, is_pattern: bool | None = None, fingerprint: str | None = None
+) -> KnownTable:
+    """The lengths table at `uri`, the one of a `fingerprint` where that is given.
+
+    Args:
+        is_pattern: as `find_table` has it.
+
+    Raises:
+        SourceError: there is none.
+        FormatError: its manifest is broken, or another one is in its place.
+        OSError: a store cannot be asked.
+    """
+    table = find_table(uri, is_pattern)
+    if table.manifest is None:
+        return KnownTable(None, table.files)
+    manifest = load(table.manifest, LengthsManifest, "estimate again")
+    if fingerprint is not None and manifest.fingerprint != fingerprint:
+        raise FormatError(f"{uri} is not the table that was planned")
+    return KnownTable(manifest, [file.within(uri) for file in manifest.files])

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from packidx.digests import canonical_json, digest
 from packidx.errors import FormatError
-from packidx.format.decode import Form, Range, Unfit, decoded
-from packidx.format.json_object import JsonObject, written
+from packidx.format.decode import Form, JsonObject, Range, Unfit, decoded, written
 from packidx.io import storage, urls
 from packidx.io.copies import StoredFile
 
@@ -155,10 +154,9 @@ class Transform(JsonObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digests(JsonObject):
-    """Of what decides a lengths table beside its shards: values of all columns, and calibration."""
+    """Of what decides a lengths table beside its shards: the values of all columns."""
 
     columns: Sha256
-    calibration: Sha256 | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packidx.format.json_object import JsonObject, written
+from packidx.format.decode import JsonObject, written
 from packidx.format.manifest import Encoder, Layout, Transform
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 OnLong = Literal["drop", "split", "truncate", "error"]
 GroupBy = Literal["source", "media_type"]
-Schedule = Literal["stratified", "cost", "random"]
+Schedule = Literal["stratified", "random"]
 Side = Literal["train", "holdout"]
 PAIR_SIDES = ("chosen", "rejected")
 """The sides of a preference pair, in the order in which their samples stand."""

@@ -2,7 +2,7 @@
 
 Tokens are not time: matrix products grow with the tokens, attention with the sum of squared
 lengths, and a vision tower runs in a phase of its own, in which ranks wait for each other once
-more. The weights come from `packidx.plan.schedule.cost_model` and stand in the manifest, so that
+more. The weights come from `packidx.plan.cost_model` and stand in the manifest, so that
 whoever reads an index can say what its packs cost. Elementwise float64 alone: the same bits on
 every machine.
 """
@@ -33,7 +33,7 @@ def pack_cost(weights: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[F
 
     Args:
         weights: a number for each name in `WEIGHTS` (see
-            `packidx.plan.schedule.cost_model.CostModel`).
+            `packidx.plan.cost_model.CostModel`).
         columns: int64 [n] arrays of the packs table by name: ``length`` (Σl over the pack's
             samples), ``attention_cost`` (Σl²), ``vision_patches`` (Σp), ``vision_cost`` (Σp² over
             attention spans). A column that is absent or None counts 0.

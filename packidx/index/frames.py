@@ -15,15 +15,20 @@ from packidx.errors import missing_package
 from packidx.format.index import OPTIONAL, TABLES
 from packidx.format.parquet import quoted, scan_of
 from packidx.format.schema import ALL_LENGTHS
-from packidx.index.order.steps import Steps
-from packidx.index.tables import NO_STATUS, SOURCES, STEPS
-from packidx.index.views import VIEWS, Views, views_of_index
+from packidx.index.tables import (
+    NO_STATUS,
+    SOURCES,
+    STEPS,
+    VIEWS,
+    OpenedIndex,
+    Steps,
+    Views,
+    views_of_index,
+)
 
 if TYPE_CHECKING:
     import duckdb
     import polars as pl
-
-    from packidx.index.reader import Index
 
 _MADE = "packidx"
 """The schema of the tables that are no file, and which views read."""
@@ -111,7 +116,7 @@ def to_polars(rows: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def to_duckdb(index: Index, steps: Steps) -> duckdb.DuckDBPyConnection:
+def to_duckdb(index: OpenedIndex, steps: Steps) -> duckdb.DuckDBPyConnection:
     """See `Index.duckdb`."""
     try:
         import duckdb

@@ -15,9 +15,8 @@ from packidx.errors import FormatError, OptionError
 from packidx.format.index import OPTIONAL, TABLES, TableFile, read_manifest
 from packidx.format.schema import PACKS, Pack, Sample
 from packidx.index.described import Described, Description, plan_facts, plan_line
-from packidx.index.order.steps import StepOptions, Steps
 from packidx.index.row_groups import RowGroups
-from packidx.index.tables import made_table, read_table
+from packidx.index.tables import StepOptions, Steps, made_table, read_table
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, local_copy
 
@@ -147,7 +146,7 @@ class Index(Described):
                 the packs in the order of training.
             columns: the ones to read, in this order.
             steps: of ``'steps'``: ``seed``, ``epoch``, ``global_batch`` and ``world_size``, each as
-                planned where it is not given (`packidx.index.order.steps.StepOptions`).
+                planned where it is not given (`packidx.index.tables.StepOptions`).
 
         Raises:
             NotFoundInIndex: there is no such table, or it has no such column.

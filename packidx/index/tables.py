@@ -2,23 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypedDict, Unpack
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packidx.errors import FormatError, NotFoundInIndex, SourceError
-from packidx.format.index import OPTIONAL, TABLES
+from packidx.errors import FormatError, NotFoundInIndex, OptionError, SourceError
+from packidx.format.index import OPTIONAL, TABLE_NAMES, TABLES, IndexManifest
+from packidx.format.lengths import KnownTable, known_table
 from packidx.format.schema import PACKS
-from packidx.format.table_files import KnownTable, known_table
-from packidx.index.order.steps import ORDER, Steps
+from packidx.index.order import SEEDS, Dealing, Epochs, check_global_batch, packs_per_step
 from packidx.index.row_groups import readable
+from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies
 
-if TYPE_CHECKING:
-    from packidx.index.reader import Index
+ORDER = pa.schema(
+    [
+        pa.field("epoch", pa.int32()),
+        pa.field("step", pa.int64()),
+        pa.field("micro_step", pa.int32()),
+        pa.field("position", pa.int64()),
+        pa.field("pack_id", pa.int64()),
+    ]
+)
+"""Columns of `Steps.table`."""
+
+
+class StepOptions(TypedDict, total=False):
+    """How training deals packs to steps, each None or absent where it is as planned."""
+
+    seed: int | None
+    """Of `PackSampler`; None means 0."""
+
+    epoch: int | None
+    """The one to tell; None means each that was planned apart, once."""
+
+    global_batch: int | None
+    """Packs per optimizer step."""
+
+    world_size: int | None
+    """Data-parallel ranks; None means as many as the plan's micro-steps have packs, where the steps
+    are the plan's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of an index's epochs. Plain numbers alone, so that another process can be told."""
+
+    snapshot_id: str
+    epochs: Epochs
+    numbers: tuple[int, ...]
+    """Of the epochs that are told, ascending."""
+    seed: int
+    global_batch: int | None
+    """Packs per optimizer step; None where nobody knows: `step` is null."""
+    world_size: int | None
+    """Data-parallel ranks; None where nobody knows: `micro_step` is null."""
+
+    @classmethod
+    def of(cls, snapshot: IndexManifest, **options: Unpack[StepOptions]) -> Steps:
+        """Of an index's manifest.
+
+        Raises:
+            OptionError: values that make no sense together.
+        """
+        epochs, planned = Epochs.of(snapshot), packs_per_step(snapshot)
+        epoch, seed = options.get("epoch"), options.get("seed") or 0
+        global_batch, world_size = options.get("global_batch"), options.get("world_size")
+        if global_batch is not None:
+            name = f"snapshot {snapshot.snapshot_id[:12]}"
+            check_global_batch(global_batch, world_size or 1, epochs, name)
+        global_batch = global_batch or planned
+        if world_size is None:
+            is_planned = snapshot.result.schedule != "random" and global_batch == planned
+            world_size = epochs.chunk if is_planned else None
+        elif world_size < 1 or (global_batch is not None and global_batch % world_size):
+            raise OptionError(
+                f"world_size {world_size} does not divide the {global_batch} packs of a step"
+            )
+        for name, value in {"seed": seed, "epoch": epoch or 0}.items():
+            if not 0 <= value < SEEDS:
+                raise OptionError(f"{name} is {value}: it must be at least 0 and below 2^63")
+        numbers = tuple(range(len(epochs.variants))) if epoch is None else (epoch,)
+        return cls(snapshot.snapshot_id, epochs, numbers, seed, global_batch, world_size)
+
+    @classmethod
+    def read(cls, stated: Mapping[str, Any]) -> Steps:
+        """Of JSON that `dataclasses.asdict` gave."""
+        steps = cls(**stated)
+        return replace(steps, epochs=Epochs(**stated["epochs"]))
+
+    def table(self) -> pa.Table:
+        """A row per pack and epoch (schema `ORDER`), in the order of training.
+
+        The packs after the last whole step, which an epoch leaves out, have no `step`.
+        """
+        return pa.concat_tables([ORDER.empty_table(), *map(self._epoch, self.numbers)])
+
+    def _epoch(self, epoch: int) -> pa.Table:
+        order = self.epochs.order(self.snapshot_id, self.seed, epoch)
+        position = np.arange(order.num_packs, dtype=np.int64)
+        steps = micro_steps = pa.nulls(len(position), pa.int64())
+        if self.global_batch is not None:
+            dealing = Dealing(order, self.global_batch)
+            turns = dealing.turns(position, self.world_size or 1)
+            steps, dealt = (pa.array(turn, mask=position >= dealing.end) for turn in turns)
+            micro_steps = micro_steps if self.world_size is None else dealt
+        columns = [np.full(len(position), epoch), steps, micro_steps, position]
+        arrays = [*map(_cast, [*columns, order.packs(position)], ORDER)]
+        return pa.table(arrays, schema=ORDER)
+
+
+def _cast(values: Any, field: pa.Field) -> pa.Array:
+    return (values if isinstance(values, pa.Array) else pa.array(values)).cast(field.type)
+
+
+class OpenedIndex(Protocol):
+    """What the tables need of an index (`packidx.index.reader.Index`)."""
+
+    path: str
+    snapshot: IndexManifest
+
+    def resolve(self, uri: str) -> str:
+        """Where a path or URL of the manifest is here."""
+
+    def packs(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The packs table."""
+
+    def local_files(
+        self, table: str, window: int | None = None
+    ) -> contextlib.AbstractContextManager[list[str]]:
+        """The files of a table, on this machine."""
+
 
 SOURCES = pa.schema(
     [
@@ -82,7 +202,9 @@ def known_columns(table: str, columns: Sequence[str] | None, schema: pa.Schema) 
     return wanted
 
 
-def made_table(index: Index, table: str, columns: Sequence[str] | None, steps: Steps) -> pa.Table:
+def made_table(
+    index: OpenedIndex, table: str, columns: Sequence[str] | None, steps: Steps
+) -> pa.Table:
     """A table that is no file of the index: see `Index.to_arrow`."""
     if table == "steps":
         return _steps(index, columns, steps)
@@ -97,7 +219,7 @@ def made_table(index: Index, table: str, columns: Sequence[str] | None, steps: S
     return made.select(known_columns(table, columns, made.schema))
 
 
-def _steps(index: Index, columns: Sequence[str] | None, steps: Steps) -> pa.Table:
+def _steps(index: OpenedIndex, columns: Sequence[str] | None, steps: Steps) -> pa.Table:
     order = steps.table()
     wanted = known_columns("steps", columns, STEPS)
     # Packs are numbered as their rows are.
@@ -108,7 +230,7 @@ def _steps(index: Index, columns: Sequence[str] | None, steps: Steps) -> pa.Tabl
     return pa.table(values, schema=pa.schema([STEPS.field(name) for name in wanted]))
 
 
-def _lengths(index: Index, table: str) -> pa.Table:
+def _lengths(index: OpenedIndex, table: str) -> pa.Table:
     with local_copies(planned_lengths(index).files) as paths:
         parts = [pq.read_table(path, partitioning=None) for path in paths]
     rows = pa.concat_tables(parts, promote_options="default")
@@ -121,7 +243,7 @@ def _lengths(index: Index, table: str) -> pa.Table:
     return rows.filter(compute.equal(rows["status"], "rejected"))
 
 
-def planned_lengths(index: Index) -> KnownTable:
+def planned_lengths(index: OpenedIndex) -> KnownTable:
     """The lengths table that an index was planned of.
 
     Raises:
@@ -152,3 +274,77 @@ def source_rows(manifest: Any, weights: Mapping[str, str] | None) -> list[dict[s
             row["weight"] = float(Fraction(weights.get(source.name, "1")))
         rows.append(row)
     return rows
+
+
+OF_LENGTHS = ("lengths", "rejected", "sources")
+VIEWS = (*TABLE_NAMES, *OF_LENGTHS, "steps")
+"""All there are; a lengths table has those `OF_LENGTHS`."""
+
+ABOUT = {
+    "packs": "a row per pack: its length, and the sums of its samples",
+    "samples": "a row per sample, or piece of one, in a pack, and where its record lies",
+    "dropped": "a row per sample that is in no pack, and why",
+    "lengths": "a row per sample that was counted",
+    "rejected": "the rows of lengths that could not be counted, and why",
+    "sources": "a row per data set of the mix",
+    "steps": "a row per pack in the order of training: when, and the columns of packs",
+}
+"""What a row of each is."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """What the views read: plain data, so that another process can make them."""
+
+    files: dict[str, list[str]] = field(default_factory=dict)
+    """Of this machine, by the view that reads them."""
+    sources: list[dict[str, Any]] | None = None
+    steps: Steps | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+    """Why a view is not there."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, stated: Mapping[str, Any]) -> Views:
+        """The inverse of `to_json`."""
+        steps = stated["steps"]
+        return cls(**{**stated, "steps": None if steps is None else Steps.read(steps)})
+
+
+def views_of_lengths(stack: contextlib.ExitStack, table: KnownTable, uri: str) -> Views:
+    """What can be asked of a lengths table, as long as `stack` is open."""
+    views = Views({"lengths": stack.enter_context(local_copies(table.files))})
+    if table.manifest is None:
+        why = f"{uri} is bare Parquet, which names no sources: ask its column source, if it has one"
+        views.absent["sources"] = f"there is no view sources: {why}"
+        return views
+    return Views(views.files, source_rows(table.manifest, None))
+
+
+def views_of_index(
+    stack: contextlib.ExitStack, index: OpenedIndex, names: Collection[str], steps: Steps | None
+) -> Views:
+    """What can be asked of an index, as long as `stack` is open.
+
+    Args:
+        names: the views that are asked; what is in an object store is fetched for these alone.
+        steps: None where they are not asked.
+    """
+    wanted = {*names, *(["packs"] if "steps" in names else [])}
+    rows = source_rows(index.snapshot, index.snapshot.options.weights)
+    views = Views(sources=rows, steps=steps)
+    for name in TABLE_NAMES:
+        if name in wanted or not urls.is_url(index.path):
+            views.files[name] = stack.enter_context(index.local_files(name))
+    is_asked = wanted & {"lengths", "rejected"}
+    if is_asked or not urls.is_url(index.resolve(index.snapshot.lengths.uri)):
+        try:
+            parts = planned_lengths(index).files
+            views.files["lengths"] = stack.enter_context(local_copies(parts))
+        except (SourceError, FormatError) as error:
+            for name in ("lengths", "rejected"):
+                views.absent[name] = f"there is no view {name}: {error}"
+    return views

@@ -17,7 +17,7 @@ import duckdb
 from packidx.errors import OptionError
 from packidx.format.parquet import pattern_of, quoted
 from packidx.index.frames import create_views
-from packidx.index.views import Views
+from packidx.index.tables import Views
 
 UNLOCKED = "--unlocked lets the query do all that DuckDB can"
 """What a refusal ends in."""

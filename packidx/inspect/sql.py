@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from packidx.errors import FormatError, NotFoundInIndex, SourceError
-from packidx.format.table_files import KnownTable, known_table
+from packidx.format.lengths import KnownTable, known_table
 from packidx.index import Index, open_index
-from packidx.index.order.steps import StepOptions, Steps
-from packidx.index.tables import planned_lengths
-from packidx.index.views import (
+from packidx.index.tables import (
     ABOUT,
     OF_LENGTHS,
     VIEWS,
+    StepOptions,
+    Steps,
     Views,
+    planned_lengths,
     views_of_index,
     views_of_lengths,
 )

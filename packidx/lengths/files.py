@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packidx.errors import FormatError, SourceError
+from packidx.format.lengths import HELP
 from packidx.format.schema import ALL_LENGTHS
-from packidx.format.table_files import HELP
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copy
 from packidx.io.ranges import open_range

@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 
 from packidx.digests import ColumnDigest, canonical_json, digest
 from packidx.errors import FormatError, MismatchError, SourceError
-from packidx.format.lengths import Calibration, LengthsManifest
+from packidx.format.lengths import HELP, LengthsManifest, find_table
 from packidx.format.manifest import Encoder, Shard, as_planned, load
 from packidx.format.schema import ALL_LENGTHS, METHODS
-from packidx.format.table_files import HELP, find_table
 from packidx.io import urls
 from packidx.io.copies import StoredFile, local_copies, overlapped, unsound_file
 from packidx.lengths.draws import Places
@@ -191,11 +190,6 @@ class Lengths:
     def encoder(self) -> Encoder | None:
         """What builds the samples, where it is known."""
         return None if self.manifest is None else self.manifest.encoder
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """How far the lengths are off, where samples were encoded to see it (FORMAT.md)."""
-        return None if self.manifest is None else self.manifest.calibration
 
     @property
     def shards(self) -> tuple[Shard, ...]:

@@ -102,7 +102,7 @@ def _cells(histogram: Histogram, capacity: int) -> list[int]:
 def lower_bound(histogram: Histogram, capacity: int) -> tuple[int, str]:
     """The best of these bounds and its name: ``'volume'`` (⌈Σ/C⌉), ``'L2'`` or ``'DFF'``.
 
-    `packidx.pack.strategies.lp.column_generation` has a better one that takes seconds.
+    `packidx.pack.strategies.lp` has a better one that takes seconds.
     """
     bounds = {
         "volume": volume_bound(histogram, capacity),

@@ -9,16 +9,16 @@ import numpy as np
 
 from packidx.arrays import Bools, Int32s, Int64s, Ints
 from packidx.errors import OptionError
-from packidx.hashing import derive_key
+from packidx.hashing import derive_key, hash_ints
 from packidx.pack.bounds import joint_bound, lower_bound
 from packidx.pack.counts import Histogram, PackRuns
 from packidx.pack.even import even_out
-from packidx.pack.slots import Slots, deal_into, from_packs
+from packidx.pack.slots import Slots, deal_into, from_packs, joined
 from packidx.pack.strategies.balanced import balanced
-from packidx.pack.strategies.caps.capped import capped
+from packidx.pack.strategies.capped import capped
 from packidx.pack.strategies.decreasing import best_fit_decreasing, worst_fit_decreasing
 from packidx.pack.strategies.in_order import first_fit, next_fit, window_fit, worst_fit
-from packidx.pack.strategies.lp.column_generation import linear_plan
+from packidx.pack.strategies.lp import linear_plan
 
 # Above this certified gap, as a share of the bound and more than a pack, `auto` spends the seconds
 # that `lp` takes.
@@ -43,12 +43,16 @@ class Problem:
         capacity: tokens a pack may hold.
         caps: name -> (int64 [n], what each item has of it; the most that a pack may have).
         vision_cost: int64 [n], dealt evenly over packs by `balanced`; None where unknown or 0.
+        sample, rounds: int32 [n], the sample of each item and its round (`rounds_of`); None where
+            no sample has copies.
     """
 
     lengths: Ints
     capacity: int
     caps: dict[str, tuple[Int64s, int]]
     vision_cost: Int64s | None = None
+    sample: Int32s | None = None
+    rounds: Int32s | None = None
 
     def sizes(self) -> tuple[Int64s, Int64s, list[str]]:
         """Sizes int64 [n, d], limits int64 [d] and names of all dimensions, tokens first."""
@@ -56,11 +60,44 @@ class Problem:
         limits = [self.capacity, *(most for _, most in self.caps.values())]
         return np.stack(columns, axis=1), np.array(limits, np.int64), ["tokens", *self.caps]
 
-    def select(self, items: Bools) -> Problem:
-        """The problem of some of its items."""
+    def select(self, items: Bools | Ints) -> Problem:
+        """The problem of some of its items, by a mask or by numbers."""
         caps = {name: (values[items], most) for name, (values, most) in self.caps.items()}
         cost = None if self.vision_cost is None else self.vision_cost[items]
-        return Problem(self.lengths[items], self.capacity, caps, cost)
+        sample = None if self.sample is None else self.sample[items]
+        rounds = None if self.rounds is None else self.rounds[items]
+        return Problem(self.lengths[items], self.capacity, caps, cost, sample, rounds)
+
+    @property
+    def most_copies(self) -> int:
+        """Copies of the sample that has most of them: each is in a round of its own."""
+        if self.sample is None or self.rounds is None:
+            return 0
+        pairs = np.unique(self.rounds.astype(np.int64) << 32 | self.sample)
+        return int(np.bincount(pairs & 0xFFFFFFFF).max(initial=0))
+
+    def in_rounds(self) -> list[tuple[Int32s, Problem]]:
+        """The items of each round that has some, int32 [n], and the problem of packing them."""
+        assert self.rounds is not None
+        members = (np.flatnonzero(self.rounds == number) for number in np.unique(self.rounds))
+        plain = replace(self, sample=None, rounds=None)
+        return [(items.astype(np.int32), plain.select(items)) for items in members]
+
+
+def rounds_of(sample: Ints, copy: Ints, seed: int) -> Int32s:
+    """The round of each item, int32 [n], such that no round has two copies of a sample.
+
+    Copies of one sample never share a pack: best fit puts equals together, and nothing equals a
+    sample as its copies do. With K the most copies, copy c is in round hash(sample) + c modulo K,
+    and a pack holds items of one round.
+
+    Args:
+        sample: int [n], of each item.
+        copy: int [n], the number of its copy; pieces of one copy may share a pack.
+    """
+    number = int(copy.max(initial=0)) + 1
+    turn = hash_ints(sample.astype(np.int64), derive_key(seed, "rounds")) % np.uint64(number)
+    return ((turn.astype(np.int64) + copy) % number).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +164,43 @@ class CappedSolution:
         return self.tokens.num_packs(key) if self.pack is None else int(self.pack.max()) + 1
 
     def slots(self, problem: Problem, key: int) -> Slots:
-        pack = self.pack if key == self.key else _keep_caps(problem, self.tokens, key)[1]
+        pack = self.pack if key == self.key else _keep_caps(problem, self.tokens, key)
         if pack is None:
             return self.tokens.slots(problem, key)
         return from_packs(pack, problem.lengths, key)
 
 
-Solution = CountSolution | ItemSolution | CappedSolution
+@dataclass(frozen=True, slots=True)
+class RoundsSolution:
+    """The plans of items with copies, round by round."""
+
+    bound: tuple[int, str]
+    rounds: list[CountSolution | ItemSolution | CappedSolution]
+
+    def num_packs(self, key: int) -> int | None:
+        """Packs of a composition; None where a round's are not known."""
+        known = [each.num_packs(derive_key(key, at)) for at, each in enumerate(self.rounds)]
+        return None if None in known else sum(number or 0 for number in known)
+
+    def slots(self, problem: Problem, key: int) -> Slots:
+        """The items' slots, round by round."""
+        parts = []
+        rounds = zip(self.rounds, problem.in_rounds(), strict=True)
+        for at, (solution, (items, own)) in enumerate(rounds):
+            slots = solution.slots(own, derive_key(key, at))
+            parts.append(slots.with_items(items[slots.item]))
+        return joined(parts)
+
+
+Solution = CountSolution | ItemSolution | CappedSolution | RoundsSolution
 """How one problem is packed: plain data, so that it can be kept and sent."""
+
+
+def strategies_of(solution: Solution) -> set[str]:
+    """The rules that were taken."""
+    if isinstance(solution, RoundsSolution):
+        return {each.strategy for each in solution.rounds}
+    return {solution.strategy}
 
 
 def solve(problem: Problem, strategy: str, key: int) -> Solution:
@@ -145,6 +211,31 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
     Raises:
         OptionError: there is no such strategy, or it finds no plan.
     """
+    if problem.rounds is None:
+        return _solve_round(problem, strategy, key)
+    rounds = [
+        _solve_round(own, strategy, derive_key(key, at))
+        for at, (_, own) in enumerate(problem.in_rounds())
+    ]
+    return RoundsSolution(_rounds_bound(problem, strategy), rounds)
+
+
+def _rounds_bound(problem: Problem, strategy: str) -> tuple[int, str]:
+    """The bound of all rounds together, by the linear program where it is worth a look."""
+    bound = bound_of(problem)
+    if problem.caps or strategy not in ("auto", "lp"):
+        return bound
+    histogram, capacity = Histogram.of(problem.lengths), problem.capacity
+    packs = best_fit_decreasing(histogram, capacity).total_packs
+    if packs - bound[0] > max(1, LP_GAP * bound[0]):
+        return _linear(histogram, capacity, bound, packs).bound
+    return bound
+
+
+def _solve_round(
+    problem: Problem, strategy: str, key: int
+) -> CountSolution | ItemSolution | CappedSolution:
+    """The same for items of which none may not share a pack."""
     name, _, number = strategy.partition(":")
     if name in _BY_ITEM and (problem.caps or name != "knapsack"):
         sizes, limits, _ = problem.sizes()
@@ -159,8 +250,12 @@ def solve(problem: Problem, strategy: str, key: int) -> Solution:
 def bound_of(problem: Problem) -> tuple[int, str]:
     """Packs that no plan of `problem` can go below, and the name of the proof."""
     if problem.caps:
-        return joint_bound(*problem.sizes())
-    return lower_bound(Histogram.of(problem.lengths), problem.capacity)
+        bound = joint_bound(*problem.sizes())
+    else:
+        bound = lower_bound(Histogram.of(problem.lengths), problem.capacity)
+    if problem.most_copies > bound[0]:
+        return problem.most_copies, "copies"
+    return bound
 
 
 def _on_counts(problem: Problem, strategy: str) -> CountSolution:
@@ -204,16 +299,16 @@ def _linear(
 def _capped(problem: Problem, strategy: str, key: int) -> CappedSolution:
     """The plan for tokens alone where it keeps the caps, else one for all limits at once."""
     tokens = _on_counts(replace(problem, caps={}), strategy)
-    name, pack = _keep_caps(problem, tokens, key)
-    strategy = tokens.strategy if pack is None else f"capped by {name}"
+    pack = _keep_caps(problem, tokens, key)
+    strategy = tokens.strategy if pack is None else "capped"
     return CappedSolution(strategy, bound_of(problem), tokens, key, pack)
 
 
-def _keep_caps(problem: Problem, tokens: CountSolution, key: int) -> tuple[str, Int32s | None]:
-    """How the composition `key` of `tokens` was changed, and its packs; None: not at all."""
+def _keep_caps(problem: Problem, tokens: CountSolution, key: int) -> Int32s | None:
+    """The packs of the composition `key` of `tokens`, made to keep the caps; None: it does."""
     sizes, limits, _ = problem.sizes()
     start = tokens.slots(problem, key)
     packs = np.empty(len(sizes), np.int64)
     packs[start.item] = start.pack
-    name, packs = capped(sizes, limits, key, packs)
-    return name, None if name == "tokens" else packs.astype(np.int32)
+    kept = capped(sizes, limits, key, packs)
+    return None if kept is None else kept.astype(np.int32)

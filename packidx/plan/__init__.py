@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options import PlanOptions
 
 if TYPE_CHECKING:
     from packidx.plan.api import PlanSummary, plan_packs

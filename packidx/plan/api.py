@@ -17,11 +17,10 @@ from packidx.io.own_files import check_index
 from packidx.keywords import known_keywords
 from packidx.lengths.table import read_lengths
 from packidx.plan.job import prepare
-from packidx.plan.make import make_plan
-from packidx.plan.options.plan_options import OPTIONS, PlanOptions
-from packidx.plan.options.resolved import changed, inherited, merged
-from packidx.plan.tasks import make_with
-from packidx.plan.write.tables import Progress
+from packidx.plan.make import make_plan, make_with
+from packidx.plan.options import OPTIONS, PlanOptions
+from packidx.plan.resolved import changed, inherited, merged
+from packidx.plan.write import Progress
 from packidx.run.engines import open_workers
 
 

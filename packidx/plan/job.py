@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int64s
+from packidx.arrays import Bools
 from packidx.errors import OptionError
 from packidx.format.manifest import setting_differences
 from packidx.hashing import derive_key
@@ -17,20 +16,16 @@ from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.pack.solve import Solution
 from packidx.permutation import permutation
-from packidx.plan.margin import margin_of
-from packidx.plan.options.numbers import number_text
-from packidx.plan.options.plan_options import PlanOptions
-from packidx.plan.options.resolved import Margin, ResolvedOptions, resolve
-from packidx.plan.schedule.cost_model import DEFAULT_PRESET
-from packidx.plan.schedule.cost_model import parse as parse_cost
+from packidx.plan.cost_model import DEFAULT_PRESET
+from packidx.plan.cost_model import parse as parse_cost
+from packidx.plan.options import PlanOptions, number_text
+from packidx.plan.resolved import ResolvedOptions, resolve
 from packidx.plan.select.consumed import continued_rules, lineage
-from packidx.plan.select.eligible import Rules
-from packidx.plan.select.left_out import read_exclusion
+from packidx.plan.select.eligible import Rules, read_exclusion
 from packidx.plan.select.mixture import Mixture, sample_ratios
 from packidx.plan.window import WindowPlan, plan_window
 from packidx.plan.windows import Window, windows_of
-from packidx.plan.write.result import PlanTotals
-from packidx.plan.write.tables import Progress
+from packidx.plan.write import PlanTotals, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,6 @@ class PlanJob:
     """What decides one plan of the lengths in `table`, into the index at `output`.
 
     Attributes:
-        margin: the one that the lengths' calibration asks for; None where another one holds.
         append: the snapshot whose windows are taken over.
         todo: the windows that are not taken over.
         recipe: the text of the recipe that asks for the plan.
@@ -48,7 +42,6 @@ class PlanJob:
     output: str
     options: ResolvedOptions
     rules: Rules
-    margin: Margin | None
     append: Index | None
     windows: Sequence[Window]
     todo: Sequence[Window]
@@ -99,16 +92,7 @@ def prepare(
         OptionError: an option has no meaning for these lengths.
         SourceError, FormatError, MismatchError: the lengths or a snapshot cannot be used.
     """
-
-    def usable() -> tuple[Int64s, NDArray[Any]]:
-        progress("computing the margin")
-        rows = table.read(0, table.num_samples, ["length", "source", "status"])
-        usable = np.flatnonzero(rows.is_ok() & (rows.length > 0))
-        sources = rows.frame.get_column("source").fill_null("").to_numpy()[usable]
-        return rows.length[usable].astype(np.int64), sources
-
-    margin = margin_of(table.calibration, asked, table.weakest_method, usable)
-    options = resolve(asked, table.weakest_method, margin)
+    options = resolve(asked, table.weakest_method)
     rules = Rules(None if asked.exclude is None else read_exclusion(asked.exclude))
     excluded = rules.exclude.fingerprint if rules.exclude else None
     continues: tuple[Mapping[str, Any], ...] = ()
@@ -126,7 +110,7 @@ def prepare(
     )
     taken = [] if append is None else _taken_windows(table, options, append)
     windows = windows_of(table, asked, taken)
-    return PlanJob(table, output, options, rules, margin, append, windows, windows[len(taken) :])
+    return PlanJob(table, output, options, rules, append, windows, windows[len(taken) :])
 
 
 def _taken_windows(table: Lengths, options: ResolvedOptions, append: Index) -> list[Window]:

@@ -7,14 +7,11 @@ itself, and a hundred million take as long as their lengths take to read.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from packidx.arrays import Int64s
 from packidx.errors import OptionError, SourceError
@@ -23,12 +20,8 @@ from packidx.lengths.table import read_lengths
 from packidx.pack.bounds import lower_bound
 from packidx.pack.counts import Histogram
 from packidx.pack.strategies.decreasing import best_fit_decreasing
-from packidx.plan.margin import margin_of
-from packidx.plan.options.option import dashed
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
-from packidx.plan.options.resolved import ResolvedOptions, resolve
-
-_MARGIN_SAMPLES = 1 << 16  # of all lengths, evenly taken: enough to see a plan's composition
+from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, dashed
+from packidx.plan.resolved import ResolvedOptions, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +108,7 @@ def preview(
         raise SourceError(
             f"{lengths} holds no usable sample ({counted.num_samples} rows): nothing to pack"
         )
-    rows = []
-    for options in asked:
-        lengths_taken = functools.partial(_evenly, counted.usable(options.shift))
-        margin = margin_of(table.calibration, options, counted.weakest_method, lengths_taken)
-        rows.append(_row(counted, resolve(options, counted.weakest_method, margin)))
-    return rows
+    return [_row(counted, resolve(options, counted.weakest_method)) for options in asked]
 
 
 def unseen(options: PlanOptions) -> list[str]:
@@ -235,13 +223,3 @@ def _log_ways(count: int, batch: int) -> float:
     if count < batch:
         return -math.inf
     return math.lgamma(count + 1) - math.lgamma(count - batch + 1) - math.lgamma(batch + 1)
-
-
-def _evenly(rows: pa.Table) -> tuple[Int64s, NDArray[np.object_]]:
-    """Lengths and sources of up to `_MARGIN_SAMPLES` samples, every so-manieth of all."""
-    ends = np.cumsum(rows["count"].to_numpy())
-    total = int(ends[-1])
-    number = min(total, _MARGIN_SAMPLES)
-    at = np.searchsorted(ends, np.arange(number) * total // number, side="right")
-    names = np.array(rows["source"].fill_null("").to_pylist(), object)
-    return rows["length"].to_numpy()[at].astype(np.int64), names[at]

@@ -4,28 +4,182 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from packidx.arrays import Bools, Int32s, Int64s
+from packidx.arrays import Bools, Int32s, Int64s, Ints
+from packidx.errors import OptionError
 from packidx.format.schema import SUMMED
 from packidx.hashing import derive_key
+from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths
-from packidx.pack.apart import keep_apart
 from packidx.pack.slots import Slots, joined
-from packidx.pack.solve import Solution, bound_of, solve
-from packidx.plan.groups import Group, column_codes, groups_of
-from packidx.plan.options.resolved import ResolvedOptions
-from packidx.plan.pack_sums import Packs, sum_up, with_length
-from packidx.plan.schedule.cost_model import CostModel
-from packidx.plan.schedule.pack_order import schedule
-from packidx.plan.select.dropped import dropped_with
+from packidx.pack.solve import Problem, Solution, bound_of, rounds_of, solve, strategies_of
+from packidx.plan.cost_model import CostModel
+from packidx.plan.resolved import ResolvedOptions
+from packidx.plan.schedule import schedule
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.items import Items
-from packidx.plan.select.make_items import make_items
+from packidx.plan.select.make_items import dropped_with, make_items
 from packidx.plan.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Packs:
+    """Counters of provisional packs, in any order: all arrays ``[n]``.
+
+    Attributes:
+        sizes: int64, items in each.
+        sums: column of the packs table -> (sums, where a part is unknown).
+        group: int32, number in the window's groups.
+    """
+
+    sizes: Int64s
+    sums: dict[str, tuple[Int64s, Bools | None]]
+    group: Int32s
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def select(self, order: Int64s) -> Packs:
+        """These packs in another order, or some of them."""
+        sums = {
+            name: (values[order], None if null is None else null[order])
+            for name, (values, null) in self.sums.items()
+        }
+        return Packs(self.sizes[order], sums, self.group[order])
+
+
+def sum_up(items: Items, slots: Slots, group: Int32s, pad_to: int) -> Packs:
+    """Counters of the packs that `slots` makes of `items`, padded to multiples of `pad_to`."""
+    item = slots.item
+
+    def total(values: NDArray[Any]) -> Int64s:
+        # Sums below 2^53 are exact in the doubles that bincount adds.
+        return np.bincount(slots.pack, values, slots.num_packs).astype(np.int64)
+
+    if slots.sums is not None and items.padded is items.length and items.folded is None:
+        sizes, tokens, squares = slots.sums
+    else:
+        length = items.length[item]
+        sizes = np.bincount(slots.pack, minlength=slots.num_packs).astype(np.int64)
+        tokens, squares = total(length), total(items.squares[item])
+    sums: dict[str, tuple[Int64s, Bools | None]] = {
+        "length": (tokens, None),
+        "attention_cost": (squares, None),
+    }
+    padded = tokens if items.padded is items.length else total(items.padded[item])
+    sums["padded_length"] = (-(-padded // pad_to) * pad_to, None)
+    for name in SUMMED:
+        column = items.column(name)
+        if column is None:
+            continue
+        values, null = column
+        unknown = None
+        if null is not None and null.any():
+            unknown = np.bincount(slots.pack[null[item]], minlength=slots.num_packs) > 0
+        sums[name] = (total(values[item]), unknown)
+    return Packs(sizes, sums, group)
+
+
+def with_length(item: Int32s, length: Ints) -> Int64s:
+    """Items and their lengths as one number each, int64 [n]: what is put at random slots is so
+    put once, and the lengths need not be looked up there."""
+    return length.astype(np.int64, copy=False) << 32 | item
+
+
+_MEDIA_TYPES = (
+    *("text", "image", "video", "image+video"),
+    *("audio", "image+audio", "video+audio", "image+video+audio"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Items of a window that may share packs: their numbers, and the problem of packing them.
+
+    Attributes:
+        code: number in the window's names of groups; 0 where there are none.
+        name: empty where all items are one group.
+        items: int32 [n].
+    """
+
+    code: int
+    name: str
+    items: Int32s
+    problem: Problem
+
+
+def groups_of(items: Items, options: ResolvedOptions) -> tuple[list[str], list[Group]]:
+    """Names of all groups, none where all items are one; and the groups that have items.
+
+    Raises:
+        OptionError: the lengths lack the column that groups are told apart by.
+    """
+    names, codes = _codes_of(items, options.group_by)
+    groups = []
+    for code, name in enumerate(names or [""]):
+        chosen = (
+            np.arange(items.num_items, dtype=np.int32)
+            if codes is None
+            else np.flatnonzero(codes == code).astype(np.int32)
+        )
+        if len(chosen):
+            groups.append(Group(code, name, chosen, _problem(items, chosen, options)))
+    return names, groups
+
+
+def column_codes(rows: LengthsRows, name: str) -> tuple[Int32s, list[str]]:
+    """A column of text as numbers into its sorted distinct values, int32 [n]; null is empty."""
+    column = rows.frame.get_column(name).fill_null("")
+    names = column.unique().sort().to_list()
+    return column.cast(pl.Enum(names)).to_physical().cast(pl.Int32).to_numpy(), names
+
+
+def _codes_of(items: Items, kind: str | None) -> tuple[list[str], Int32s | None]:
+    """Names of the groups, and the group of each item; none where all may share packs."""
+    rows = items.rows
+    if kind is None or not items.num_items:
+        return [], None
+    if kind == "source":
+        _need(rows, "source", kind)
+        codes, names = column_codes(rows, "source")
+        return names, codes[items.row]
+    _need(rows, "num_images", kind)
+    images, _ = items.whole("num_images")
+    videos, _ = items.whole("num_videos")
+    sounds, _ = items.whole("audio_tokens")
+    held = [(values > 0).astype(np.int32) for values in (images, videos, sounds)]
+    return list(_MEDIA_TYPES), held[0] + 2 * held[1] + 4 * held[2]
+
+
+def _need(rows: LengthsRows, column: str, kind: str) -> None:
+    if column not in rows.frame.columns:
+        raise OptionError(
+            f"group-by {kind} needs the column `{column}`, which {rows.uri} does not have: leave "
+            "it out, or estimate the lengths with packidx"
+        )
+
+
+def _problem(items: Items, chosen: Int32s, options: ResolvedOptions) -> Problem:
+    own = slice(None) if len(chosen) == items.num_items else chosen
+    caps = {}
+    for name, most in options.caps.items():
+        column = items.column(name)
+        if column is not None:
+            caps[name] = column[0][own], most
+    cost = items.column("vision_cost")
+    values = None if cost is None or not cost[0].any() else cost[0][own]
+    problem = Problem(items.padded[own], options.planned_capacity, caps, values)
+    if items.copy is None:
+        return problem
+    sample, copy = items.row[own], items.copy[own]
+    return replace(problem, sample=sample, rounds=rounds_of(sample, copy, options.seed))
+
 
 _SOURCES = 16  # the largest ones, whose shares the schedule looks at
 
@@ -79,7 +233,7 @@ class WindowPlan:
     @property
     def strategies(self) -> list[str]:
         """The rules that were taken."""
-        return sorted({solution.strategy for solution in self.solutions})
+        return sorted(set().union(*map(strategies_of, self.solutions)))
 
     @property
     def num_samples(self) -> int:
@@ -117,14 +271,10 @@ class WindowPlan:
         """Lower bound of each group's packs in one epoch, and the name of its proof."""
         bounds = []
         for group, solution in zip(self.groups, self.solutions, strict=True):
-            bound, items = solution.bound, group.items
+            bound = solution.bound
             if self.draw is not None:
-                stayed = np.isin(items, self.draw.stayed)
-                items = items[stayed]
+                stayed = np.isin(group.items, self.draw.stayed)
                 bound = bound_of(group.problem.select(stayed)) if stayed.any() else (0, "volume")
-            if self.items.copy is not None and len(items):
-                most = int(np.bincount(self.items.row[items]).max())
-                bound = max(bound, (most, "copies"), key=itemgetter(0))
             bounds.append(bound)
         return bounds
 
@@ -134,7 +284,6 @@ class WindowPlan:
         packs = sum_up(self.items, slots, group, self.options.pad_pack_to)
         sums = {name: values for name, (values, _) in packs.sums.items()}
         llm, vit = model.of(sums)
-        stratified = self.options.schedule == "stratified"
         order = schedule(
             self.options.schedule,
             llm,
@@ -142,7 +291,7 @@ class WindowPlan:
             global_batch=block,
             micro_steps=self.options.micro_steps,
             key=derive_key(self.options.seed, "packs", self.window.number, epoch),
-            shares=self._shares(slots, sums) if stratified else (),
+            shares=self._shares(slots, sums),
         )
         packs = packs.select(order)
         first = np.empty(len(order), np.int64)
@@ -183,13 +332,12 @@ class WindowPlan:
         """Packs of one epoch."""
         if self.draw is not None:
             return int(self.draw.kept.sum())
-        if self.items.copy is None:
-            known = [
-                solution.num_packs(self._key(group.name, epoch))
-                for group, solution in zip(self.groups, self.solutions, strict=True)
-            ]
-            if None not in known:
-                return sum(number for number in known if number is not None)
+        known = [
+            solution.num_packs(self._key(group.name, epoch))
+            for group, solution in zip(self.groups, self.solutions, strict=True)
+        ]
+        if None not in known:
+            return sum(number for number in known if number is not None)
         return self._compose(epoch)[0].num_packs
 
     def _compose(self, epoch: int) -> tuple[Slots, Int32s]:
@@ -197,7 +345,6 @@ class WindowPlan:
         composed, codes = [], []
         for group, solution in zip(self.groups, self.solutions, strict=True):
             slots = solution.slots(group.problem, self._key(group.name, epoch))
-            slots = self._apart(group, slots)
             if len(self.groups) > 1:
                 slots = slots.with_items(group.items[slots.item])
             composed.append(slots)
@@ -231,14 +378,6 @@ class WindowPlan:
             tokens = np.where(of_item == code, length, 0)
             shares.append(np.bincount(slots.pack, tokens, slots.num_packs).astype(np.int64))
         return shares
-
-    def _apart(self, group: Group, slots: Slots) -> Slots:
-        """`slots` with copies of one sample in packs of their own."""
-        if self.items.copy is None:
-            return slots
-        sizes, limits, _ = group.problem.sizes()
-        sample = self.items.row[group.items].astype(np.int64)
-        return keep_apart(slots, sample, sizes, limits, derive_key(self.options.seed, "apart"))
 
 
 def unfolded(items: Items, folded: Variant) -> Variant:

@@ -10,7 +10,7 @@ import numpy as np
 from packidx.errors import OptionError
 from packidx.format.terms import PAIR_SIDES
 from packidx.lengths.table import Lengths
-from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options import PlanOptions
 
 # Of a plan too large for the memory limit. A sample's part of the work grows with the window, as
 # arrays leave the cache, and a window's own part shrinks: 4 and 8 million cost the same, 16 more.

@@ -13,7 +13,7 @@ from packidx.errors import PackidxError
 from packidx.index.opening import open_index, read_head
 from packidx.io import files, storage, urls
 from packidx.io.copies import are_whole
-from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options import PlanOptions
 from packidx.software import installed, software
 
 NOTE = "pack.json"

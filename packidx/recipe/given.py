@@ -8,7 +8,7 @@ from typing import Any
 from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io.unique_keys import load_yaml
-from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options import PlanOptions
 from packidx.recipe.keys import SECTIONS
 from packidx.recipe.recipe import Recipe, read_recipe, recipe_of, written
 from packidx.records.sources.mixes import is_mix

@@ -58,7 +58,6 @@ ESTIMATE: dict[str, Kind] = {
     "labels": _TEXT,
     "transform": _TEXT,
     "seed": (lambda value: type(value) is int, "a whole number"),
-    "calibrate": _COUNT,
     "method": _TEXT,
     "text_engine": _TEXT,
     "media_root": _TEXT,

@@ -27,8 +27,7 @@ import yaml
 from packidx.errors import OptionError
 from packidx.io import storage
 from packidx.io.unique_keys import load_yaml
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
-from packidx.plan.options.values import typed
+from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, typed
 from packidx.recipe.keys import ESTIMATE, SECTIONS, SOURCE, VERIFY, named, section
 from packidx.records.layout import Layout
 from packidx.records.sources.mix_entries import DataSet

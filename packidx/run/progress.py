@@ -9,9 +9,9 @@ class Progress(Protocol):
     """Anything that can be called so; it is called from the caller's own thread."""
 
     def __call__(self, doing: str, done: int, total: int, /) -> None:
-        """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'``, samples in
-        ``'calibrate'``, packs in ``'packs'``, files in ``'upload'`` and ``'files'``, which are told
-        by several threads."""
+        """`done` of `total`: bytes where `doing` is ``'scan'``, records in ``'count'``,
+        packs in ``'packs'``, files in ``'upload'`` and ``'files'``, which are told by several
+        threads."""
 
 
 def silent(doing: str, done: int, total: int) -> None:

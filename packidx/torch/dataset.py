@@ -16,8 +16,7 @@ from torch.utils.data import Dataset
 
 from packidx.errors import MismatchError
 from packidx.index import Index, Pack, open_index
-from packidx.index.described import Described, Description, plan_facts, short_name
-from packidx.index.untrained import untrained
+from packidx.index.described import Described, Description, plan_facts, short_name, untrained
 from packidx.keywords import known_keywords
 from packidx.torch.sample.encoded import Encoded
 from packidx.torch.sample.events import Events, Happened

@@ -12,9 +12,14 @@ from torch.utils.data import Sampler
 from packidx.errors import MismatchError, OptionError
 from packidx.index import Index, open_index
 from packidx.index.described import Described, Description, plan_facts, short_name
-from packidx.index.order.dealing import Dealing, check_global_batch, check_ranks
-from packidx.index.order.epochs import Epochs
-from packidx.index.order.state import SEEDS, State
+from packidx.index.order import (
+    SEEDS,
+    Dealing,
+    Epochs,
+    State,
+    check_global_batch,
+    check_ranks,
+)
 from packidx.keywords import known_keywords
 from packidx.torch.loss.loss import LossWeights
 

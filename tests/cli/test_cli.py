@@ -20,7 +20,7 @@ import pytest
 from absent import without
 from packidx_cli.main import cli, main
 
-from packidx.plan.options.values import TYPES
+from packidx.plan.options import TYPES
 
 
 @pytest.fixture
@@ -127,9 +127,7 @@ def test_log_says_order_and_origin(tmp_path: Path, capsys: pytest.CaptureFixture
     state = tmp_path / "state.json"
     at = {"seed": 0, "epoch": 0, "global_batch": 8, "position": 8}
     state.write_text(json.dumps({"version": 1, "snapshot_id": first, **at}))
-    status, out, err = run(
-        capsys, "plan", "--continue", f"{index}@{first}", "--state", str(state), "--json"
-    )
+    status, out, err = run(capsys, "plan", "--continue", str(state), "-o", index, "--json")
     assert status == 0, err
     rest = json.loads(out)["snapshot_id"]
     said = {line.split()[0]: line for line in run(capsys, "log", index)[1].splitlines()}

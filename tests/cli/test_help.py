@@ -10,8 +10,7 @@ import pytest
 from packidx_cli.grouped import GroupedCommand
 from packidx_cli.main import cli, main
 
-from packidx.plan.options.groups import GROUPS
-from packidx.plan.options.plan_options import OPTIONS
+from packidx.plan.options import GROUPS, OPTIONS
 
 FEW = 8  # options that one takes in without groups
 

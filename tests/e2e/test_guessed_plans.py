@@ -58,7 +58,7 @@ def whole(encode: ProcessorEncoder, shard: Path, number: int) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["chars", "heuristic", "calibrated"])
+@pytest.mark.parametrize("how", ["chars", "heuristic"])
 @pytest.mark.parametrize("options", [{}, {"margin": 0.0, "on_long": "truncate"}], ids=str)
 def test_all_is_trained_that_the_packs_have_room_for(
     shard: Path, processor: Path, tmp_path: Path, how: str, options: dict[str, Any]
@@ -66,7 +66,6 @@ def test_all_is_trained_that_the_packs_have_room_for(
     ways: dict[str, dict[str, Any]] = {
         "chars": {},
         "heuristic": {"processor": processor, "method": "heuristic"},
-        "calibrated": {"processor": processor, "calibrate": 30},
     }
     summary = estimate_lengths(str(shard), tmp_path / "lengths", **ways[how])
     assert "exact" not in summary.methods

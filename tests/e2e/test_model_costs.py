@@ -10,7 +10,7 @@ import torch
 import torchvision_cpu  # noqa: F401
 import transformers
 
-from packidx.plan.schedule.cost_model import CostModel, parse
+from packidx.plan.cost_model import CostModel, parse
 
 TEXT: dict[str, Any] = {
     "hidden_size": 48,

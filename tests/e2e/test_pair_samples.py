@@ -232,8 +232,6 @@ def test_what_does_not_know_pairs_refuses_them(
 ) -> None:
     source = write(tmp_path, [pair(number, False) for number in range(3)])
     lengths, index = str(tmp_path / "lengths"), tmp_path / "index"
-    with pytest.raises(OptionError, match="--pair both makes units of two"):
-        estimate_lengths([source], lengths, pair="both", processor=processor, calibrate=2)
     estimate_lengths([source], lengths, pair="both", workers=1, processor=processor)
     with pytest.raises(OptionError, match="a dry run does not know to keep together"):
         preview(lengths, [1000])

@@ -115,12 +115,11 @@ def shorter(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**record, "messages": [{"role": "user", "content": " ".join(kept)}]}
 
 
-def test_calibration_and_an_encoder_without_a_module(tmp_path: Path, talks: Path) -> None:
+def test_an_encoder_without_a_module(tmp_path: Path, talks: Path) -> None:
     """Ray can send what another process could not import."""
     here: Any = type("Here", (ray_work.Words,), {})()
-    local, there = both(tmp_path, talks, encode=here, calibrate=70)
+    local, there = both(tmp_path, talks, encode=here)
     assert local == there
-    assert b"num_failed" in local["manifest.json"]
 
 
 @pytest.mark.slow
@@ -246,7 +245,7 @@ def plans(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     "rules",
     [
         {},
-        {"window_samples": 1000, "schedule": "cost"},
+        {"window_samples": 1000, "schedule": "random"},
         {"window_samples": 2000, "group_by": "media_type", "epochs": 2, "max_packs": 50},
         {"window_samples": 1500, "mix": ("source-0=0.3", "source-1=2.5"), "epochs": 3},
         {"window_samples": 2500, "on_long": "split", "max_images": 8, "strategy": "balanced"},
@@ -372,7 +371,7 @@ def test_the_commands_take_the_engine(
     out, index = str(tmp_path / "o"), str(tmp_path / "i")
     assert main(["estimate", str(talks), "-o", out, "--engine", "ray", "--quiet"]) == 0
     command = ["plan", out, "-o", index, "--capacity", "4096", "--window-shards", "10"]
-    assert main([*command, "--engine", "ray", "--quiet", "--json"]) == 0
+    assert main([*command, "--workers", "ray", "--quiet", "--json"]) == 0
     assert len(open_index(index).manifest["result"]["windows"]) == 4
-    assert main(["plan", out, "-o", index, "--capacity", "9", "--engine", "spark"]) == 2
+    assert main(["plan", out, "-o", index, "--capacity", "9", "--workers", "spark"]) == 2
     assert "'spark'" in capsys.readouterr().err

@@ -144,7 +144,7 @@ def test_four_processes_then_two_then_another_capacity(
     for number, capacity in enumerate((2000, 900)):
         file = tmp_path / f"state-{number}.json"
         file.write_text(json.dumps(state))
-        more = ["--continue", index, "--state", str(file), "--capacity", str(capacity), "--quiet"]
+        more = ["--continue", str(file), "-o", str(place), "--capacity", str(capacity), "--quiet"]
         assert main(["plan", lengths, *more]) == 0
         opened = open_index(place)
         index = f"{place}@{opened.id}"

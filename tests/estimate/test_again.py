@@ -352,7 +352,6 @@ def test_other_recipes(tmp_path: Path) -> None:
         ({"seed": 1}, "seed"),
         ({"transform": with_a_name}, "transform"),
         ({"columns": {"id": "uid"}}, ""),
-        ({"calibrate": 5}, "calibrate"),
         ({"method": "heuristic"}, "method"),
         ({"processor_settings": {"images.max_pixels": 100_352}}, "processor settings"),
     ):
@@ -374,15 +373,6 @@ def test_transforms_draw_by_sample_id(tmp_path: Path) -> None:
     taken = corpus.again()
     assert said(taken) == [("c.jsonl", "grew", True), ("d.jsonl", "same", True)]
     assert "draws" in taken.changes[1].detail
-
-
-def test_calibration_draws_over_all_rows(tmp_path: Path) -> None:
-    corpus = Corpus(tmp_path)
-    folders = qwen_folders(tmp_path / "processors", FEW_RANKS)
-    corpus.options |= {"processor": str(folders["qwen2.5-vl"]), "calibrate": 20}
-    corpus.count()
-    corpus.write("c", records("c", 90))
-    assert corpus.again().num_samples == 3 * PER_SHARD
 
 
 def test_other_software(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,9 +341,8 @@ def test_a_processor_without_a_chat_template_is_an_error_that_names_the_file(
         folder = tmp_path / f"without-{file}"
         shutil.copytree(processors / "qwen2.5-vl", folder)
         (folder / file).unlink()
-        for options in ({}, {"calibrate": 1}):
-            with pytest.raises(SourceError, match=f"no {file} in {folder}.*--method heuristic"):
-                estimate_lengths(str(shard), tmp_path / "out", processor=folder, **options)
+        with pytest.raises(SourceError, match=f"no {file} in {folder}.*--method heuristic"):
+            estimate_lengths(str(shard), tmp_path / "out", processor=folder)
         assert not (tmp_path / "out").exists()
         summary = estimate_lengths(
             str(shard), tmp_path / file, processor=folder, method="heuristic", workers=1
@@ -359,7 +358,3 @@ def test_a_processor_without_a_chat_template_is_an_error_that_names_the_file(
     assert manifest["options"]["method"] == "heuristic"
     with pytest.raises(OptionError, match="method is 'exact'"):
         estimate_lengths(str(shard), tmp_path / "out", method="exact")
-    with pytest.raises(OptionError, match="leave the method heuristic out"):
-        estimate_lengths(
-            str(shard), tmp_path / "out", processor=complete, calibrate=1, method="heuristic"
-        )

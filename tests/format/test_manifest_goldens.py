@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from manifests import sign
 
-from packidx.format.decode import decoded
+from packidx.format.decode import JsonObject, decoded
 from packidx.format.index import IndexManifest
-from packidx.format.json_object import JsonObject
 from packidx.format.lengths import LengthsManifest
 from packidx.format.manifest import Manifest, load, sealed
 from packidx.format.outputs import EnergonManifest, PrecomputedManifest, WdsManifest

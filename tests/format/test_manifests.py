@@ -117,7 +117,6 @@ def test_a_snapshots_manifest_that_no_reader_can_use_is_refused_when_it_is_opene
         (setting("methods", "exact", to=59), "has fingerprint"),
         (setting("num_media", to=1.0), "num_media = 1.0, no int"),
         (setting("files", 0, "rows", to=59), "59 rows of files by its parts, and 60 in all"),
-        (setting("calibration", to={"num_samples": 0, "sources": []}), "calibration"),
     ],
 )
 def test_a_lengths_manifest_that_no_plan_can_use_is_refused(

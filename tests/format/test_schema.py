@@ -11,7 +11,7 @@ import pytest
 from packidx.digests import column_digest, file_digest
 from packidx.format import parquet, schema
 from packidx.hashing import derive_key
-from packidx.index.order import permute
+from packidx.permutation import permute
 
 ROOT = Path(__file__).parents[2]
 

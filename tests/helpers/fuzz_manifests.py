@@ -52,7 +52,7 @@ class Fuzzer:
             chats = [json.dumps(_chat(f"{name}-{number}", number)) for number in range(lines)]
             (folder / f"{name}.jsonl").write_text("\n".join(chats))
         sources = [f"{name}={folder / name}.jsonl" for name in ("one", "two")]
-        estimate_lengths(sources, folder / "lengths", encode=_encode, calibrate=9, workers=1)
+        estimate_lengths(sources, folder / "lengths", encode=_encode, workers=1)
         options = {"capacity": 96, "epochs": 2, "window_shards": 1, "mix": ("two=1.5",)}
         plan_packs(folder / "lengths", folder / "index", **options)
         self._lengths, self._index = folder / "lengths", folder / "index"
@@ -157,8 +157,7 @@ def _of_lengths(table: Any) -> Any:
     table = read_lengths(str(table)) if isinstance(table, Path) else table
     rows = table.read(0, table.num_samples).frame.rows()
     manifest = table.manifest.to_json()
-    calibration = manifest.get("calibration", {}).get("sources")
-    return [table.fingerprint(), rows, table.methods, calibration, *_data(manifest)]
+    return [table.fingerprint(), rows, table.methods, *_data(manifest)]
 
 
 def _data(manifest: dict[str, Any]) -> Iterator[Any]:

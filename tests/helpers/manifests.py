@@ -76,7 +76,6 @@ def reidentify(folder: Path) -> Path:
 
 def fingerprinted(manifest: dict[str, Any]) -> dict[str, Any]:
     """A lengths manifest with the fingerprint and the digest of its content."""
-    manifest["digests"]["calibration"] = lengths.calibration_digest(manifest.get("calibration"))
     return sign({**manifest, "fingerprint": lengths.fingerprint(manifest)})
 
 
@@ -97,7 +96,7 @@ def write_lengths_manifest(folder: Path, num_samples: int, columns: str, **membe
     manifest = {
         "format": LENGTHS_FORMAT,
         "version": FORMAT_VERSION,
-        "digests": {"columns": columns, "calibration": None},
+        "digests": {"columns": columns},
         "num_samples": num_samples,
         "num_rejected": 0,
         "encoder": None,

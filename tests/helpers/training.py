@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from packidx.index import Index
-from packidx.index.order.epochs import Epochs
-from packidx.index.order.state import State, consumed_packs
+from packidx.index.order import Epochs, State, consumed_packs
 
 
 class Training:

@@ -33,7 +33,7 @@ def parquet_bytes(index: Path) -> dict[str, bytes]:
 RULES: list[dict[str, Any]] = [
     {"max_images": 32, "max_vision_patches": 24576, "max_samples": 64},
     {"group_by": "media_type", "epochs": 2},
-    {"window_samples": 9000, "schedule": "cost"},
+    {"window_samples": 9000, "schedule": "random"},
     {"mix": ("source-0=0.3", "source-1=2"), "holdout": "0.05", "strategy": "balanced"},
     {"strategy": "lp", "align": 16, "pad_pack_to": 128},
 ]

@@ -24,7 +24,7 @@ from packidx.index import Index
 from packidx.inspect.verify import verify_snapshot
 from packidx.lengths.table import read_lengths
 from packidx.plan import PlanOptions
-from packidx.plan.options.resolved import resolve
+from packidx.plan.resolved import resolve
 from packidx.plan.select.consumed import continued_rules
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.make_items import make_items
@@ -186,7 +186,7 @@ def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str
     first = open_index(index)
     state = tmp_path / "state.json"
     state.write_text(json.dumps(Training(first, global_batch=8).state_at(5)))
-    command = ["plan", "--continue", f"{index}@{first.id}", "--state", str(state)]
+    command = ["plan", "--continue", str(state), "-o", index]
     assert main([*command, "--capacity", "1024"]) == 0
     second = sound(open_index(index))
     options = second.manifest["options"]
@@ -194,8 +194,8 @@ def test_the_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert options["continues"][0]["snapshot_id"] == first.id
     assert second.manifest["parent"] == first.id
     capsys.readouterr()
-    assert main(["plan", "--continue", index]) == 2
-    assert "go together" in capsys.readouterr().err
+    assert main(["plan", "--continue", str(state)]) == 2
+    assert "needs -o DIR" in capsys.readouterr().err
 
 
 def test_what_cannot_be_continued_says_so(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_after_no_packs_there_is_nothing_to_continue(
     index = open_index(tmp_path / "i")
     path = tmp_path / "state.json"
     path.write_text(json.dumps(Training(index, global_batch=4, epoch=epoch).state_at(0)))
-    command = ["plan", "--continue", f"{index.path}@{index.id}", "--state", str(path)]
+    command = ["plan", "--continue", str(path), "-o", index.path]
     assert main([*command, "--capacity", "600"]) == 1
     said = capsys.readouterr().err
     assert "0 packs" in said and f"epoch {epoch}" in said and "without --continue" in said
@@ -244,7 +244,9 @@ def test_a_continued_plan_that_was_not_begun_is_planned_from_what_it_continues(
     state = Training(first, global_batch=4).state_at(2)
     plan_packs(lengths, tmp_path / "i", resume=(first, state), capacity=600)
     second = open_index(tmp_path / "i")
-    with pytest.raises(OptionError, match=f"--continue {first.path}@{first.id[:12]}"):
+    with pytest.raises(
+        OptionError, match=f"--continue with the state of {first.path}@{first.id[:12]}"
+    ):
         begin = Training(second, global_batch=4).state_at(0)
         plan_packs(lengths, tmp_path / "i", resume=(second, begin), capacity=700)
     assert open_index(tmp_path / "i").id == second.id

@@ -27,7 +27,7 @@ from packidx.index import window_files
 from packidx.inspect.verify import verify_snapshot
 from packidx.io.files import write_json
 from packidx.plan import PlanOptions
-from packidx.plan.options.resolved import resolve
+from packidx.plan.resolved import resolve
 
 ARBITRARY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -278,7 +278,6 @@ def test_margin_follows_the_weakest_method(tmp_path: Path, method: str, planned:
 
 
 def test_ratio_is_exact_decimal_arithmetic() -> None:
-    assert resolve(PlanOptions(100, packing_ratio=0.29), "exact").planned_capacity == 29
     assert resolve(PlanOptions(100, margin=0.71), "exact").planned_capacity == 29
     assert int(0.29 * 100) == 28  # what binary floating point makes of it
 
@@ -292,8 +291,6 @@ def test_ratio_is_exact_decimal_arithmetic() -> None:
         ({"capacity": 10, "on_long": "eat"}, "on-long is 'eat'"),
         ({"capacity": 10, "margin": 1.0}, "margin is 1.0"),
         ({"capacity": 10, "margin": float("nan")}, "margin is nan"),
-        ({"capacity": 10, "packing_ratio": 0.0}, "packing-ratio is 0.0"),
-        ({"capacity": 10, "margin": 0.1, "packing_ratio": 0.9}, "say the same thing"),
         ({"capacity": 10, "margin": 0.95}, "leaves no token"),
         ({"capacity": 4}, "below every usable sample"),
         ({"capacity": 6, "on_long": "error"}, "sample 1"),

@@ -97,7 +97,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "shift": st.booleans(),
     "holdout": st.sampled_from([None, "0.3"]),
     "window_samples": st.sampled_from([None, 7]),
-    "schedule": st.sampled_from(["random", "cost", "stratified"]),
+    "schedule": st.sampled_from(["random", "stratified"]),
     "seed": st.integers(0, 3),
 }
 

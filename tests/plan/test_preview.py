@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from manifests import write_lengths, write_lengths_manifest
+from manifests import write_lengths
 
 from packidx.errors import OptionError, SourceError
 from packidx.pack.counts import Histogram
@@ -39,7 +39,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"on_long": "truncate"},
     {"shift": True, "on_long": "split"},
     {"margin": 0.07},
-    {"packing_ratio": 0.9, "align": 8, "on_long": "split"},
+    {"margin": 0.1, "align": 8, "on_long": "split"},
     {"align": 16},
     {"align": 16, "shift": True, "on_long": "truncate"},
     {"pad_pack_to": 48, "on_long": "split"},
@@ -144,35 +144,6 @@ def test_inexact_lengths_keep_their_margin(write: Write) -> None:
     uri = write(length=[100] * 10, method=["exact"] * 9 + ["heuristic"])
     assert preview(uri, [1000])[0].planned_capacity == 900
     assert preview(uri, [1000], PlanOptions(1, margin=0))[0].planned_capacity == 1000
-
-
-def calibrated(folder: Path, columns: dict[str, Any], source: dict[str, Any]) -> str:
-    folder.mkdir()
-    path = folder / "part-00000.parquet"
-    pq.write_table(pa.table(columns), path)
-    calibration = {"num_samples": source["num_samples"], "sources": [source]}
-    size = len(columns["length"])
-    methods = {"heuristic": size}
-    named = [{"name": source["name"], "num_samples": size}]
-    write_lengths_manifest(
-        folder, size, "0" * 64, calibration=calibration, sources=named, methods=methods
-    )
-    return str(folder)
-
-
-def test_a_calibration_asks_for_its_margin(tmp_path: Path) -> None:
-    lengths = np.random.default_rng(1).integers(50, 200, 2000)
-    columns = {"length": lengths, "source": ["a"] * 2000, "method": ["heuristic"] * 2000}
-    drawn = lengths[:300]
-    source = {"name": "a", "num_usable": 2000, "num_samples": 300}
-    source |= {"estimated": drawn.tolist(), "actual": (drawn + 4).tolist()}
-    uri = calibrated(tmp_path / "lengths", columns, source)
-    options = PlanOptions(2048, strategy="bfd")
-    plan = plan_packs(uri, tmp_path / "index", options).manifest["options"]
-    (row,) = preview(uri, [2048], options)
-    # Packs of about 17 samples, 4 tokens more each. Which of equal samples go together is drawn.
-    assert 1900 < row.planned_capacity < 2048 - 4 * 14
-    assert abs(row.planned_capacity - plan["planned_capacity"]) <= 16
 
 
 def test_media_in_what_is_cut_is_told(write: Write) -> None:

@@ -90,7 +90,7 @@ OPTIONS = st.fixed_dictionaries(
         "holdout": st.sampled_from(["0.1", "0.5"]),
         "side": st.sampled_from(["train", "holdout"]),
         "epochs": st.integers(1, 3),
-        "schedule": st.sampled_from(["stratified", "cost", "random"]),
+        "schedule": st.sampled_from(["stratified", "random"]),
         "global_batch": st.sampled_from([2, 4]),
         "micro_steps": st.sampled_from([1, 2]),
         "window_samples": st.integers(3, 20),

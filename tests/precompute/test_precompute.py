@@ -472,7 +472,7 @@ def test_a_data_set_that_cannot_be_counted_replaces_none(processor: str, tmp_pat
 def test_what_was_written_is_counted_as_it_stands_on_every_path(
     corpus: Path, processors: Path, tmp_path: Path
 ) -> None:
-    """The template is in it once: calibrated, without a processor, and with one."""
+    """The template is in it once: without a processor, and with one."""
     folder = processors / "qwen2.5-vl"
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "  It is.\n"}]
     records = [{"messages": turns * number} for number in range(1, 25)] + [
@@ -493,7 +493,6 @@ def test_what_was_written_is_counted_as_it_stands_on_every_path(
         for one in map(orjson.loads, written.read_bytes().splitlines())
     ]
     ways = {
-        "calibrated": {"processor": folder, "calibrate": 20},
         "stated": {},
         "exact": {"processor": folder},
         "heuristic": {"processor": folder, "method": "heuristic"},
@@ -502,6 +501,3 @@ def test_what_was_written_is_counted_as_it_stands_on_every_path(
         estimate_lengths(str(written), tmp_path / name, media_root=tmp_path, workers=1, **options)
         rows = pq.read_table(tmp_path / name / "part-00000.parquet").to_pylist()
         assert [row["length"] for row in rows] == expected, name
-    calibration = json.loads((tmp_path / "calibrated" / "manifest.json").read_bytes())
-    [found] = calibration["calibration"]["sources"]
-    assert found["num_samples"] == 20 and found["estimated"] == found["actual"]

@@ -21,8 +21,7 @@ from training import Training
 
 from packidx.errors import FormatError, MismatchError, OptionError
 from packidx.index import Index
-from packidx.index.order import EpochOrder
-from packidx.index.order.state import consumed_packs
+from packidx.index.order import EpochOrder, consumed_packs
 from packidx.torch import PackedDataset, PackSampler
 from packidx.torch import sampler as sampler_module
 

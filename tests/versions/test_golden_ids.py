@@ -16,10 +16,10 @@ OVERLAYS = Path(os.environ["PACKIDX_OVERLAYS"])
 RELEASES = {"21": "pyarrow-21.0.0", "23": "pyarrow-23.0.1", "26": None}  # None: this environment's
 
 GOLDEN = {
-    "split-groups-windows": "d8d95252832ebcfe21a53a501eaa0b1f",
-    "dropped-limits-mix": "e96a7bad46cda48985c25ab59728f7bd",
-    "lp": "f2d72c1224bd78d0dd1a81fb1a0ec1bf",
-    "media-without-any": "2fd24921734673a12d9efaef9f4eaf8c",
+    "split-groups-windows": "a28760d35d9f3e6eb48e0170c0db8ecc",
+    "dropped-limits-mix": "a237f8625ed4c6aa2e06ecc51b8abbcd",
+    "lp": "1fcfb7fa3345e77c88f9b1bb3eee6982",
+    "media-without-any": "982edc2ddba2e09bc232a3c4c10cf229",
 }
 
 

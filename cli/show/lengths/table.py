@@ -27,8 +27,6 @@ def print_lengths(summary: LengthsSummary) -> None:
     if summary.methods and (said := compared_fact(summary.compared, summary.methods)):
         facts["compared"] = said
     facts["table"] = f"{summary.path} ({state})"
-    if summary.calibrated:
-        facts["calibrated"] = f"on {number_of(summary.calibrated, 'sample')}, encoded for real"
     facts |= taken_over_facts(summary.taken_over)
     if summary.resumed_parts:
         facts["resumed"] = f"{summary.resumed_parts} of {summary.num_parts} parts were done before"
@@ -51,7 +49,7 @@ def damaged(summary: LengthsSummary) -> list[str]:
 
 def untrained_sources(summary: LengthsSummary) -> list[str]:
     """A sentence for every source without a label token."""
-    from packidx.index.untrained import without_labels
+    from packidx.index.described import without_labels
 
     usable = {
         source["name"]: source["num_samples"] - source["num_rejected"]
@@ -64,7 +62,7 @@ def untrained_sources(summary: LengthsSummary) -> list[str]:
 def guessed(summary: LengthsSummary, options: Mapping[str, Any]) -> list[str]:
     """A sentence where lengths are not exact, and why; `options` are of `estimate_lengths`."""
     inexact = sum(number for name, number in summary.methods.items() if name != "exact")
-    if not inexact or summary.calibrated:
+    if not inexact:
         return []
     text = f"{inexact:,} of {summary.num_samples:,} lengths are not exact (see column method)"
     if options.get("processor") is None and options.get("encode") is None:

@@ -14,7 +14,7 @@ import duckdb
 
 from packidx.format.parquet import quoted
 from packidx.index.reader import Index
-from packidx.index.views import Views
+from packidx.index.tables import Views
 from packidx.inspect.places import first_ids
 from packidx.inspect.query import connect
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from packidx.format.index import IndexManifest
 from packidx.index.cost import pack_cost
-from packidx.index.order.epochs import packs_per_step
+from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.diff.results import Both
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.index.order.epochs import packs_per_step
+from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.query import connect
 from packidx.inspect.report.figure import Report, Section
@@ -40,7 +40,7 @@ from packidx.inspect.sql import Asked, asked
 from packidx.inspect.stats import RANKS, sample_stats
 from packidx.inspect.verdict import verdict
 from packidx.io.files import write_atomic
-from packidx.plan.options.plan_options import PlanOptions
+from packidx.plan.options import PlanOptions
 
 _PAGE = b"<!doctype html>"  # how a report begins
 

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packidx.errors import PackidxError
+from packidx.format.index import Options
 from packidx.format.manifest import SourceData
-from packidx.format.plan import Options
 from packidx.index.reader import Index
 from packidx.inspect.report import charts
 from packidx.inspect.report.figure import Figure
 from packidx.inspect.report.words import count, short
-from packidx.plan.options.command import command_line
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, PlanOptions
-from packidx.plan.options.resolved import inherited
+from packidx.plan.cost_model import DEFAULT_PRESET
+from packidx.plan.cost_model import parse as parse_cost
+from packidx.plan.options import DEFAULTS, OPTIONS, PlanOptions, command_line
 from packidx.plan.preview import preview
-from packidx.plan.schedule.cost_model import DEFAULT_PRESET
-from packidx.plan.schedule.cost_model import parse as parse_cost
+from packidx.plan.resolved import inherited
 from packidx.records.ledger import by_use
 
 
@@ -28,8 +27,8 @@ def asked_for(options: Options) -> dict[str, Any]:
         del values["cost"]
     if options.epochs > 1:
         values["epochs"] = options.epochs
-    if options.packing_ratio == 1:
-        values.pop("packing_ratio", None)
+    if not options.margin:
+        del values["margin"]
     return {
         name: value
         for name, value in values.items()

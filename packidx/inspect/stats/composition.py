@@ -16,7 +16,7 @@ import numpy as np
 
 from packidx.arrays import Int64s
 from packidx.hashing import derive_key
-from packidx.pack.correlation import LengthPairs, exact_dot
+from packidx.pack.counts import LengthPairs, exact_dot
 from packidx.permutation import KeyedPermutation, permutation
 
 _ONE = 1 << 32  # a share of 1 in fixed point: sums of shares are sums of integers

@@ -25,7 +25,7 @@ import numpy as np
 from packidx.arrays import Float64s, Int64s
 from packidx.hashing import derive_key
 from packidx.index.cost import COLUMNS, pack_cost
-from packidx.index.order.epochs import Epochs
+from packidx.index.order import Epochs
 from packidx.index.reader import Index
 from packidx.permutation import permutation
 
@@ -213,7 +213,7 @@ def useful_with_micro_steps(index: Index, ranks: int) -> float | None:
     The first epoch's packs are put in order anew, for a global batch of so many times `ranks`.
     None where there are too few packs for one such step.
     """
-    from packidx.plan.schedule.pack_order import schedule  # brings the planner
+    from packidx.plan.schedule import schedule  # brings the planner
 
     columns, llm, vit = first_epoch(index)
     batch = MICRO_STEPS * ranks

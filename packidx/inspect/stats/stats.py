@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
-from packidx.index.order.epochs import Epochs, packs_per_step
+from packidx.index.order import Epochs, packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.stats.composition import Composition
 from packidx.inspect.stats.idle import RANKS, ScheduledPacks, first_epoch, ranks_stats

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from packidx.errors import OptionError
 from packidx.index.reader import Index
-from packidx.index.views import Views
+from packidx.index.tables import Views
 from packidx.inspect.query import connect
 
 MOST = 100

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 from packidx.errors import MismatchError, OptionError
-from packidx.index.order.dealing import Dealing, check_global_batch, check_ranks
-from packidx.index.order.epochs import Epochs, packs_per_step
-from packidx.index.order.state import SEEDS, State
+from packidx.index.order import (
+    SEEDS,
+    Dealing,
+    Epochs,
+    State,
+    check_global_batch,
+    check_ranks,
+    packs_per_step,
+)
 from packidx.index.reader import Index
 
 

@@ -8,7 +8,7 @@ from typing import Unpack
 import numpy as np
 
 from packidx.errors import OptionError
-from packidx.index.order.epochs import Epochs
+from packidx.index.order import Epochs
 from packidx.index.reader import Index
 from packidx.inspect.places import record_of
 from packidx.inspect.trace import find

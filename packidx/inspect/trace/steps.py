@@ -6,8 +6,7 @@ from typing import Unpack
 
 from packidx.errors import OptionError
 from packidx.format.schema import Pack
-from packidx.index.order.dealing import check_global_batch, check_ranks
-from packidx.index.order.epochs import Epochs
+from packidx.index.order import Epochs, check_global_batch, check_ranks
 from packidx.index.reader import Index
 from packidx.inspect.trace.lineage import ancestors
 from packidx.inspect.trace.results import StepTrace, TracedPack, TracedSample

@@ -14,7 +14,7 @@ from packidx.format.terms import BY_CHOICE, LOST
 from packidx.index.reader import Index
 from packidx.inspect.verdict.finding import Finding, percent, samples
 from packidx.inspect.verdict.too_long import too_long
-from packidx.plan.options.option import dashed
+from packidx.plan.options import dashed
 
 
 class Drops(NamedTuple):

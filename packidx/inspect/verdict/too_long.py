@@ -9,11 +9,11 @@ import polars as pl
 
 from packidx.arrays import Int64s
 from packidx.errors import PackidxError
-from packidx.format.plan import Options
+from packidx.format.index import Options
 from packidx.index.reader import Index
 from packidx.lengths.rows import LengthsRows
 from packidx.lengths.table import Lengths, read_lengths
-from packidx.plan.options.resolved import ResolvedOptions, inherited
+from packidx.plan.resolved import ResolvedOptions, inherited
 from packidx.plan.select.eligible import Rules
 from packidx.plan.select.make_items import make_items
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from packidx.index.described import untrained, untrained_sources
 from packidx.index.reader import Index
-from packidx.index.untrained import untrained, untrained_sources
 from packidx.inspect.stats import sample_stats
 from packidx.inspect.verdict.drops import Drops, gone, lost, rejected
 from packidx.inspect.verdict.finding import Finding, percent

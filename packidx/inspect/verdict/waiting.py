@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packidx.index.order.epochs import packs_per_step
+from packidx.index.order import packs_per_step
 from packidx.index.reader import Index
 from packidx.inspect.stats import MICRO_STEPS, useful_with_micro_steps
 from packidx.inspect.verdict.finding import Finding, percent

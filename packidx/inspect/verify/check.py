@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packidx.arrays import Int64s
-from packidx.format import plan
+from packidx.format import index as plan
 from packidx.index.reader import Index
 
 

@@ -22,10 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from packidx.pack.bounds import volume_bound
-from packidx.pack.correlation import LengthPairs
-from packidx.pack.counts import Histogram, PackRuns
-from packidx.pack.strategies.decreasing import best_fit_decreasing
-from packidx.pack.strategies.open_packs import OpenPacks
+from packidx.pack.counts import Histogram, LengthPairs, PackRuns
+from packidx.pack.strategies.decreasing import OpenPacks, best_fit_decreasing
 
 # What is scanned: for each share of tokens dealt to the emptiest (in 1/20), the smallest `times`
 # that keeps the number of packs; a larger one mixes less. Fractions of `times` waste room.

@@ -2,8 +2,123 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+import numpy as np
+
 from packidx.pack.counts import Histogram, PackRuns
-from packidx.pack.strategies.open_packs import OpenPacks
+
+Run = tuple[int, int, int]
+"""Packs with equal content: the first one's number, how many, and the samples in each."""
+
+
+@dataclass(slots=True)
+class OpenPacks:
+    """Runs of packs by room, and how samples were dealt to them.
+
+    Attributes:
+        capacity: tokens a pack may hold.
+        shortest: of the samples: less room than that is none.
+        total: packs opened so far.
+        dealt: first pack, number of packs, samples each, and the position of the first of these.
+    """
+
+    capacity: int
+    shortest: int
+    total: int = 0
+    dealt: list[tuple[int, int, int, int]] = field(default_factory=list)
+    _rooms: list[int] = field(default_factory=list)
+    _runs: dict[int, list[Run]] = field(default_factory=dict)
+
+    @classmethod
+    def for_lengths(cls, histogram: Histogram, capacity: int) -> OpenPacks:
+        """No pack yet.
+
+        Raises:
+            ValueError: a length is above the capacity or not positive.
+        """
+        lengths = histogram.lengths
+        if len(lengths) and not 0 < int(lengths.min()) <= int(lengths.max()) <= capacity:
+            raise ValueError("every length must lie in 1..capacity")
+        return cls(capacity, int(lengths[-1]) if len(lengths) else 1)
+
+    def add(self, room: int, run: Run) -> None:
+        """Keep a run of packs of that room open."""
+        if room < self.shortest or run[1] == 0:  # nothing that is left to deal fits
+            return
+        if room in self._runs:
+            self._runs[room].append(run)
+        else:
+            insort(self._rooms, room)
+            self._runs[room] = [run]
+
+    def emptiest(self) -> int:
+        """The largest room, 0 without packs."""
+        return self._rooms[-1] if self._rooms else 0
+
+    def take(self, room: int) -> Run:
+        """Remove and return a run of packs of just that room, of which there are some."""
+        runs = self._runs[room]
+        run = runs.pop()
+        if not runs:
+            del self._runs[room], self._rooms[bisect_left(self._rooms, room)]
+        return run
+
+    def fill_best(self, length: int, left: int, limit: int | None = None) -> bool:
+        """Deal `left` samples of `length` to the fullest packs that they fit, else to new ones;
+        returns whether that took no more than `limit` packs: if not, some are not dealt."""
+        while left:
+            at = bisect_left(self._rooms, length)
+            if at < len(self._rooms):
+                room = self._rooms[at]
+                left -= self._fill(room, self.take(room), length, left)
+            else:
+                left -= self.fill_new(length, left)
+                if limit is not None and self.total > limit:
+                    return False
+        return True
+
+    def fill_new(self, length: int, left: int) -> int:
+        """Deal `left` samples to just as many new packs as they need; returns how many were."""
+        needed = -(-left // (self.capacity // length))
+        self.total += needed
+        return self._fill(self.capacity, (self.total - needed, needed, 0), length, left)
+
+    def deal_round(self, room: int, length: int, left: int) -> int:
+        """Deal up to `left` samples, one each, to packs of just that room; returns how many."""
+        first, num_packs, position = self.take(room)
+        dealt = min(num_packs, left)
+        self.dealt.append((first, dealt, 1, position))
+        self.add(room, (first + dealt, num_packs - dealt, position))
+        self.add(room - length, (first, dealt, position + 1))
+        return dealt
+
+    def has(self, room: int) -> bool:
+        """Whether there are packs of just that room."""
+        return room in self._runs
+
+    def plan(self, total: int | None = None) -> PackRuns:
+        """All that was dealt, as a plan of `total` packs: of all that were opened by default."""
+        first, number, each, position = np.array(self.dealt, np.int64).reshape(-1, 4).T
+        return PackRuns(first, number, each, position, self.total if total is None else total)
+
+    def _fill(self, room: int, run: Run, length: int, left: int) -> int:
+        """Deal up to `left` samples to one run, pack after pack; returns how many."""
+        first, packs, position = run
+        per_pack = room // length
+        full = min(packs, left // per_pack)
+        dealt = full * per_pack
+        if full:
+            self.dealt.append((first, full, per_pack, position))
+            self.add(room - per_pack * length, (first, full, position + per_pack))
+        rest = left - dealt
+        if full < packs and rest:  # fewer than one pack's worth is left: one pack gets it
+            self.dealt.append((first + full, 1, rest, position))
+            self.add(room - rest * length, (first + full, 1, position + rest))
+            dealt, full = left, full + 1
+        self.add(room, (first + full, packs - full, position))
+        return dealt
 
 
 def best_fit_decreasing(histogram: Histogram, capacity: int) -> PackRuns:

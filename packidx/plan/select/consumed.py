@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from packidx.arrays import Bools, Int64s
 from packidx.errors import MismatchError, OptionError
 from packidx.index.opening import open_index
-from packidx.index.order.state import consumed_packs
+from packidx.index.order import consumed_packs
 from packidx.index.reader import Index
 from packidx.lengths.table import Lengths
 from packidx.plan.select.eligible import Consumed, Finished, Rules, Trained
-from packidx.plan.select.pairs import changes, joined, pairs_in, select
-from packidx.plan.select.pieces import Stretches
+from packidx.plan.select.pieces import Stretches, changes, joined, pairs_in, select
 
 _STATE = ("seed", "epoch", "global_batch", "position")
 _BY_CHOICE = ("excluded", "max_packs")
@@ -82,7 +81,7 @@ def _check_begun(index: Index, state: Mapping[str, Any]) -> None:
     before = index.snapshot.options.continues
     instead = "plan without --continue"
     if before:
-        instead = f"--continue {index.path}@{before[-1].snapshot_id[:12]} by its own state"
+        instead = f"--continue with the state of {index.path}@{before[-1].snapshot_id[:12]}"
     raise OptionError(
         f"the state says that 0 packs of epoch {state['epoch']} of {index.path}@{index.id[:12]} are"
         f" trained, after which there is nothing to continue: give what sampler.state_at(step)"

@@ -20,7 +20,7 @@ from packidx.arrays import Int64s, Uint64s
 from packidx.errors import FormatError, OptionError
 from packidx.format.lengths import LengthsManifest
 from packidx.hashing import below
-from packidx.plan.options.numbers import UNITS, read_number, rounded
+from packidx.plan.options import UNITS, read_number, rounded
 
 if TYPE_CHECKING:
     from packidx.lengths.survey import SourceTotals

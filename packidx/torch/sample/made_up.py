@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.format.plan import Options
+from packidx.format.index import Options
 from packidx.torch.sample.encoded import IGNORE, Encoded, normalise
 from packidx.torch.sample.fitting import up_to
 from packidx.torch.sample.join_rules import rules_of

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.index.order.dealing import Dealing
-from packidx.index.order.epochs import EpochOrder
+from packidx.index.order import Dealing, EpochOrder
 
 
 @st.composite

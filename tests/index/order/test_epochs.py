@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.index.order import EpochOrder, Epochs, permute
-from packidx.index.order.epochs import order_key
+from packidx.index.order import EpochOrder, Epochs, order_key, permute
 
 SIZES = [*range(1, 70), 127, 128, 129, 1000, 1023, 1024, 4097, 50_000]
 

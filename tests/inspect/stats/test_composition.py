@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packidx.hashing import derive_key
 from packidx.inspect.stats import composition as module
 from packidx.inspect.stats.composition import Composition
-from packidx.pack.correlation import exact_dot
+from packidx.pack.counts import exact_dot
 from packidx.permutation import KeyedPermutation, permutation
 
 SAMPLE = st.tuples(st.integers(1, 50), st.integers(0, 3))

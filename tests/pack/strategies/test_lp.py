@@ -10,12 +10,15 @@ from small_problems import optimum, tiny_problems
 
 from packidx.pack.bounds import lower_bound, volume_bound
 from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.strategies import lp as module
 from packidx.pack.strategies.decreasing import best_fit_decreasing
-from packidx.pack.strategies.lp import column_generation
-from packidx.pack.strategies.lp.column_generation import linear_plan
-from packidx.pack.strategies.lp.dealing import fill_patterns
-from packidx.pack.strategies.lp.knapsack import Knapsack
-from packidx.pack.strategies.lp.relaxation import by_classes, by_knots
+from packidx.pack.strategies.lp import (
+    Knapsack,
+    by_classes,
+    by_knots,
+    fill_patterns,
+    linear_plan,
+)
 
 
 def check(runs: PackRuns, histogram: Histogram, capacity: int) -> None:
@@ -62,11 +65,11 @@ def test_few_knots_and_classes_are_valid_too(problem: tuple[list[int], int], num
     """Coarse relaxations, with sand: the bound below any plan, the plan complete."""
     lengths, capacity = problem
     histogram = Histogram.of(np.array(lengths))
-    runs = column_generation._plan(histogram, capacity, max(num, 4))
+    runs = module._plan(histogram, capacity, max(num, 4))
     check(runs, histogram, capacity)
     relaxation = by_knots(histogram, capacity, num)
     if relaxation is not None:
-        bound = column_generation._begun(relaxation).solve(1 << 40).bound
+        bound = module._begun(relaxation).solve(1 << 40).bound
         best = best_fit_decreasing(histogram, capacity).total_packs
         assert bound <= min(best, runs.total_packs)
 
@@ -82,15 +85,13 @@ def test_the_bound_holds_whatever_the_prices(problem: tuple[list[int], int]) -> 
     rng = np.random.default_rng(sum(lengths))
     with pytest.MonkeyPatch.context() as patch:
 
-        def scramble(self: column_generation.Master, max_pivots: int) -> None:
+        def scramble(self: module.Master, max_pivots: int) -> None:
             self.prices = rng.uniform(0, 1, len(self.prices))
             self.num_pivots += 1
 
-        patch.setattr(column_generation.Master, "solve", scramble)
-        patch.setattr(column_generation, "_MAX_ROUNDS", 5)
-        assert column_generation._begun(relaxation).solve(1 << 40).bound <= optimum(
-            lengths, capacity
-        )
+        patch.setattr(module.Master, "solve", scramble)
+        patch.setattr(module, "_MAX_ROUNDS", 5)
+        assert module._begun(relaxation).solve(1 << 40).bound <= optimum(lengths, capacity)
 
 
 @given(tiny_problems(30), st.data())
@@ -156,7 +157,7 @@ def test_sand_fills_what_the_patterns_leave() -> None:
     assert plan.bound >= linear_plan(long, 1024).bound
     relaxation = by_knots(histogram, 1024, 32)
     assert relaxation is not None and relaxation.sand > 0
-    bound = column_generation._begun(relaxation).solve(1 << 40).bound
+    bound = module._begun(relaxation).solve(1 << 40).bound
     assert bound >= 0.999 * volume_bound(histogram, 1024)
     assert plan.runs.total_packs <= 1.01 * plan.bound
 
@@ -202,7 +203,7 @@ def test_larger_units_do_not_keep_out_what_fits() -> None:
     histogram = Histogram.of(np.full(900, 349_526))
     relaxation = by_knots(histogram, capacity, 32)
     assert relaxation is not None and relaxation.room < capacity
-    assert column_generation._begun(relaxation).solve(1 << 40).bound == 300
+    assert module._begun(relaxation).solve(1 << 40).bound == 300
 
 
 def test_classes_fit_in_cells_as_in_tokens() -> None:

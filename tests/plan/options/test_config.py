@@ -13,14 +13,13 @@ import pytest
 from packidx_cli.main import main
 
 from packidx.errors import OptionError
-from packidx.format.json_object import members_of
-from packidx.format.plan import Options
+from packidx.format.decode import members_of
+from packidx.format.index import Options
 from packidx.plan import PlanOptions
-from packidx.plan.options.config import read_config
-from packidx.plan.options.nemo import KEYS
-from packidx.plan.options.plan_options import DEFAULTS, OPTIONS, STRATEGIES
-from packidx.plan.options.resolved import DEFAULT_CHANCE, DEFAULT_MARGINS, resolve
-from packidx.plan.schedule.cost_model import DEFAULT_PRESET
+from packidx.plan.config import KEYS, read_config
+from packidx.plan.cost_model import DEFAULT_PRESET
+from packidx.plan.options import DEFAULTS, OPTIONS, STRATEGIES
+from packidx.plan.resolved import DEFAULT_MARGINS, resolve
 
 RECIPE = """\
 recipe: FinetuneRecipeForVLM
@@ -72,7 +71,7 @@ def test_a_recipe_is_the_plan_of_its_options(
     path = write(tmp_path, RECIPE)
     code, planned, notes = run(capsys, lengths, "-o", str(tmp_path / "index"), "--config", path)
     assert code == 0
-    said = ["--capacity", "2048", "--packing-ratio", "0.9", "--max-packs", "3"]
+    said = ["--capacity", "2048", "--margin", "0.1", "--max-packs", "3"]
     _, same, _ = run(capsys, lengths, "-o", str(tmp_path / "index"), *said, "--on-long", "drop")
     assert planned["snapshot_id"] == same["snapshot_id"] and same["existed"]
     assert planned["result"]["num_packs"] == 3
@@ -85,8 +84,8 @@ def test_a_recipe_is_the_plan_of_its_options(
     ("text", "field", "value"),
     [
         ("pack_size: 512", "capacity", 512),
-        ("packing_ratio: 0.9", "packing_ratio", 0.9),
-        ("packing_ratio: 1", "packing_ratio", 1.0),
+        ("packing_ratio: 0.9", "margin", 0.1),
+        ("packing_ratio: 1", "margin", 0.0),
         ("drop_long_samples: true", "on_long", "drop"),
         ("drop_long_samples: false", "on_long", "error"),
         ("max_packs: 7", "max_packs", 7),
@@ -114,7 +113,7 @@ packidx:
   strategy: window:50
   seed: 3
   on-long: split
-  overflow-chance: 0.002
+  margin: 0.05
   shift: true
   max-images: 5
   max-vision-patches: 600
@@ -129,7 +128,7 @@ packidx:
   side: holdout
   exclude: seen.parquet
   epochs: 2
-  schedule: cost
+  schedule: random
   global-batch: 16
   micro-steps: 4
   cost: llm_linear=1,vit_linear=2
@@ -144,7 +143,7 @@ def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
         strategy="window:50",
         seed=3,
         on_long="split",
-        overflow_chance=0.002,
+        margin=0.05,
         shift=True,
         max_images=5,
         max_vision_patches=600,
@@ -159,7 +158,7 @@ def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
         side="holdout",
         exclude="seen.parquet",
         epochs=2,
-        schedule="cost",
+        schedule="random",
         global_batch=16,
         micro_steps=4,
         cost="llm_linear=1,vit_linear=2",
@@ -176,8 +175,8 @@ def test_our_section_has_the_names_of_the_options(tmp_path: Path) -> None:
 def test_defaults_that_the_help_puts_into_words_are_those_of_a_plan() -> None:
     said = {name: each.shown_default or "" for name, each in OPTIONS.items()}
     shares = [f"{float(share):g}" for share in DEFAULT_MARGINS.values()]
-    assert said["margin"].startswith("{}; {} or {} for inexact lengths".format(*shares))
-    assert said["overflow_chance"] == f"{DEFAULT_CHANCE:g}" and said["cost"] == DEFAULT_PRESET
+    assert said["margin"].startswith("{}; {} for precomputed lengths, {} for".format(*shares))
+    assert said["cost"] == DEFAULT_PRESET
     in_words = {name for name, text in said.items() if text}
     assert {DEFAULTS[name] for name in in_words} == {None}  # others say themselves
 
@@ -195,11 +194,11 @@ def test_the_format_has_every_option_of_a_manifest() -> None:
 
 
 def test_weights_may_be_mappings_and_numbers_text(tmp_path: Path) -> None:
-    text = "packidx:\n  mix: {a: 2, b: 1/3}\n  cost:\n    llm_linear: 1\n  overflow-chance: 1e-3\n"
+    text = "packidx:\n  mix: {a: 2, b: 1/3}\n  cost:\n    llm_linear: 1\n  margin: 1e-3\n"
     assert read_config(write(tmp_path, text))[0] == {
         "mix": ("a=2", "b=1/3"),
         "cost": "llm_linear=1",
-        "overflow_chance": 0.001,
+        "margin": 0.001,
     }
     options, _ = read_config(write(tmp_path, "packidx: {mix: 'a=2,b=1'}"))
     assert options == {"mix": ("a=2", "b=1")}
@@ -208,8 +207,8 @@ def test_weights_may_be_mappings_and_numbers_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        (["--capacity", "1024"], {"capacity": 1024, "packing_ratio": 0.9}),
-        (["--margin", "0.25"], {"margin": 0.25, "packing_ratio": 0.75, "capacity": 2048}),
+        (["--capacity", "1024"], {"capacity": 1024, "margin": 0.1}),
+        (["--margin", "0.25"], {"margin": 0.25, "capacity": 2048}),
         (["--seed", "5", "--max-packs", "2"], {"seed": 5, "max_packs": 2, "align": 8}),
         (["--window-samples", "60"], {"window_samples": 60, "window_shards": None}),
         (["--mix", "b=2"], {"weights": {"b": "2"}}),
@@ -254,7 +253,7 @@ KNOWN = ", ".join(KEYS)
         ),
         ("packidx: {capacty: 8}", "unknown key packidx.capacty: known are capacity, strategy, "),
         ("packidx: {lengths: x}", "data and output are arguments of the command"),
-        ("packed_sequnce: {pack_size: 8}", "unknown section 'packed_sequnce': known are packed_"),
+        ("packed_sequnce: {pack_size: 8}", "neither a section packed_sequence: nor packidx:"),
         ("pack_size: 8", "pack_size stands alone: it belongs under packed_sequence:"),
         ("on-long: drop", "on-long stands alone: it belongs under packidx:"),
         ("model: {}", "neither a section packed_sequence: nor packidx:"),
@@ -271,12 +270,12 @@ KNOWN = ", ".join(KEYS)
         ),
         (
             "packed_sequence: {packing_ratio: 0.9}\npackidx: {margin: 0.1}",
-            "margin 0.1 and packing-ratio 0.9 say the same thing",
+            "packidx.margin and packed_sequence say the same thing",
         ),
         ("packed_sequence: {pack_size: 2048.0}", "pack_size is 2048.0: it must be a whole number"),
         ("packed_sequence: {pack_size: 0}", "pack_size is 0, which turns packing off"),
         ("packed_sequence: {pack_size: -8}", "capacity is -8: choose how many tokens"),
-        ("packed_sequence: {packing_ratio: 1.5}", "packing-ratio is 1.5: it must be above 0"),
+        ("packed_sequence: {packing_ratio: 1.5}", "packing_ratio is 1.5: it must be above 0"),
         ("packed_sequence: {packing_ratio: much}", "is 'much': it must be a number"),
         ("packed_sequence: {drop_long_samples: 1}", "is 1: it must be true or false"),
         ("packed_sequence: {max_packs: true}", "is True: it must be a whole number"),

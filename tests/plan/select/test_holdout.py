@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.errors import OptionError
-from packidx.plan.options.numbers import parse_share
-from packidx.plan.select.left_out import holdout
+from packidx.plan.options import parse_share
+from packidx.plan.select.eligible import holdout
 
 NAMES = st.none() | st.sampled_from(["", "web", "code", "Ä"])
 ROWS = st.lists(st.tuples(NAMES, st.none() | st.text(max_size=12)), max_size=30)

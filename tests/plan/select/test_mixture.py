@@ -16,7 +16,7 @@ from packidx.format.decode import Unfit, decoded
 from packidx.format.lengths import Source
 from packidx.hashing import below, hash_ints
 from packidx.lengths.survey import SourceTotals
-from packidx.plan.options.numbers import UNITS, number_text, read_number
+from packidx.plan.options import UNITS, number_text, read_number
 from packidx.plan.select.mixture import MAX_REPEATS, Mixture, copies, sample_ratios
 
 WEB = SourceTotals(num_samples=100, num_tokens=5000, label_tokens=2500)

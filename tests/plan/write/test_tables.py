@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.format.schema import MEDIA, PIECE_MEDIA
-from packidx.plan.write.tables import media_of_pieces
+from packidx.plan.write import media_of_pieces
 
 _medium = st.fixed_dictionaries(
     {

@@ -211,7 +211,7 @@ def test_models_that_pick_their_mask_function_are_not_refused() -> None:
 def test_one_sample_proves_nothing(tmp_path: Path) -> None:
     """The check wants several samples; given the data set, it finds a pack of several itself."""
     long, short = record(0, [60]), [record(n, [9]) for n in range(1, 9)]
-    index = make_index(tmp_path, {"all": [long, *short]}, capacity=64, schedule="cost")
+    index = make_index(tmp_path, {"all": [long, *short]}, capacity=64, schedule="stratified")
     dataset = PackedDataset(index, SyntheticEncode(rope=None, types=False))
     sizes = [len(dataset[k]["sample_ids"]) for k in range(len(dataset))]
     assert 1 in sizes and max(sizes) > 1

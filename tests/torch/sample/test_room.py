@@ -102,7 +102,7 @@ RULES: list[dict[str, Any]] = [
     {"align": 8},
     {"pad_pack_to": 32},
     {"shift": True},
-    {"packing_ratio": 0.75},
+    {"margin": 0.25},
     {"reserve": 48, "align": 4, "pad_pack_to": 16},
 ]
 

@@ -1,10 +1,17 @@
-"""Dealing items of several sizes into packs with several rooms, many items at a time.
+"""Packing under several limits at once: tokens, images, vision patches, samples per pack.
 
-The rule is the dot product of Panigrahy, Talwar, Uyeda and Wieder (2011, "Heuristics for vector bin
-packing", section 3): an item goes where the room lies in the direction of its own sizes, each
-dimension weighted by how scarce it is. Looking at every pack for every item is quadratic; here each
-item looks at a few. In a round the open packs are dealt out, in pseudo-random order, to the next
-items, so that no two items see the same pack and all of them choose at once.
+Where the plan for tokens alone happens to keep the other limits, it is the plan. Elsewhere items
+are dealt into as many empty packs as no plan can do without, filled in all dimensions at once, the
+largest weighted sum of sizes first. The rule is the dot product of Panigrahy, Talwar, Uyeda and
+Wieder (2011, "Heuristics for vector bin packing", section 3): an item goes where the room lies in
+the direction of its own sizes, each dimension weighted by how scarce it is. Looking at every pack
+for every item is quadratic; here each item looks at a few. In a round the open packs are dealt out,
+in pseudo-random order, to the next items, so that no two items see the same pack and all of them
+choose at once. What fits nowhere is dealt to further packs, the last few items by best fit.
+
+Where packs hold few items, or one limit alone decides, that may need some percent more packs than
+best fit: the same order, each item where it leaves the least weighted room. So where dealing ends
+far from the simplest bound, the one of both with fewer packs is taken.
 """
 
 from __future__ import annotations
@@ -16,14 +23,92 @@ import numpy as np
 
 from packidx.arrays import Float64s, Int64s
 from packidx.hashing import derive_key
+from packidx.pack.bounds import volume_packs
+from packidx.permutation import permutation
 
 # How many packs an item looks at, in one attempt after another, before it is left over: first a
 # few, which makes large rounds, then as many as it takes to find the few packs that still fit.
 _LOOKS = (64, 64, 256, 1024)
 
+# Best fit looks at every pack: of so many items only.
+_FEW = 4096
+# A plan this near the simplest bound is not worth another try.
+_NEAR = 0.0075
+
 # Weighted sizes are integers, so that sums of them are the same on every machine.
 _FULL = 1 << 40
 _TOO_MUCH = np.iinfo(np.int64).max
+
+
+def capped(sizes: Int64s, limits: Int64s, key: int, start: Int64s) -> Int64s | None:
+    """Pack items so that every pack keeps all limits.
+
+    Args:
+        sizes: int64 [n, d]; column 0 is tokens, positive; the others are not negative.
+        limits: int64 [d]; no single item exceeds one.
+        key: seeds all choices among equals.
+        start: int64 [n], the packs of a plan that keeps limit 0.
+
+    Returns:
+        the pack of every item, int64 [n], numbered densely from 0; None where `start` keeps all
+        limits.
+
+    Raises:
+        ValueError: an item exceeds a limit, has no tokens or a negative size.
+    """
+    if (sizes[:, 0] <= 0).any() or (sizes < 0).any() or (sizes > limits).any():
+        raise ValueError("every item needs tokens, and sizes must lie in 0..limit")
+    rooms = Rooms.empty(int(start.max(initial=-1)) + 1, limits)
+    rooms.take(sizes, start)
+    if (rooms.rooms >= 0).all():
+        return None
+    shuffled = permutation(len(sizes), derive_key(key, "items"))
+    weighted = sizes @ scarcity(sizes, limits)
+    order = shuffled[np.argsort(-weighted[shuffled], kind="stable")]
+    bound = volume_packs(sizes, limits)
+    pack, other = np.empty((2, len(sizes)), np.int64)
+    pack[order] = _dealt(sizes[order], limits, key)
+    pack = _dense(pack)
+    if pack.max() + 1 - bound > _NEAR * bound:
+        other[order] = _best_fit(sizes[order], limits)
+        other = _dense(other)
+        return other if other.max() < pack.max() else pack
+    return pack
+
+
+def _dealt(sizes: Int64s, limits: Int64s, key: int) -> Int64s:
+    """The pack of every item, int64 [n], largest first; a pack may stay empty."""
+    pack = np.full(len(sizes), -1, np.int64)
+    total = turn = 0
+    while len(left := np.flatnonzero(pack < 0)):
+        if turn and len(left) <= _FEW:
+            pack[left] = total + best_fit_in_all(sizes[left], limits, 1)
+            break
+        rooms = Rooms.empty(volume_packs(sizes[left], limits), limits)
+        dealt = assign_rooms(sizes[left], rooms, derive_key(key, turn))
+        pack[left] = np.where(dealt < 0, -1, total + dealt)
+        total, turn = total + rooms.num_packs, turn + 1
+    return pack
+
+
+def _best_fit(sizes: Int64s, limits: Int64s) -> Int64s:
+    """Best fit in chunks, then once more of what stands in packs that a chunk left emptier."""
+    chunks = -(-len(sizes) // _FEW)
+    pack = best_fit_in_all(sizes, limits, chunks)
+    if chunks > 1:
+        weighted = sizes @ scarcity(sizes, limits)
+        full = np.bincount(pack, weighted >> 20)  # exact: far below 2^53
+        again = np.flatnonzero((full < 0.9 * full.max())[pack])
+        if len(again) < len(sizes) // 2:
+            rest = best_fit_in_all(sizes[again], limits, -(-len(again) // _FEW))
+            pack[again] = rest + len(full)
+    return pack
+
+
+def _dense(pack: Int64s) -> Int64s:
+    """The same packs without the empty ones."""
+    used = np.bincount(pack) > 0
+    return (np.cumsum(used) - 1)[pack]
 
 
 @dataclass(slots=True)

@@ -2,36 +2,53 @@
 
 Time of a pack = llm_linear·Σl + llm_attention·Σl² (+ windowed layers) in the language model, and
 vit_linear·Σp + vit_attention·Σp² in the vision tower, l over the pack's samples, p over the patches
-of its attention spans. The weights are operations (`packidx.plan.schedule.model_config` derives
-them), so a preset compares phases as if both ran at the same efficiency; whoever has measured
-theirs sets the weights to seconds. Only ratios matter to a schedule.
+of its attention spans. The weights are operations (`packidx.plan.cost_model`), so a preset
+compares phases as if both ran at the same efficiency; whoever has measured theirs sets the weights
+to seconds. Only ratios matter to a schedule.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from packidx.arrays import Float64s
 from packidx.errors import OptionError
 from packidx.index.cost import WEIGHTS, pack_cost
-from packidx.plan.schedule.model_config import weights_of
-from packidx.plan.schedule.presets import PRESETS
+
+_NAMES = (
+    *("llm_linear", "llm_attention", "llm_windowed", "llm_window"),
+    *("vit_linear", "vit_attention"),
+)
+_WEIGHTS = {
+    "qwen2-vl-7b": (42_421_714_944, 602_112, 0, 0, 3_850_752_000, 491_520),
+    "qwen2.5-vl-3b": (18_514_182_144, 442_368, 0, 0, 3_871_395_840, 61_440),
+    "qwen2.5-vl-7b": (42_421_714_944, 602_112, 0, 0, 3_883_192_320, 61_440),
+    "qwen2.5-vl-72b": (428_750_143_488, 3_932_160, 0, 0, 3_918_581_760, 61_440),
+    "qwen3-vl-4b": (24_133_632_000, 884_736, 0, 0, 1_984_954_368, 294_912),
+    "qwen3-vl-8b": (45_408_583_680, 884_736, 0, 0, 2_717_687_808, 373_248),
+    "qwen3-vl-30b-a3b": (18_249_940_992, 1_179_648, 0, 0, 2_661_064_704, 373_248),
+    "internvl3-8b": (42_413_328_384, 602_112, 0, 0, 1_856_839_680, 294_912),
+    "llava-onevision-7b": (42_423_091_200, 602_112, 0, 0, 2_480_980_992, 359_424),
+    "gemma3-4b": (23_279_370_240, 61_440, 356_352, 1_024, 2_471_592_960, 373_248),
+    "text-8b": (45_027_950_592, 786_432, 0, 0, 0, 0),
+}
+
+PRESETS = {
+    name: dict(zip(_NAMES, map(float, weights), strict=True)) for name, weights in _WEIGHTS.items()
+}
+"""Name of a model -> its weights (`packidx.plan.cost_model.CostModel`)."""
+
 
 DEFAULT_PRESET = "qwen2.5-vl-7b"
-_ADVICE = (
-    f"give a preset ({', '.join(PRESETS)}), a config.json or weights (llm_linear=…,vit_linear=…)"
-)
+_ADVICE = f"give a preset ({', '.join(PRESETS)}) or weights (llm_linear=…,vit_linear=…)"
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Weights of a pack's cost, in any one unit (`from_config`: operations of a training step).
+    """Weights of a pack's cost, in any one unit (of the presets: operations of a training step).
 
     Attributes:
         llm_linear: per token, in the language model's matrix products.
@@ -64,21 +81,6 @@ class CostModel:
             raise OptionError("a pack costs nothing in the language model: give llm_linear")
 
     @classmethod
-    def from_config(
-        cls, config: str | Path | Mapping[str, Any], frozen: tuple[str, ...] = ()
-    ) -> CostModel:
-        """Of a model's transformers config.json: its path, its folder, or what it holds.
-
-        `frozen` names the parts that are not trained: ``vision``, ``language``, ``projector``.
-
-        Raises:
-            OptionError: no such file, not JSON, or dimensions are missing (the message names them).
-        """
-        if not isinstance(config, Mapping):
-            config = _read(Path(config))
-        return cls(**weights_of(config, frozen))
-
-    @classmethod
     def from_json(cls, weights: Mapping[str, Any]) -> CostModel:
         """The inverse of `to_json`; a weight that is not there is 0."""
         unknown = sorted(set(weights) - set(WEIGHTS))
@@ -98,56 +100,22 @@ class CostModel:
 def parse(word: str) -> CostModel:
     """The cost model that ``--cost`` names.
 
-    A preset or the path of a config.json, or weights alone (those not named are 0), or a preset or
-    path and after it weights that replace its own: ``qwen2.5-vl-7b,vit_linear=0``. There
-    ``frozen=vision+projector`` says what is not trained. What lies in the working directory never
-    changes what a preset or a weight means: write ``./qwen2.5-vl-7b`` for a folder of that name.
+    A preset, or weights alone (those not named are 0), or a preset and after it weights that
+    replace its own: ``qwen2.5-vl-7b,vit_linear=0``.
 
     Raises:
         OptionError: none of these.
     """
     base, *items = word.split(",")
-    if base not in PRESETS and not _is_weight(base) and os.path.exists(word):
-        return CostModel.from_config(word)  # a path may have commas
     if "=" in base:
         base, items = "", [base, *items]
-    values = dict(_pair(item) for item in items)
-    if len(values) < len(items):
+    pairs = [_pair(item) for item in items]
+    weights = {name: _number(name, value) for name, value in pairs}
+    if len(weights) < len(pairs):
         raise OptionError(f"cost {word!r} gives a weight twice: {_ADVICE}")
-    frozen = tuple(values.pop("frozen").split("+")) if "frozen" in values else ()
-    weights = {name: _number(name, value) for name, value in values.items()}
-    if base:
-        return CostModel.from_json(_named(base, frozen).to_json() | weights)
-    if frozen:
-        raise OptionError("frozen needs a model: write PRESET,frozen=… or CONFIG.JSON,frozen=…")
-    return CostModel.from_json(weights)
-
-
-def _is_weight(item: str) -> bool:
-    name, equals, _ = item.partition("=")
-    return bool(equals) and name.strip() in {"frozen", *WEIGHTS}
-
-
-def _named(word: str, frozen: tuple[str, ...]) -> CostModel:
-    if word in PRESETS:
-        return CostModel.from_config(PRESETS[word], frozen)
-    if os.path.exists(word):
-        return CostModel.from_config(word, frozen)
-    raise OptionError(f"cost {word!r} is no preset and no file: {_ADVICE}")
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    path = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise OptionError(
-            f"{path} cannot be read as a model's config.json ({reason}): {_ADVICE}"
-        ) from None
-    if not isinstance(config, dict):
-        raise OptionError(f"{path} holds no JSON object: it is not a model's config.json")
-    return config
+    if base and base not in PRESETS:
+        raise OptionError(f"cost {word!r} is no preset: {_ADVICE}")
+    return CostModel.from_json(PRESETS.get(base, {}) | weights)
 
 
 def _pair(item: str) -> tuple[str, str]:

@@ -9,11 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.format.plan import Options
-from packidx.plan.options.plan_options import OPTIONS, PlanOptions
-
-DEFAULT_CHANCE = 0.001
-"""Chance of an overflow per pack that a plan accepts unless it is told otherwise."""
+from packidx.format.index import Options
+from packidx.plan.options import OPTIONS, PlanOptions
 
 # Kept free per pack when lengths are not exact and the user named no margin. Guesses of
 # chars // 3 and 500 per image missed by 9-27 % of samples; counts precomputed elsewhere miss little
@@ -25,21 +22,7 @@ DEFAULT_MARGINS = {
 }
 
 # Options of which a plan takes one.
-_RIVALS = (
-    {"margin", "packing_ratio", "overflow_chance"},
-    {"window_shards", "window_samples"},
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """How far a calibration lets packs be filled."""
-
-    planned_capacity: int
-    num_samples: int
-    """Samples that were encoded for it."""
-    source: str | None
-    """The source whose errors ask for most of it; None where no estimate was too low."""
+_RIVALS = ({"window_shards", "window_samples"},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +30,7 @@ class ResolvedOptions(PlanOptions):
     """Options as the manifest has them.
 
     Attributes:
-        planned_capacity: floor(packing_ratio * capacity) - reserve, down to a multiple of
+        planned_capacity: floor((1 - margin) * capacity) - reserve, down to a multiple of
             `pad_pack_to`: no pack holds more.
         weights: times that a sample of each source is seen per epoch, as exact decimals or
             fractions; only sources with another weight than 1.
@@ -99,57 +82,19 @@ class ResolvedOptions(PlanOptions):
         return {name: cap for name, cap in asked.items() if cap is not None}
 
 
-def planned_share(asked: PlanOptions, weakest_method: str) -> Fraction:
-    """The share of the capacity that is planned, given the weakest counting method used."""
-    # str() first: 0.95 means 95/100, not the nearest binary fraction below or above it.
-    if asked.packing_ratio is not None:
-        return Fraction(str(asked.packing_ratio))
-    if asked.margin is not None:
-        return 1 - Fraction(str(asked.margin))
-    return 1 - DEFAULT_MARGINS[weakest_method]
-
-
-def overflow_chance(asked: PlanOptions, weakest_method: str, is_calibrated: bool) -> float | None:
-    """The chance of an overflow that the margin is computed for; None where none is computed.
-
-    Args:
-        asked: what the user asked for.
-        weakest_method: the least exact way by which a usable row was counted.
-        is_calibrated: whether the lengths say how far they are off.
-
-    Raises:
-        OptionError: a chance is asked for and there is nothing to compute a margin from.
-    """
-    stated = asked.margin is not None or asked.packing_ratio is not None
-    if stated or weakest_method == "exact":
-        return None
-    if not is_calibrated:
-        if asked.overflow_chance is None:
-            return None
-        raise OptionError(
-            f"overflow-chance is {asked.overflow_chance}, but nobody knows how far these "
-            "lengths are off: estimate with --calibrate N, or give a margin"
-        )
-    return DEFAULT_CHANCE if asked.overflow_chance is None else asked.overflow_chance
-
-
-def resolve(
-    asked: PlanOptions, weakest_method: str, margin: Margin | None = None
-) -> ResolvedOptions:
-    """`asked` with every default filled in that the lengths' methods decide.
-
-    `margin` is the one that was computed for `overflow_chance`, if one was.
-    """
-    share, chance = planned_share(asked, weakest_method), None
-    if margin is not None:
-        share = Fraction(margin.planned_capacity, asked.capacity)
-        chance = overflow_chance(asked, weakest_method, True)
-    planned = math.floor(share * asked.capacity) - asked.reserve
+def resolve(asked: PlanOptions, weakest_method: str) -> ResolvedOptions:
+    """`asked` with every default filled in that `weakest_method` decides: the least exact way by
+    which a usable row was counted."""
+    # str() first: 0.05 means 5/100, not the nearest binary fraction below or above it.
+    stated = None if asked.margin is None else Fraction(str(asked.margin))
+    margin = DEFAULT_MARGINS[weakest_method] if stated is None else stated
+    filled = (1 - margin) * asked.capacity
+    planned = math.floor(filled) - asked.reserve
     if planned < 1:
         raise OptionError(
-            f"capacity {asked.capacity} at packing ratio {float(share)} leaves no token"
+            f"capacity {asked.capacity} less margin {float(margin):g} leaves no token"
             + (f" beside the {asked.reserve} in reserve" if asked.reserve else "")
-            + f": lower the {'reserve' if asked.reserve >= share * asked.capacity else 'margin'}"
+            + f": lower the {'reserve' if asked.reserve >= filled else 'margin'}"
         )
     padded = planned // asked.pad_pack_to * asked.pad_pack_to
     if padded < max(asked.align, asked.pad_pack_to):
@@ -158,8 +103,7 @@ def resolve(
             f"pad-pack-to {asked.pad_pack_to}: lower these or the margin"
         )
     values = {each.name: getattr(asked, each.name) for each in fields(PlanOptions)}
-    values.update(margin=float(1 - share), packing_ratio=float(share), overflow_chance=chance)
-    return ResolvedOptions(**values, planned_capacity=padded)
+    return ResolvedOptions(**(values | {"margin": float(margin)}), planned_capacity=padded)
 
 
 def inherited(options: Options) -> dict[str, Any]:

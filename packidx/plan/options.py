@@ -4,15 +4,108 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import get_args
+from fractions import Fraction
+from typing import Any, get_args, get_origin, get_type_hints
 
 from packidx.errors import OptionError
 from packidx.format.terms import MAX_CAPACITY, GroupBy, OnLong, Schedule, Side
 from packidx.io.sizes import parse_size
 from packidx.keywords import known_fields
-from packidx.plan.options.numbers import UNITS, parse_share
-from packidx.plan.options.option import Option, dashed, described, option
+
+UNITS = ("repeats", "samples", "tokens", "label_tokens")
+"""What weights may be: repeats of each sample, or shares of the epoch in one of three units."""
+
+DECIMALS = 9
+"""Of a number that is computed and not stated by the user."""
+
+_NUMBER = re.compile(r"-?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?|\d+/\d+)", re.ASCII)
+_MAX_DIGITS = 40  # and two of an exponent: longer ones are slow to compute with, and slips
+
+
+def read_number(text: str) -> Fraction | None:
+    """The number that `text` states, such as 2, 0.5, 1e-3 or 1/3, exactly; None if it is none."""
+    text = text.strip()
+    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return None
+
+
+def number_text(number: Fraction) -> str:
+    """`number`, 0 or more, as its shortest exact decimal, else as p/q; `read_number` takes both."""
+    for digits in range(DECIMALS + 1):
+        scaled = number * 10**digits
+        if scaled.denominator == 1:
+            integer, decimals = divmod(scaled.numerator, 10**digits)
+            return f"{integer}.{decimals:0{digits}d}" if digits else f"{integer}"
+    return str(number)
+
+
+def rounded(number: Fraction) -> Fraction:
+    """The nearest number with `DECIMALS` decimals, half to even."""
+    return Fraction(round(number * 10**DECIMALS), 10**DECIMALS)
+
+
+def parse_share(text: str) -> Fraction:
+    """The share that is to be held out, exactly as it is written: ``'0.01'`` is 1/100.
+
+    Raises:
+        OptionError: it is no number, below 0, or leaves nothing to train on.
+    """
+    share = read_number(text)
+    if share is None or not 0 <= share < 1:
+        raise OptionError(
+            f"holdout is {text!r:.40}: give a share of the samples, from 0 to below 1"
+        )
+    return share
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option in words, and how it is treated.
+
+    Attributes:
+        help: for the command line, in a sentence.
+        metavar: what the help calls the value.
+        choices: the words that a value may be; empty where others are possible.
+        minimum: of a number of things, which is never above `MAX_CAPACITY`.
+        shown_default: where the default itself does not say it; empty where it needs no telling.
+        is_stored: the manifest has it; others change no plan, or stand there as what they came to.
+        is_inherited: what appends to a plan or continues it takes it over.
+        is_previewed: a dry run looks at it.
+    """
+
+    help: str
+    metavar: str = "N"
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    shown_default: str | None = None
+    is_stored: bool = True
+    is_inherited: bool = True
+    is_previewed: bool = True
+
+
+def described(help: str, metavar: str = "N", **treatment: Any) -> dict[str, Option]:
+    """Metadata of a field that has no default; arguments as `Option` has them."""
+    if "choices" in treatment:
+        metavar = "|".join(treatment["choices"])
+    return {"option": Option(help, metavar, **treatment)}
+
+
+def option(default: Any, help: str, metavar: str = "N", **treatment: Any) -> Any:
+    """A field with a default; the other arguments as `Option` has them."""
+    return field(default=default, metadata=described(help, metavar, **treatment))
+
+
+def dashed(name: str) -> str:
+    """A field's name as the command line has it."""
+    return name.replace("_", "-")
+
 
 STRATEGIES = ("auto", "bfd", "balanced", "lp", "knapsack", "first-fit", "next-fit", "window:N")
 
@@ -48,22 +141,9 @@ class PlanOptions:
         None,
         "Leave this share of each pack free.",
         "X",
-        shown_default="0; 0.02 or 0.1 for inexact lengths, and what their calibration asks for",
-        is_inherited=False,
+        shown_default="0; 0.02 for precomputed lengths, 0.1 for heuristic ones",
     )
-    """0 <= margin < 1. None picks 0.02 where some lengths are precomputed, 0.1 where some are
-    heuristic. A manifest has the packing ratio that it came to, and that is taken over."""
-    overflow_chance: float | None = option(
-        None,
-        "For lengths with a calibration, in place of a margin: the chance that a pack holds more "
-        "than its capacity.",
-        "E",
-        shown_default="0.001",
-        is_inherited=False,
-    )
-    """0 < overflow_chance < 1."""
-    packing_ratio: float | None = option(None, "Plan packs of R x capacity: R is 1 - margin.", "R")
-    """floor(packing_ratio * capacity) tokens are planned."""
+    """0 <= margin < 1: floor((1 - margin) * capacity) tokens are planned."""
     max_images: int | None = option(
         None, "Images that a pack may hold.", minimum=1, is_previewed=False
     )
@@ -143,8 +223,8 @@ class PlanOptions:
     another order."""
     schedule: str = option(
         "stratified",
-        "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix), "
-        "cost (micro-steps of equal cost) or random.",
+        "Order of the packs: stratified (micro-steps of equal cost, each step of the whole mix) "
+        "or random.",
         choices=get_args(Schedule),
     )
     global_batch: int | None = option(
@@ -157,7 +237,7 @@ class PlanOptions:
     micro_steps: int = option(8, "Parts of equal cost in a global batch.", minimum=1)
     cost: str | None = option(
         None,
-        "What packs cost: a preset, a model's config.json, or weight=value,…",
+        "What packs cost: a preset, weight=value,… or both.",
         "MODEL",
         shown_default="qwen2.5-vl-7b",
         is_stored=False,
@@ -198,7 +278,7 @@ class PlanOptions:
         if self.strategy == "window:N" or not window:
             _one_of("strategy", self.strategy, STRATEGIES, self.strategy != "window:N")
         self._check_choices_and_counts()
-        self._check_ratio()
+        self._check_margin()
         self._check_padding()
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise OptionError(f"seed is {self.seed}: it must fit 64 bits")
@@ -229,28 +309,9 @@ class PlanOptions:
             if said.minimum is not None:
                 _within(dashed(name), value, said.minimum, MAX_CAPACITY)
 
-    def _check_ratio(self) -> None:
-        if self.margin is not None and self.packing_ratio is not None:
-            raise OptionError(
-                f"margin {self.margin} and packing-ratio {self.packing_ratio} say the same thing "
-                "(ratio = 1 - margin): give one of them"
-            )
+    def _check_margin(self) -> None:
         if self.margin is not None and not 0 <= self.margin < 1:
             raise OptionError(f"margin is {self.margin}: it must be at least 0 and below 1")
-        if self.packing_ratio is not None and not 0 < self.packing_ratio <= 1:
-            raise OptionError(
-                f"packing-ratio is {self.packing_ratio}: it must be above 0 and at most 1"
-            )
-        chance = self.overflow_chance
-        if chance is None:
-            return
-        if self.margin is not None or self.packing_ratio is not None:
-            raise OptionError(
-                f"overflow-chance {chance} is what a margin is computed for: give no margin or "
-                "packing-ratio with it"
-            )
-        if not 0 < chance < 1:
-            raise OptionError(f"overflow-chance is {chance}: it must be above 0 and below 1")
 
     def _check_padding(self) -> None:
         for name in ("align", "pad_pack_to"):
@@ -288,3 +349,81 @@ def _within(name: str, value: int, low: int, high: int, what: str = "it must be"
     if type(value) is not int or not low <= value <= high:
         joint = "" if what == "it must be" else ","
         raise OptionError(f"{name} is {value}: {what}{joint} {low} to {high}")
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "what to pack": (
+        *("capacity", "on_long", "mix", "mix_by", "holdout", "side", "exclude", "max_packs"),
+        "shift",
+    ),
+    "what may share a pack": (
+        *("strategy", "group_by", "max_samples", "max_images", "max_vision_patches", "seed"),
+    ),
+    "room in a pack": (*("margin", "align", "pad_pack_to", "reserve"),),
+    "order": ("schedule", "global_batch", "micro_steps", "cost", "epochs"),
+    "scale": ("window_shards", "window_samples", "memory_limit"),
+}
+"""Name of a group -> fields of `PlanOptions`."""
+
+
+TYPES: dict[str, Any] = get_type_hints(PlanOptions)
+"""Field of `PlanOptions` -> its type."""
+
+
+def typed(where: str, name: str, value: Any) -> Any:
+    """`value` as the field `name` of `PlanOptions` has it."""
+    kind = TYPES[name]
+    if get_origin(kind) is tuple:
+        return _pairs(where, value)
+    if name == "cost" and isinstance(value, dict):
+        return ",".join(_pairs(where, value))
+    kinds = get_args(kind) or (kind,)
+    if bool in kinds:
+        return of_type(where, value, bool, "true or false")
+    if int in kinds:
+        return of_type(where, value, int, "a whole number")
+    if float in kinds and not (str in kinds and isinstance(value, str)):
+        return _number(where, value)
+    return of_type(where, value, str, "a word")
+
+
+def of_type(where: str, value: Any, kind: type, words: str) -> Any:
+    if type(value) is not kind:
+        raise OptionError(f"{where} is {value!r}: it must be {words}")
+    return value
+
+
+def _number(where: str, value: Any) -> float:
+    """A number; YAML 1.1 takes 1e-3 for text, which nobody means."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(f"{where} is {value!r}: it must be a number")
+    return float(value)
+
+
+def _pairs(where: str, value: Any) -> tuple[str, ...]:
+    """``{a: 2}``, ``[a=2]`` or ``a=2,b=1`` as ``('a=2', …)``."""
+    if isinstance(value, dict):
+        return tuple(f"{name}={weight}" for name, weight in value.items())
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list) or not all(isinstance(pair, str) for pair in value):
+        raise OptionError(f"{where} is {value!r}: write name: weight under it, one on a line")
+    return tuple(value)
+
+
+def command_line(lengths: str, output: str, options: Mapping[str, Any]) -> str:
+    """`packidx plan` with `options`, fields of `PlanOptions`; what is None is not said."""
+    words = ["packidx", "plan", lengths, "-o", output]
+    for name in OPTIONS:
+        value = options.get(name)
+        if value is None or value is False:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        for each in values:
+            words += [f"--{dashed(name)}"] if each is True else [f"--{dashed(name)}", str(each)]
+    return shlex.join(words)

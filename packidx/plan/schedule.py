@@ -1,15 +1,12 @@
 """The order of the packs: micro-steps of equal cost, optimizer steps of the whole mix.
 
 The ranks of a micro-step wait for the slowest, once in the language model and once in the vision
-tower, so a micro-step's packs should cost the same in both phases. `stratified` cuts the plane of
-the two costs into cells of one micro-step each, as a k-d tree does (Bentley, Multidimensional
-Binary Search Trees Used for Associative Searching, 1975): halve the packs across whichever cost
-spreads further, until one micro-step is left. A step of neighbouring cells would train on one kind
-of data; so each optimizer step takes one micro-step from every stratum of the plane, and steps
-exchange micro-steps of a stratum as long as that brings their shares of the mix closer together.
-
-`cost` sorts by the sum of both costs and shuffles the micro-steps: least idle time where a rank
-waits once per micro-step, steps of one kind of data. `random` is a seeded permutation.
+tower, so a micro-step's packs should cost the same in both phases. `stratified` sorts the packs by
+their cost in the vision tower, cuts them into slabs as wide as their micro-steps will be, and
+sorts each by its cost in the language model: neighbours are near in both. A step of neighbours
+would train on one kind of data; so each optimizer step takes one micro-step from every stratum, a
+run of as many micro-steps as there are steps, and steps exchange micro-steps of a stratum as long
+as that brings their shares of the mix closer together. `random` is a seeded permutation.
 """
 
 from __future__ import annotations
@@ -31,11 +28,6 @@ SCHEDULES = get_args(Schedule)
 
 # Packs per block of a random order: what an epoch reads together from few row groups.
 RANDOM_BLOCK = 1024
-# With more micro-steps than this the last cuts of a cell follow one cost alone: cells are so small
-# by then that idle time is below 0.2 %, and Python would visit each of them.
-_MAX_CELLS = 1 << 15
-# Packs that are split together; more are first sorted and cut into slabs, which fit a cache.
-_SLAB = 1 << 17
 # Rounds of exchanges between pairs of steps. On a mix of text, images and video (203 steps of 8
 # micro-steps) the steps' shares spread at most 1.5 times as wide as random order's after 8 rounds,
 # 0.7 after 32, 0.6 after 64, 0.5 after 128.
@@ -100,12 +92,8 @@ def schedule(
     in_steps = np.delete(np.arange(count), rest)
     total = llm + vit
     largest = float(total.max(initial=0.0))
-    rest = _sorted(total, rest, largest)
-    if kind == "cost":
-        chunks = _sorted(total, in_steps, largest).reshape(-1, chunk)
-        chunks = chunks[permutation(len(chunks), derive_key(key, "chunks"))]
-        return np.concatenate([chunks.ravel(), rest])
-    chunks = _cells(llm, vit, in_steps, chunk)
+    chunks = _micro_steps(llm, vit, in_steps, chunk)
+    chunks = np.take_along_axis(chunks, np.argsort(total[chunks], axis=1, kind="stable"), axis=1)
     table = _draw_steps(steps, micro_steps, key)
     if steps > 1 and micro_steps > 1:
         phases = [_fixed(cost, largest, 30) for cost in (llm, vit)]
@@ -113,54 +101,30 @@ def schedule(
         _exchange(table, features, derive_key(key, "exchange"))
     costs = _fixed(total, largest, 30)[chunks].sum(axis=1)[table].sum(axis=1)
     table = table[_order_of_steps(costs, key)]
-    return np.concatenate([chunks[table].ravel(), rest])
+    return np.concatenate([chunks[table].ravel(), _sorted(total, rest, largest)])
 
 
-def _cells(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:
-    """`packs` as micro-steps, int64 [len(packs) / chunk, chunk]; neighbours are near in cost.
-
-    Within a micro-step packs are sorted by the sum of their costs.
-    """
-    if not len(packs) or not np.ptp(vit[packs]):  # one cost alone: cells are its intervals
-        return _sorted(llm, packs, float(llm.max(initial=0))).reshape(-1, chunk)
-    smallest = -(-len(packs) // chunk // _MAX_CELLS)
-    slabs = max(1, len(packs) // _SLAB)
-    if slabs > 1:
-        wider = vit if np.ptp(vit[packs]) > np.ptp(llm[packs]) else llm
-        packs = _sorted(wider, packs, float(wider.max()))
-    edges = [len(packs) // chunk * slab // slabs * chunk for slab in range(slabs + 1)]
-    cells = [
-        _split(llm[part], vit[part], part, chunk, smallest)
-        for part in (packs[start:stop] for start, stop in pairwise(edges))
-    ]
-    return np.concatenate(cells).reshape(-1, chunk)
+def _micro_steps(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int) -> Int64s:
+    """`packs` as micro-steps, int64 [len(packs) / chunk, chunk]; neighbours are near in cost."""
+    largest = float(llm.max(initial=0.0))
+    number = len(packs) // chunk
+    if not number or not np.ptp(vit[packs]):  # one cost alone
+        return _sorted(llm, packs, largest).reshape(-1, chunk)
+    packs = _sorted(vit, packs, float(vit.max()))
+    # As wide in the one cost, on average, as they are long in the other.
+    slabs = math.isqrt(number * _spread(vit[packs]) // max(1, _spread(llm[packs])))
+    slabs = min(number, max(1, slabs))
+    edges = [number * slab // slabs * chunk for slab in range(slabs + 1)]
+    cut = [_sorted(llm, packs[start:stop], largest) for start, stop in pairwise(edges)]
+    # Every other one is turned round, so that the ends of two slabs are near each other.
+    turned = [slab[::-1] if at % 2 else slab for at, slab in enumerate(cut)]
+    return np.concatenate(turned).reshape(-1, chunk)
 
 
-def _split(llm: Float64s, vit: Float64s, packs: Int64s, chunk: int, smallest: int) -> Int64s:
-    """`packs` in the order of their cells, each of one micro-step; `llm` and `vit` are theirs."""
-    if not len(packs):
-        return packs
-    largest = float(max(llm.max(), vit.max()))
-    keys = _keys(llm, largest), _keys(vit, largest)
-    number = np.int64((1 << _bits(len(packs))) - 1)
-    result = np.empty(len(packs), np.int64)
-    todo = [(np.arange(len(packs)), 0)]
-    while todo:
-        cell, first = todo.pop()
-        llm_keys, vit_keys = keys[0][cell], keys[1][cell]
-        longer = vit_keys if np.ptp(vit_keys) > np.ptp(llm_keys) else llm_keys
-        count = len(cell) // chunk
-        if count <= smallest:
-            longer.sort()
-            result[first : first + len(cell)] = longer & number
-            continue
-        half = count // 2 * chunk
-        longer.partition(half)
-        longer &= number
-        todo += [(longer[half:], first + half), (longer[:half], first)]
-    total = _keys(llm + vit, 2 * largest)[result].reshape(-1, chunk)
-    total.sort(axis=1)
-    return np.asarray(packs[(total & number).ravel()])
+def _spread(cost: Float64s) -> int:
+    """The mean distance of costs from the mean, in integers: the same on every machine."""
+    whole = cost.astype(np.int64)
+    return int(np.abs(whole - int(whole.sum()) // len(whole)).sum()) // len(whole)
 
 
 def _sorted(cost: Float64s, packs: Int64s, largest: float) -> Int64s:
@@ -171,19 +135,6 @@ def _sorted(cost: Float64s, packs: Int64s, largest: float) -> Int64s:
         order = np.argsort(digit, kind="stable")
         packs, keys = packs[order], keys[order]
     return packs
-
-
-def _keys(cost: Float64s, largest: float) -> Int64s:
-    """One integer per pack, (cost, number): unique, so that every split and sort is certain."""
-    bits = _bits(len(cost))
-    keys = _fixed(cost, largest, 62 - bits)
-    keys <<= bits
-    keys |= np.arange(len(cost))
-    return keys
-
-
-def _bits(count: int) -> int:
-    return max(1, (count - 1).bit_length())
 
 
 def _draw_steps(steps: int, micro_steps: int, key: int) -> Int64s:

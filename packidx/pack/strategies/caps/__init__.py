@@ -1,1 +1,0 @@
-"""Packs under several limits at once."""

@@ -1,0 +1,530 @@
+"""The `lp` strategy: column generation over length classes, and the lower bound of its dual.
+
+Gilmore and Gomory (1961, "A linear programming approach to the cutting-stock problem"): a plan is a
+choice of patterns (what a pack holds), the linear relaxation over all patterns is solved with those
+that a knapsack program finds worth adding, and its dual prices are a lower bound. Two relaxations
+are solved, both small enough for seconds:
+
+- The **bound**: prices restricted to be piecewise linear in the length, a restriction of the dual,
+  hence a lower bound; the knapsack runs over the real lengths, and by its exact integer
+  optimum m the prices are divided (Farley 1990): ⌈Σ price / m⌉ holds whatever the simplex did.
+- The **plan**: lengths rounded up to the borders of classes, so that every pattern fits; amounts
+  rounded, the slots dealt to real samples, the rest by best fit.
+
+Short samples are sand: any room holds them, so one price per token does, and best fit places them.
+All arithmetic is integer or elementwise IEEE float64 (`packidx.pack.strategies.simplex`): the
+same plan on any machine. Effort is limited by counting operations, never seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from packidx.arrays import Float64s, Int64s
+from packidx.pack.bounds import volume_bound
+from packidx.pack.counts import Histogram, PackRuns
+from packidx.pack.strategies.decreasing import OpenPacks, best_fit_decreasing
+from packidx.pack.strategies.simplex import Master
+
+_SAND = 32  # a sample of at most capacity / _SAND is sand
+_PLAN_SAND = 8  # in plans one of up to capacity / _PLAN_SAND, as long as
+_SAND_SHARE = 8  # … sand is at most 1 / _SAND_SHARE of all tokens
+_MAX_KNAPSACK = 1 << 26  # lengths * capacity of one knapsack program, both counted in units
+_MAX_ROOM = 1 << 18  # units of a capacity
+_MOST_PER_PACK = 256  # samples; a pattern names each of them
+_HARMONIC = 6  # good prices jump where one sample more fits: at capacity / 2, / 3, …
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """Rows to cover, and the lengths that patterns may hold.
+
+    Attributes:
+        lengths: int64 [n], descending, in tokens.
+        units: int64 [n], the same in the knapsack's units, rounded to the safe side.
+        counts: int64 [n], samples of each length.
+        rows, weights: int64 and float64 [n, w]: what one sample adds to which rows. A row stands
+            for lengths longer than the next one's.
+        groups: int64 [n]: a round of column generation adds the best pattern of each group.
+        diagonal: float64 [m], samples in the pattern that the master starts with in each row.
+        sand: tokens in samples that are too short to matter.
+        capacity: in tokens.
+        room: the capacity in units.
+    """
+
+    lengths: Int64s
+    units: Int64s
+    counts: Int64s
+    rows: Int64s
+    weights: Float64s
+    groups: Int64s
+    diagonal: Float64s
+    sand: int
+    capacity: int
+    room: int
+
+    def work_per_round(self) -> int:
+        """What one knapsack program costs, in about a nanosecond: each length's doublings."""
+        copies = np.maximum(self.room // np.maximum(np.unique(self.units), 1), 1)
+        doublings: int = sum(number.bit_length() for number in copies.tolist())
+        return doublings * self.room
+
+
+def by_knots(histogram: Histogram, capacity: int, num_knots: int) -> Relaxation | None:
+    """Prices linear between about `num_knots` quantiles, their complements and capacity / 2, / 3 …
+
+    All lengths are knots, and none is sand, if they are few and not too short. None is returned
+    where all is sand. Any solution's dual prices prove a lower bound.
+    """
+    exact = _is_small(histogram, capacity, num_knots)
+    long, sand = _split(histogram, 0 if exact else capacity // _SAND)
+    if len(long.lengths) == 0:
+        return None
+    knots = long.lengths[::-1] if exact else _knots(long, capacity, num_knots)
+    left = np.searchsorted(knots, long.lengths, side="right") - 1  # the knot at or below
+    right = np.minimum(left + 1, len(knots) - 1)
+    share = (long.lengths - knots[left]) / np.maximum(knots[right] - knots[left], 1)
+    rows = np.stack([left, right], axis=1)
+    weights = np.stack([1.0 - share, share], axis=1)
+    needed = np.unique(rows[weights > 0])[::-1]  # the other knots have no sample near them
+    row_of = np.zeros(len(knots), np.int64)
+    row_of[needed] = np.arange(len(needed))
+    unit = _unit(long, capacity)
+    return Relaxation(
+        lengths=long.lengths,
+        units=long.lengths // unit,
+        counts=long.counts,
+        rows=row_of[rows],
+        weights=weights,
+        groups=left,
+        diagonal=(capacity // knots[needed]).astype(np.float64),
+        sand=sand,
+        capacity=capacity,
+        room=capacity // unit,
+    )
+
+
+def by_classes(histogram: Histogram, capacity: int, num_classes: int) -> Relaxation | None:
+    """Lengths rounded up to the borders of at most `num_classes` classes: patterns of them fit.
+
+    All lengths are borders, and none is sand, if they are few and not too short. None is returned
+    where all is sand.
+    """
+    exact = _is_small(histogram, capacity, num_classes)
+    long, sand = _split(histogram, 0 if exact else _plan_sand(histogram, capacity))
+    if len(long.lengths) == 0:
+        return None
+    first, units, borders, room = (
+        (np.arange(len(long.lengths)), long.lengths, long.lengths, capacity)
+        if exact
+        else _grid_classes(long, capacity, num_classes)
+    )
+    num = len(borders)
+    return Relaxation(
+        lengths=borders,
+        units=units,
+        counts=np.add.reduceat(long.counts, first),
+        rows=np.arange(num)[:, None],
+        weights=np.ones((num, 1)),
+        groups=np.arange(num),
+        diagonal=np.maximum(room // units, 1).astype(np.float64),
+        sand=sand,
+        capacity=capacity,
+        room=room,
+    )
+
+
+def _is_small(histogram: Histogram, capacity: int, most: int) -> bool:
+    """Whether every length can have a row, and every sample a slot in a pattern."""
+    return len(histogram.lengths) == 0 or (
+        len(histogram.lengths) <= most
+        and int(histogram.lengths[-1]) * _MOST_PER_PACK >= capacity
+        and _unit(histogram, capacity) == 1
+    )
+
+
+def _split(histogram: Histogram, longest_sand: int) -> tuple[Histogram, int]:
+    """The samples above `longest_sand`, and the tokens of the others."""
+    num = int(np.searchsorted(-histogram.lengths, -longest_sand, side="left"))
+    sand = int(histogram.lengths[num:] @ histogram.counts[num:])
+    return Histogram(histogram.lengths[:num], histogram.counts[:num]), sand
+
+
+def _unit(long: Histogram, capacity: int) -> int:
+    """Tokens in a unit of the knapsack: 1, unless that makes the program too large."""
+    most = max(_MAX_KNAPSACK // max(len(long.lengths), 1), math.isqrt(_MAX_KNAPSACK))
+    return -(-capacity // min(most, _MAX_ROOM))
+
+
+def _plan_sand(histogram: Histogram, capacity: int) -> int:
+    """The longest length that a plan treats as sand."""
+    tokens = np.cumsum((histogram.lengths * histogram.counts)[::-1])
+    few = int(np.count_nonzero(tokens <= tokens[-1] // _SAND_SHARE))
+    longest = int(histogram.lengths[-few]) if few else 0
+    return max(min(longest, capacity // _PLAN_SAND), capacity // _SAND)
+
+
+def _knots(long: Histogram, capacity: int, num_knots: int) -> Int64s:
+    """Ascending lengths between which prices are linear; the first is the shortest length.
+
+    Quantiles, so that common lengths have their own; with each one's complement to the capacity,
+    for in a pack of two the price of one is what the other leaves.
+    """
+    before = np.cumsum(long.counts) - long.counts
+    quantile = before * num_knots // long.num_samples
+    picked = long.lengths[np.diff(quantile, prepend=-1) != 0]
+    harmonic = capacity // np.arange(2, _HARMONIC + 1)
+    ends = long.lengths[[0, -1]]
+    knots = np.unique(np.concatenate([picked, capacity - picked, harmonic, harmonic + 1, ends]))
+    inside: Int64s = knots[(knots >= ends[1]) & (knots <= ends[0])]
+    return inside
+
+
+def _grid_classes(
+    long: Histogram, capacity: int, num_classes: int
+) -> tuple[Int64s, Int64s, Int64s, int]:
+    """Classes on the finest grid that makes at most `num_classes` of them.
+
+    The capacity is `room` equal cells: what fits counted in cells fits in tokens, and borders add
+    up to the capacity without a gap. Neighbouring cells with few samples are one class.
+
+    Returns the index of each class's longest length, its border in cells and in tokens, and `room`.
+    """
+    for room in (fifths << shift for shift in range(15, -1, -1) for fifths in (7, 6, 5, 4)):
+        if room >= 2 * capacity:
+            continue
+        room = min(room, capacity)
+        cells = -(-long.lengths * room // capacity)
+        first = np.flatnonzero(np.diff(cells, prepend=-1))
+        before = (np.cumsum(long.counts) - long.counts)[first]
+        share = before * (2 * num_classes) // long.num_samples
+        first = first[np.diff(share, prepend=-1) != 0]
+        if len(first) <= num_classes:
+            return first, cells[first], np.asarray(cells[first] * capacity // room), room
+    raise AssertionError("a grid of four cells has at most four classes")
+
+
+@dataclass(frozen=True, slots=True)
+class Knapsack:
+    """The solved program.
+
+    Attributes:
+        lengths: int64 [n], positive, descending; equal ones may differ in value.
+        values: int64 [n], what one sample of a length is worth; it may be negative.
+        best: int64 [capacity + 1], the most that samples of at most half the capacity are worth
+            in a room of c tokens.
+    """
+
+    lengths: Int64s
+    values: Int64s
+    best: Int64s
+
+    @classmethod
+    def solve(cls, lengths: Int64s, values: Int64s, capacity: int) -> Knapsack:
+        """Solve for every room up to `capacity`, of which no length may be longer."""
+        best = np.zeros(capacity + 1, np.int64)
+        with_more = np.empty_like(best)
+        ascending, worth = lengths[::-1], values[::-1]
+        shorter_worth = np.concatenate([[0], np.maximum.accumulate(worth)[:-1]])
+        useful = (worth > np.maximum(shorter_worth, 0)) & (2 * ascending <= capacity)
+        ascending, worth = ascending[useful], worth[useful]
+        last = np.diff(ascending, append=capacity + 1) > 0  # of equal lengths the most valuable
+        for length, value in zip(ascending[last].tolist(), worth[last].tolist(), strict=True):
+            copies = 1  # 1, 2, 4 … more of the same: every number of copies is a sum of these
+            while copies * length <= capacity:
+                rooms = capacity + 1 - copies * length
+                np.add(best[:rooms], copies * value, out=with_more[:rooms])
+                np.maximum(best[-rooms:], with_more[:rooms], out=best[-rooms:])
+                copies *= 2
+        return cls(lengths, values, best)
+
+    def best_with(self) -> Int64s:
+        """int64 [n]: for each length, the value of the best pack of it and samples up to half.
+
+        The largest of these, or `best[-1]` if that is more, is the most that any pack is worth.
+        """
+        return self.values + self.best[len(self.best) - 1 - self.lengths]
+
+    def packs_with(self, starts: Int64s) -> Int64s:
+        """The best packs that hold given lengths, as indices into `lengths`, int64 [s, most].
+
+        `starts`: int64 [s], the index of one length of each pack. A row is padded with -1.
+        """
+        capacity = len(self.best) - 1
+        rooms = capacity - self.lengths[starts]
+        half = int(np.searchsorted(-self.lengths, -(capacity // 2), side="left"))
+        lengths, values = self.lengths[half:], self.values[half:]
+        columns = [starts]
+        while (active := np.flatnonzero(self.best[rooms] > 0)).size:
+            left = rooms[active, None] - lengths
+            attains = self.best[np.maximum(left, 0)] + values == self.best[rooms[active], None]
+            pick = (attains & (left >= 0)).argmax(axis=1)  # the longest such sample
+            column = np.full(len(starts), -1)
+            column[active] = half + pick
+            rooms[active] -= lengths[pick]
+            columns.append(column)
+        return np.stack(columns, axis=1)
+
+
+_ONE = 1 << 40  # the price of a whole pack, in integers
+_KNOTS = (32, 128)  # of the bound's prices: a quick first round, then a finer one
+_CLASSES = (128, 512)  # of the plan's lengths: few samples and many
+_ROUND_UP = (0.8, 0.7, 0.6)  # a pattern's amount is rounded up from this fraction on
+_TOLERANCE = 1e-4  # how far above a pack's price a pattern may stay
+_MAX_ROUNDS = 100
+_MAX_WORK = 4_000_000_000  # about a nanosecond each: what one relaxation may cost
+
+
+class LinearPlan(NamedTuple):
+    """What column generation found."""
+
+    runs: PackRuns
+    bound: int
+    """No plan needs fewer packs; proven in integers."""
+
+
+def linear_plan(histogram: Histogram, capacity: int, *, target: int | None = None) -> LinearPlan:
+    """Plan by column generation; never more packs than best-fit-decreasing.
+
+    `target` is the number of packs of a plan that the caller has: once the bound proves that no
+    plan needs fewer, the search ends and best fit's plan is returned.
+
+    Raises:
+        ValueError: a length is above the capacity or not positive.
+    """
+    best = best_fit_decreasing(histogram, capacity)  # checks the lengths
+    goal = best.total_packs if target is None else min(target, best.total_packs)
+    bound = _bound(histogram, capacity, goal)
+    for num_classes in _CLASSES:
+        if bound < min(goal, best.total_packs):
+            runs = _plan(histogram, capacity, num_classes)
+            best = min(best, runs, key=attrgetter("total_packs"))
+    return LinearPlan(best, bound)
+
+
+def _bound(histogram: Histogram, capacity: int, goal: int) -> int:
+    simple = volume_bound(histogram, capacity)
+    bound = simple
+    for num_knots in _KNOTS:
+        relaxation = by_knots(histogram, capacity, num_knots)
+        if relaxation is None or bound >= goal:
+            break
+        bound = max(bound, _begun(relaxation).solve(goal).bound)
+        if bound == simple:  # prices proportional to the length are best: more knots find them too
+            break
+    return bound
+
+
+def _plan(histogram: Histogram, capacity: int, num_classes: int) -> PackRuns:
+    relaxation = by_classes(histogram, capacity, num_classes)
+    if relaxation is None:
+        return best_fit_decreasing(histogram, capacity)
+    solved = _begun(relaxation).solve(histogram.num_samples + 1)
+    patterns, amounts = solved.patterns()
+    rounded = (np.floor(amounts + (1.0 - fraction)).astype(np.int64) for fraction in _ROUND_UP)
+    fill = functools.partial(fill_patterns, histogram, capacity, relaxation.lengths, patterns)
+    return min(map(fill, rounded), key=attrgetter("total_packs"))
+
+
+@dataclass(slots=True)
+class _Generation:
+    """A relaxation that is solved by column generation."""
+
+    _relaxation: Relaxation
+    _master: Master
+    _num_empty: int
+    """Columns of the first master that hold no slot."""
+    _added: list[Int64s] = field(default_factory=list)
+    """The patterns of every round."""
+    bound: int = 0
+    """⌈the best certified value⌉: of the relaxation's samples, no fewer packs hold all."""
+
+    def solve(self, goal: int) -> _Generation:
+        """Generate columns until the bound is `goal`, none is worth adding, or time is up."""
+        work = 0
+        for _ in range(_MAX_ROUNDS):
+            patterns = self._price()
+            if len(patterns) == 0 or self.bound >= goal or work >= _MAX_WORK:
+                break
+            self._add(patterns)
+            each = self._master.work_per_pivot()
+            before = self._master.num_pivots
+            self._master.solve((_MAX_WORK - work) // each + 1)
+            work += (self._master.num_pivots - before) * each + self._relaxation.work_per_round()
+        return self
+
+    def _price(self) -> Int64s:
+        """Raise the bound; return patterns worth adding, int64 [p, most], padded with -1."""
+        r = self._relaxation
+        prices = np.floor(np.maximum(self._master.prices, 0.0) * _ONE)
+        per_token = int(prices[-1]) // r.capacity if r.sand else 0
+        worth = np.zeros(len(r.lengths))
+        for slot in range(r.rows.shape[1]):
+            worth += r.weights[:, slot] * prices[r.rows[:, slot]]
+        values = np.floor(worth).astype(np.int64)
+        # What a pattern leaves free, sand can have at its price.
+        knapsack = Knapsack.solve(r.units, values - per_token * r.lengths, r.room)
+        packs = knapsack.best_with() + per_token * r.capacity
+        most = max(int(packs.max()), int(knapsack.best[-1]) + per_token * r.capacity)
+        total = sum(v * n for v, n in zip(values.tolist(), r.counts.tolist(), strict=True))
+        self.bound = max(self.bound, -(-(total + per_token * r.sand) // most))
+        if most <= _ONE * (1 + _TOLERANCE):
+            return np.empty((0, 1), np.int64)
+        best_first = np.lexsort((-packs, r.groups))
+        starts = best_first[np.diff(r.groups[best_first], prepend=-1) != 0]
+        return knapsack.packs_with(starts[packs[starts] > _ONE * (1 + _TOLERANCE / 4)])
+
+    def _add(self, patterns: Int64s) -> None:
+        r = self._relaxation
+        held = patterns >= 0
+        rows = np.where(held[:, :, None], r.rows[patterns], 0).reshape(len(patterns), -1)
+        weights = np.where(held[:, :, None], r.weights[patterns], 0.0).reshape(len(patterns), -1)
+        if r.sand:
+            free = r.capacity - np.where(held, r.lengths[patterns], 0).sum(axis=1)
+            rows = np.column_stack([rows, np.full(len(patterns), len(r.diagonal))])
+            weights = np.column_stack([weights, free / r.capacity])
+        self._master.add(rows, weights, np.ones(len(patterns)))
+        self._added.append(patterns)
+
+    def patterns(self) -> tuple[Int64s, Float64s]:
+        """The solution: indices into the relaxation's lengths, int64 [p, most], and amounts."""
+        basis, amounts = self._master.solution()
+        num_rows = len(self._relaxation.diagonal)
+        width = max([int(self._relaxation.diagonal.max())] + [p.shape[1] for p in self._added])
+        first = np.full((num_rows, width), -1)  # the columns that the master starts with
+        copies = np.arange(width) < self._relaxation.diagonal[:, None]
+        first[copies] = np.nonzero(copies)[0]
+        rest = [
+            np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in self._added
+        ]
+        none = np.full((self._num_empty, width), -1)
+        return np.concatenate([first, none, *rest])[basis], amounts
+
+
+def _begun(relaxation: Relaxation) -> _Generation:
+    """Its master has a pattern of equals for each row, and columns without slots.
+
+    These are an empty pack (for sand) and, at no cost, a slot given to the next shorter row: that
+    makes prices rise with the length, which speeds convergence up (Ben Amor, Desrosiers and Valério
+    de Carvalho 2006, "Dual-optimal inequalities for stabilized column generation").
+    """
+    num_rows = len(relaxation.diagonal)
+    demand = np.zeros(num_rows)
+    for slot in range(relaxation.rows.shape[1]):
+        np.add.at(demand, relaxation.rows[:, slot], relaxation.weights[:, slot] * relaxation.counts)
+    diagonal = relaxation.diagonal
+    if relaxation.sand:
+        demand = np.append(demand, relaxation.sand / relaxation.capacity)
+        diagonal = np.append(diagonal, 1.0)
+    master = Master.starting(demand, diagonal)
+    longer = np.arange(num_rows - 1)
+    entries = np.tile([-1.0, 1.0], (num_rows - 1, 1))
+    master.add(np.stack([longer, longer + 1], axis=1), entries, np.zeros(num_rows - 1))
+    return _Generation(relaxation, master, len(demand) - 1)
+
+
+# `packs` packs from number `first` on get `per_pack` samples of `length` each.
+_Piece = tuple[int, int, int, int]  # length, first, packs, per_pack
+
+
+def fill_patterns(
+    histogram: Histogram, capacity: int, borders: Int64s, patterns: Int64s, num_packs: Int64s
+) -> PackRuns:
+    """Plan `histogram` along patterns of classes.
+
+    Args:
+        borders: int64 [k], the longest length of each class, descending; classes are numbered so.
+        patterns: int64 [p, most], the classes of a pack's slots, padded with -1; the borders of a
+            row add up to at most `capacity`.
+        num_packs: int64 [p], how many packs are made after each pattern.
+    """
+    pieces, rest = _into_slots(histogram, borders, patterns, num_packs)
+    total, rooms = _close_up(pieces, capacity)
+    packs = OpenPacks(capacity, rest[-1][0] if rest else 1, total)
+    for room, first, number in rooms:
+        packs.add(room, (first, number, 0))
+    for length, count in rest:
+        packs.fill_best(length, count)
+        pieces.extend((length, first, number, each) for first, number, each, _ in packs.dealt)
+        packs.dealt.clear()
+    return _to_runs(pieces, packs.total)
+
+
+def _into_slots(
+    histogram: Histogram, borders: Int64s, patterns: Int64s, num_packs: Int64s
+) -> tuple[list[_Piece], list[tuple[int, int]]]:
+    """Fill the slots; returns the pieces, and (length, count) of what is left, descending."""
+    first_pack = np.cumsum(num_packs) - num_packs
+    pattern, column = np.nonzero((patterns >= 0) & (num_packs > 0)[:, None])
+    slot_class = patterns[pattern, column]
+    order = np.argsort(slot_class, kind="stable")[::-1]
+    pattern = pattern[order]
+    columns = borders[slot_class[order]], first_pack[pattern], num_packs[pattern]
+    slots: list[list[int]] = np.stack(columns, axis=1).tolist()
+    pieces: list[_Piece] = []
+    rest: list[tuple[int, int]] = []
+    for length, count in histogram.pairs():
+        left = count
+        while left and slots and slots[-1][0] >= length:
+            border, first, packs = slots.pop()
+            taken = min(packs, left)
+            pieces.append((length, first, taken, 1))
+            left -= taken
+            if taken < packs:
+                slots.append([border, first + taken, packs - taken])
+        if left:
+            rest.append((length, left))
+    return pieces, rest
+
+
+def _close_up(pieces: list[_Piece], capacity: int) -> tuple[int, list[list[int]]]:
+    """Renumber the packs so that none is empty (in place); returns their number, and the rooms
+    left: (room, first pack, packs)."""
+    if not pieces:
+        return 0, []
+    lengths, first, packs, _ = np.array(pieces, np.int64).T
+    edges = np.unique(np.concatenate([first, first + packs]))
+    change = np.zeros(len(edges), np.int64)
+    np.add.at(change, np.searchsorted(edges, first), lengths)
+    np.subtract.at(change, np.searchsorted(edges, first + packs), lengths)
+    used = np.cumsum(change)[:-1]
+    sizes = np.where(used > 0, np.diff(edges), 0)
+    start = np.cumsum(sizes) - sizes
+    moved = start[np.searchsorted(edges, first)]
+    pieces[:] = [
+        (length, now, packs, each)
+        for (length, _, packs, each), now in zip(pieces, moved.tolist(), strict=True)
+    ]
+    rooms = np.stack([capacity - used, start, sizes], axis=1)[used > 0]
+    return int(sizes.sum()), rooms.tolist()
+
+
+def _to_runs(pieces: list[_Piece], total: int) -> PackRuns:
+    """The pieces in the order of dealing, split where their packs differ in what they hold."""
+    columns = np.array(pieces, np.int64).reshape(-1, 4)
+    columns = columns[np.argsort(-columns[:, 0], kind="stable")]
+    _, first, packs, each = columns.T
+    edges = np.unique(np.concatenate([first, first + packs]))
+    low = np.searchsorted(edges, first)
+    num_parts = np.searchsorted(edges, first + packs) - low
+    piece = np.repeat(np.arange(len(columns)), num_parts)
+    part = np.arange(len(piece)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+    span = low[piece] + part  # each part covers one stretch between neighbouring edges
+
+    by_span = np.argsort(span, kind="stable")
+    held = np.cumsum(each[piece[by_span]]) - each[piece[by_span]]
+    new_span = np.diff(span[by_span], prepend=-1) != 0
+    position = np.empty(len(piece), np.int64)
+    position[by_span] = held - np.maximum.accumulate(np.where(new_span, held, 0))
+
+    starts = (np.diff(piece, prepend=-1) != 0) | (np.diff(position, prepend=-1) != 0)
+    at = np.flatnonzero(starts)
+    last = np.append(at[1:], len(piece)) - 1
+    begin, end = edges[span[at]], edges[span[last] + 1] if len(at) else edges[:0]
+    return PackRuns(begin, end - begin, each[piece[at]], position[at], total)

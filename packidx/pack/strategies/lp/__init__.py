@@ -1,1 +1,0 @@
-"""Packs from a linear program, by column generation."""

@@ -1,1 +1,0 @@
-"""What a plan is told: the options, read and resolved."""

@@ -1,1 +1,0 @@
-"""Which packs make a step, and what they cost."""

@@ -1,1 +1,0 @@
-"""A plan as the rows of its tables, and as its result."""

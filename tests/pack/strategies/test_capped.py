@@ -1,0 +1,116 @@
+"""Plans under several limits at once: every limit holds, every item has one pack, few packs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sized_items import Int64s, Problem, assert_plan, problems
+from vlm_mix import vlm_mix
+
+from packidx.pack.bounds import joint_bound, volume_packs
+from packidx.pack.strategies import capped as module
+from packidx.pack.strategies.capped import Rooms, assign_rooms, best_fit_in_all, capped
+
+NAMES = ("tokens", "num_images", "vision_patches", "samples")
+
+
+def packed(sizes: Int64s, limits: Int64s, key: int, start: Int64s | None = None) -> Int64s:
+    """The packs; `start` is one pack where it is not given, which keeps no limit for sure."""
+    start = np.zeros(len(sizes), np.int64) if start is None else start
+    pack = capped(sizes, limits, key, start)
+    return start if pack is None else pack
+
+
+def vlm_problem(count: int, samples: int | None = None) -> Problem:
+    mix = vlm_mix(count)
+    columns = [mix["length"], mix["num_images"], mix["vision_patches"]]
+    limits = [8192, 32, 24_576]
+    if samples:
+        columns.append(np.ones(count, np.int64))
+        limits.append(samples)
+    return np.stack(columns, axis=1), np.array(limits, np.int64)
+
+
+@given(problems(), st.integers(0, 2**63))
+def test_every_limit_holds(problem: Problem, key: int) -> None:
+    sizes, limits = problem
+    pack = packed(sizes, limits, key)
+    assert joint_bound(sizes, limits, NAMES[: len(limits)])[0] <= assert_plan(pack, *problem)
+    assert np.array_equal(pack, packed(sizes, limits, key))
+
+
+@given(problems(), st.integers(0, 2**63))
+def test_a_plan_that_keeps_all_limits_is_taken_as_it_is(problem: Problem, key: int) -> None:
+    pack = packed(*problem, key)
+    assert capped(*problem, key + 1, pack) is None
+
+
+@given(problems(200), st.integers(0, 2**63))
+def test_deal_never_overfills(problem: Problem, key: int) -> None:
+    sizes, limits = problem
+    rooms = Rooms.empty(max(1, volume_packs(sizes, limits) // 2), limits)
+    pack = assign_rooms(sizes, rooms, key)
+    left = np.repeat(limits[None], rooms.num_packs, axis=0)
+    np.subtract.at(left, pack[pack >= 0], sizes[pack >= 0])
+    assert (left >= 0).all() and np.array_equal(left.T, rooms.rooms)
+    assert (pack >= 0).any()  # an empty pack takes any item
+
+
+@given(problems(), st.integers(1, 9))
+def test_best_fit_in_chunks_is_best_fit_of_each_chunk(problem: Problem, chunks: int) -> None:
+    sizes, limits = problem
+    together = best_fit_in_all(sizes, limits, chunks)
+    assert len(np.unique(together)) == sum(
+        len(np.unique(together[first::chunks])) for first in range(chunks)
+    )
+    one = best_fit_in_all(sizes, limits, 1)
+    assert_plan(one, *problem)
+    weights = module.scarcity(sizes, limits)
+    rooms: list[Int64s] = []  # the same, item by item
+    for size, pack in zip(sizes, one.tolist(), strict=True):
+        able = [k for k, room in enumerate(rooms) if (room >= size).all()]
+        if not able:
+            rooms.append(limits.copy())
+        assert pack == (
+            min(able, key=lambda k: int(rooms[k] @ weights)) if able else len(rooms) - 1
+        )
+        rooms[pack] -= size
+
+
+@pytest.mark.parametrize(("samples", "percent"), [(None, 1.5), (16, 2.0), (8, 3.0)])
+def test_packs_of_a_vlm_mix(samples: int | None, percent: float) -> None:
+    sizes, limits = vlm_problem(20_000, samples)
+    bound, _ = joint_bound(sizes, limits, NAMES[: len(limits)])
+    count = assert_plan(packed(sizes, limits, 1), sizes, limits)
+    assert count <= bound * (1 + percent / 100)
+
+
+@pytest.mark.parametrize(("tokens", "images"), [((1, 8193), 0.5), ((10, 60), 1.0)])
+def test_items_that_best_fit_alone_packs_well(tokens: tuple[int, int], images: float) -> None:
+    """They fill much of a pack, or images alone decide: dealing evenly leaves rooms unfilled."""
+    rng = np.random.default_rng(0)
+    held = np.where(rng.random(9000) < images, rng.integers(1, 9, 9000), 0)
+    sizes, limits = np.stack([rng.integers(*tokens, 9000), held], axis=1), np.array([8192, 12])
+    bound, _ = joint_bound(sizes, limits, NAMES[:2])
+    order = np.argsort(-(sizes @ module.scarcity(sizes, limits)), kind="stable")
+    dealt = len(np.unique(module._dealt(sizes[order], limits, 1)))
+    assert assert_plan(packed(sizes, limits, 1), sizes, limits) <= 1.01 * bound < dealt
+
+
+def test_input_order_does_not_change_the_number_of_packs_much() -> None:
+    sizes, limits = vlm_problem(5000)
+    shuffled = np.random.default_rng(0).permutation(len(sizes))
+    counts = [int(packed(s, limits, 1).max()) for s in (sizes, sizes[shuffled])]
+    assert abs(counts[0] - counts[1]) <= 0.01 * counts[0]
+
+
+def test_no_items() -> None:
+    assert len(packed(np.empty((0, 3), np.int64), np.array([5, 5, 5]), 0)) == 0
+
+
+@pytest.mark.parametrize("sizes", [[[6, 0]], [[1, 6]], [[0, 1]], [[1, -1]]])
+def test_impossible_items_are_refused(sizes: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="sizes must lie in"):
+        packed(np.array(sizes), np.array([5, 5]), 0)
