@@ -113,8 +113,8 @@ DECIDES = {
     "its ends": "{{ m.content.strip('ct') }}",
     "white space at its ends": "{{ m.content.strip('\n') }}|{{ m.content|trim }}",
     "JSON": "{{ m.content|tojson }}",
-    "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A{% endif %}"
-    "{{ m.content }}",
+    "what two make": "{% if loop.first and 'catdog' in m.content + messages[1].content %}A"
+    "{% endif %}{{ m.content }}",
 }
 TEXTS = ["cat", "Cat", " cat\n", "a cat", "dog", "dog cat", "cat cat", "\n", 'a "c"', "cattle", "t"]
 
