@@ -138,7 +138,7 @@ def test_processes_are_pooled_in_one_place_and_ray_is_in_one_folder() -> None:
             pools |= {name for _ in names & {"ProcessPoolExecutor", "Pool", "get_context"}}
             if "ray" in {source.partition(".")[0], *names} and "packidx" not in source:
                 ray.add(str(path.parent.relative_to(REPO)))
-    assert (pools, ray) == ({"packidx/run/local.py"}, {"packidx/run/ray"})
+    assert (pools, ray) == ({"packidx/run/engines.py"}, {"packidx/run/ray"})
 
 
 def logic(tree: ast.Module, text: str) -> list[tuple[int, str]]:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
+from packidx_cli.grouped import Group, GroupedCommand
+from packidx_cli.options import output_option, settings_option, trust_option, worker_options
+from packidx_cli.show.console import count, print_json, print_marked_text, say
+from packidx_cli.show.lengths.mistaken import print_mistaken
+from packidx_cli.show.lengths.table import (
+    damaged,
+    guessed,
+    print_lengths,
+    tell_discarded,
+    untrained_sources,
+)
+from packidx_cli.show.progress import progress_bar
+from packidx_cli.sources import source_options, sources_argument, warn_of_rejected
 
 from packidx.records.layout import PAIRS
 
-from ..grouped import Group, GroupedCommand
-from ..options import output_option, settings_option, trust_option, worker_options
-from ..show.console import print_json, say
-from ..show.lengths.mistaken import print_mistaken
-from ..show.lengths.table import damaged, guessed, print_lengths, tell_discarded, untrained_sources
-from ..show.progress import progress_bar
-from ..show.samples import print_samples, shown_samples
-from ..sources import source_options, sources_argument, warn_of_rejected
+if TYPE_CHECKING:
+    from packidx.inspect.shown import ShownSample
 
 _GROUPS = (
     Group(
@@ -113,7 +121,7 @@ def estimate(
     must not state the same.
     """
     if options["encode"] is None and options["transform"] is None:  # who may want it
-        from ..startup import spare_pandas
+        from packidx_cli.startup import spare_pandas
 
         spare_pandas()
     from packidx.estimate import estimate_lengths
@@ -146,3 +154,52 @@ def estimate(
     command = click.get_current_context().find_root().obj
     print_mistaken(summary.mistaken, command, len(summary.sources) == 1)
     warn_of_rejected(summary.sources, max_rejected, summary.path)
+
+
+def shown_samples(path: str, number: int, options: Mapping[str, Any]) -> list[ShownSample]:
+    """The first samples of the table at `path`, that was counted with the command's `options`.
+
+    Raises:
+        PackidxError: the encoder cannot be loaded.
+    """
+    from packidx.encode import ProcessorEncoder
+    from packidx.inspect import shown
+    from packidx.user_code.named import load_named
+    from packidx.user_code.transform import Transform
+
+    words: shown.Words | shown.Numbers = shown.Numbers()
+    if options["encode"] is not None:
+        encode = load_named(options["encode"], "--encode")
+    else:
+        policy = {} if options["labels"] is None else {"policy": options["labels"]}
+        encode = ProcessorEncoder(
+            options["processor"],
+            **policy,
+            settings=options["processor_settings"],
+            trust_remote_code=options["trust_remote_code"],
+        )
+        words = shown.Words(encode.files.tokenizer)
+    given, transform = options["transform"], None
+    if given is not None:
+        transform = Transform.load(given, options["seed"])
+    return shown.shown_samples(path, number, encode, words, transform)
+
+
+def print_samples(samples: list[ShownSample]) -> None:
+    """Each sample: what it is called, how long it is, and its text."""
+    for sample in samples:
+        named = " ".join(filter(None, (sample.source, sample.key, sample.pair)))
+        say("")
+        if sample.error is not None:
+            say(f"── {named}: cannot be built: {sample.error}")
+            continue
+        trained = f"{count(sample.label_tokens)} trained"
+        if not sample.label_tokens:
+            trained = "NOTHING is trained"
+        planned = ""
+        if sample.length != sample.planned_length:
+            planned = f" ({count(sample.planned_length)} by the table)"
+        say(f"── {named}: {count(sample.length)} tokens{planned}, {trained}")
+        print_marked_text([(run.text, run.trained) for run in sample.runs])
+    if not samples:
+        say("no sample to show: every record was rejected")

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from ..options import json_option, quiet_option, ranks_option
-from ..show.console import print_json, say, status, warn
+from packidx_cli.options import json_option, quiet_option, ranks_option
+from packidx_cli.show.console import print_json, say, status, warn
 
 if TYPE_CHECKING:
     from packidx.index import Index
+from collections.abc import Mapping
+
+from packidx_cli.show.console import (
+    count,
+    percent,
+    print_facts,
+    print_table,
+    say_wrapped,
+    with_parts,
+)
 
 
 @click.command()
@@ -47,8 +56,6 @@ def stats(index: str, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_jso
 def _print_lengths(path: str, as_json: bool) -> None:
     from packidx.inspect.stats.lengths import lengths_stats
 
-    from ..show.lengths.stats import print_lengths_stats
-
     found = lengths_stats(path)
     if as_json:
         print_json(found)
@@ -59,11 +66,11 @@ def _print_lengths(path: str, as_json: bool) -> None:
 def _print_index(
     opened: Index, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool
 ) -> None:
+    from packidx_cli.show.stats import print_details, print_short, print_verdict
+
     from packidx.index.described import untrained
     from packidx.inspect.stats import RANKS, pack_stats, sample_stats
     from packidx.inspect.verdict import verdict
-
-    from ..show.stats import print_details, print_short, print_verdict
 
     with status(quiet) as doing:
         packs = pack_stats(opened)
@@ -83,3 +90,87 @@ def _print_index(
     else:
         print_short(opened)
     warn(warnings)
+
+
+_QUANTILES = ("min", "p50", "p95", "p99", "max")
+
+
+def print_lengths_stats(stats: Mapping[str, Any]) -> None:
+    """`packidx.inspect.stats.lengths.lengths_stats` in a few tables."""
+    facts = {"samples": with_parts(stats["num_ok"], stats["methods"])}
+    facts["rejected"] = with_parts(stats["num_rejected"], stats["rejected"])
+    facts["tokens"] = count(stats["num_tokens"])
+    if stats["label_tokens"] is not None:
+        facts["tokens"] += f", of which {count(stats['label_tokens'])} are known to be trained on"
+    print_facts(stats["path"], facts)
+    _print_sources(stats["sources"])
+    _print_held(stats["sources"])
+    _print_longest(stats["longest"])
+    _print_capacities(stats)
+
+
+def _print_sources(sources: list[dict[str, Any]]) -> None:
+    rows = []
+    for source in sources:
+        length = source["length"] or dict.fromkeys(_QUANTILES)
+        cells = [count(source[name]) for name in ("num_ok", "num_rejected", "num_tokens")]
+        rows.append([_name(source["name"]), *cells, *(count(length[name]) for name in _QUANTILES)])
+    header = ["source", "samples", "rejected", "tokens"]
+    print_table([*header, *(f"{name} length" for name in ("min",)), *_QUANTILES[1:]], rows, right=1)
+
+
+def _print_held(sources: list[dict[str, Any]]) -> None:
+    """Labels and media, where anything is known of them."""
+    rows = []
+    for source in sources:
+        labels, tokens = source["label_tokens"], source["num_tokens"]
+        share = "–" if labels is None or not tokens else percent(labels / tokens, 1)
+        held = ", ".join(
+            f"{count(number)} {_HELD[kind]}" for kind, number in source["modality"].items()
+        )
+        media = [count(source[name]) for name in ("num_images", "num_videos")]
+        methods = ", ".join(source["methods"]) or "–"
+        rows.append([_name(source["name"]), methods, held or "–", share, *media])
+    header = ["source", "counted", "samples by what they hold", "trained on", "images", "videos"]
+    print_table(header, rows, right=3)
+
+
+_HELD = {"text": "text alone", "mixed": "mixed media", "unknown": "of unknown kind"}
+_HELD |= {kind: f"with {kind}" for kind in ("images", "videos", "audio")}
+
+
+def _print_longest(longest: list[dict[str, Any]]) -> None:
+    if longest:
+        rows = [
+            [row["key"] or _numbered(row), _name(row["source"]), count(row["length"])]
+            for row in longest
+        ]
+        print_table(["longest samples", "source", "length"], rows, right=2)
+
+
+def _numbered(row: Mapping[str, Any]) -> str:
+    return "–" if row["sample_id"] is None else f"sample {row['sample_id']}"
+
+
+def _print_capacities(stats: Mapping[str, Any]) -> None:
+    """What plans of several capacities would be."""
+    if stats["no_capacities"] is not None:
+        say_wrapped(f"no plan is looked at: {stats['no_capacities']}")
+        return
+    rows = []
+    for row in stats["capacities"]:
+        dropped = row["dropped_tokens"] / max(stats["num_tokens"], 1)
+        cells = [count(row["capacity"]), count(row["num_packs"]), percent(row["fill"], 2)]
+        rows.append([*cells, count(row["num_dropped"]), percent(dropped, 1)])
+    print_table(["capacity", "packs", "fill", "too long", "tokens dropped"], rows)
+    if any(row["planned_capacity"] != row["capacity"] for row in stats["capacities"]):
+        planned = ", ".join(count(row["planned_capacity"]) for row in stats["capacities"])
+        say_wrapped(f"margin: not all lengths are exact, so {planned} tokens are planned for")
+    say_wrapped(
+        "packs: by best-fit-decreasing, and no other option of `packidx plan`, whose --dry-run "
+        "looks at more"
+    )
+
+
+def _name(name: str | None) -> str:
+    return "–" if name is None else name

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from packidx.encode.config_values import InferredConfig, Unknown
 from packidx.encode.imports import allow_cuda_torchvision, transformers_class
-from packidx.encode.rope_inputs import arguments, check_sides
 from packidx.errors import MismatchError, OptionError
+
+if TYPE_CHECKING:
+    import torch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from packidx.encode.imports import import_torch
 
 if TYPE_CHECKING:
     import torch
@@ -261,3 +266,152 @@ def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return bool((one == other).all())
+
+
+_FROM_MEDIA = {"spatial_merge_size": "merge_size", "downsample_mode": "downsample_mode"}
+"""Name in the model's configuration → in that of the image or video processor."""
+_PARTS = ("image_processor", "video_processor")
+_ALSO = {"_start": "_bos", "_end": "_eos"}
+"""How processors name what configurations name otherwise."""
+_WRITTEN = {"newline": "\n"}
+"""Tokens of the vocabulary that no processor has a name for."""
+
+
+class Unknown(OptionError):
+    """A value of the configuration that the processor does not tell."""
+
+
+class InferredConfig:
+    """Stands for a configuration whose file is not there.
+
+    Ids of tokens and the merge size come from the processor. Other numbers are the default ones
+    and are noted in `unknown`; with `other` they are different ones, so that the two results are
+    equal only where such numbers do not count.
+
+    Args:
+        default: the default configuration of the model.
+        unknown: of the configuration that this one is inside of.
+    """
+
+    def __init__(
+        self, default: Any, processor: Any, other: bool = False, unknown: set[str] | None = None
+    ) -> None:
+        self._default, self._processor, self._other = default, processor, other
+        self.unknown: set[str] = set() if unknown is None else unknown
+        self._tokens: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _FROM_MEDIA:
+            return self._of_media(name)
+        if name.endswith(("_token_id", "_id")):
+            if name not in self._tokens:
+                self._tokens[name] = self._of_token(name)
+            return self._tokens[name]
+        default = getattr(self._default, name)
+        if hasattr(default, "to_dict"):
+            return InferredConfig(default, self._processor, self._other, self.unknown)
+        if not isinstance(default, int | float) or isinstance(default, bool):
+            raise self._missing(name)
+        self.unknown.add(name)
+        return 2 * default + 1 if self._other else default
+
+    def _of_media(self, name: str) -> Any:
+        for part in _PARTS:
+            value = getattr(getattr(self._processor, part, None), _FROM_MEDIA[name], None)
+            if value is not None:
+                return value
+        raise self._missing(name)
+
+    def _of_token(self, name: str) -> int:
+        stem = name.removesuffix("_id").removesuffix("_token")
+        owners = (self._processor, getattr(self._processor, "tokenizer", None))
+        stems = [stem]
+        for ending, other in _ALSO.items():
+            if stem.endswith(ending):
+                stems.append(stem.removesuffix(ending) + other)
+        for each in stems:
+            for owner in owners:
+                ident = getattr(owner, f"{each}_token_id", None)
+                if not isinstance(ident, int):
+                    ident = self._ident(getattr(owner, f"{each}_token", None))
+                if ident is not None:
+                    return ident
+        ident = self._ident(_WRITTEN.get(stem, f"<|{stem}|>"))
+        if ident is None:
+            raise self._missing(name)
+        return ident
+
+    def _ident(self, token: Any) -> int | None:
+        """Of a string that is one token."""
+        tokenizer = getattr(self._processor, "tokenizer", None)
+        if tokenizer is None or not isinstance(token, str):
+            return None
+        ids = tokenizer.encode(token, add_special_tokens=False)
+        return int(ids[0]) if len(ids) == 1 else None
+
+    def _missing(self, name: str) -> Unknown:
+        kind, model = type(self._processor).__name__, type(self._default).__name__
+        return Unknown(
+            f"{kind} does not tell {name} of its model ({model}), which positions hang on: give a"
+            " folder with the checkpoint's config.json"
+        )
+
+
+_SECONDS = ("video_second_per_grid", "second_per_grid_ts")
+_MERGED = 4  # patches per side that at most become one token
+
+
+def arguments(
+    taken: Mapping[str, Any], config: Any, processor: Any, sample: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """What `get_rope_index` takes of the sample, as the model's own forward hands it over."""
+    torch = import_torch()
+    input_ids = torch.as_tensor(sample["input_ids"]).reshape(1, -1)
+    given: dict[str, Any] = {**sample, "input_ids": input_ids}
+    given["attention_mask"] = torch.ones_like(input_ids)
+    if "mm_token_type_ids" in taken:
+        types = sample.get("mm_token_type_ids")
+        types = _types(input_ids, config, processor) if types is None else types
+        given["mm_token_type_ids"] = torch.as_tensor(types).reshape(1, -1)
+    seconds = next((sample[key] for key in _SECONDS if key in sample), None)
+    if seconds is not None:
+        given["second_per_grids"] = given["second_per_grid_ts"] = torch.as_tensor(seconds)
+    if "audio_seqlens" in taken:
+        heard = sample.get("feature_attention_mask")
+        given["audio_seqlens"] = None if heard is None else torch.as_tensor(heard).sum(-1)
+        given["use_audio_in_video"] = _sounds_inside(input_ids[0].tolist(), config)
+    return {name: given[name] for name in taken if given.get(name) is not None}
+
+
+def check_sides(name: str, rows: torch.Tensor, sample: Mapping[str, torch.Tensor]) -> None:
+    """Some models find media by the markers around them, and without those see none, in silence.
+
+    Args:
+        name: of the model's class.
+        rows: the positions that it made, ``[rows, T]``.
+
+    Raises:
+        MismatchError: all rows are alike, and there is a medium of several rows and columns.
+    """
+    grids = [sample[key] for key in ("image_grid_thw", "video_grid_thw") if key in sample]
+    largest = max((int(grid[:, 1:].amin(-1).max()) for grid in grids if len(grid)), default=0)
+    if largest > _MERGED and bool((rows == rows[:1]).all()):
+        raise MismatchError(
+            f"{name} gives this sample's media positions of one dimension: it does not find them;"
+            " let the chat template write the markers around them that the checkpoint's own does"
+        )
+
+
+def _types(input_ids: torch.Tensor, config: Any, processor: Any) -> Any:
+    """1 on an image's tokens, 2 on a video's, else 0."""
+    if hasattr(processor, "create_mm_token_type_ids"):
+        return processor.create_mm_token_type_ids(input_ids.tolist())
+    return input_ids.eq(config.image_token_id).int() + 2 * input_ids.eq(config.video_token_id).int()
+
+
+def _sounds_inside(ids: Sequence[int], config: Any) -> bool:
+    """Whether a video's tokens begin with those of its sound."""
+    pair = (config.vision_start_token_id, config.audio_start_token_id)
+    return pair in zip(ids, ids[1:], strict=False)

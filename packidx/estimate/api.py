@@ -6,14 +6,14 @@ import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packidx.errors import OptionError
-from packidx.estimate.again.decide import Taking, what_is_kept
 from packidx.estimate.again.earlier import Earlier, is_whole
-from packidx.estimate.again.recipe import is_same
-from packidx.estimate.again.told import TakenOver, all_taken_over
+from packidx.estimate.again.keep import Kept, kept_rows, matches
+from packidx.estimate.again.recipe import decision_difference, is_same
+from packidx.estimate.again.told import TakenOver, all_taken_over, nothing_taken_over, taken_over
 from packidx.estimate.comparison import choose_text_backend, compare
 from packidx.estimate.counter import CounterSettings, check_renders
 from packidx.estimate.job import (
@@ -270,3 +270,33 @@ def _summary(
         compared=None if manifest.encoder is None else manifest.encoder.compared,
         taken_over=taken,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """What is taken over."""
+
+    rows: Kept = field(default_factory=dict)
+    earlier: str | None = None
+    """Digest of the manifest of the table they are of; None where there are none."""
+    told: TakenOver | None = None
+
+
+def what_is_kept(job: EstimateJob, earlier: Earlier | None, wrong: str | None) -> Taking:
+    """What `job`, whose text backend and comparison are decided, takes over.
+
+    Args:
+        wrong: what is wrong with the manifest of a table that is of no use.
+
+    Raises:
+        OSError: a store cannot be asked.
+    """
+    if earlier is None:
+        return Taking() if wrong is None else Taking(told=nothing_taken_over(job, wrong))
+    reason = earlier.differs or decision_difference(job, earlier.manifest)
+    if reason is not None:
+        return Taking(told=nothing_taken_over(job, reason))
+    found = matches(job, earlier)
+    kept = kept_rows(job, earlier, found)
+    told = taken_over(job, earlier, found, kept)
+    return Taking(kept.rows, earlier.manifest.digest if kept.rows else None, told)

@@ -14,8 +14,7 @@ from packidx.estimate.counter import RecordCounter
 from packidx.estimate.examine import ShardContext, examine, raw_records
 from packidx.estimate.verdicts import facts, judged
 from packidx.io import urls
-from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared
-from packidx.processor.kinds import kind_of
+from packidx.processor.counts import NEEDS_TORCHVISION, TEXT, Compared, kind_of
 from packidx.processor.text.backends import choose_backend, reference_backend
 from packidx.records.containers.base import RawRecord, RecordRange, ShardScan
 from packidx.records.conversation import Conversation, MediaInfo

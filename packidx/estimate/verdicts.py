@@ -20,9 +20,8 @@ from typing import Any
 from packidx import digests
 from packidx.io import cache, files
 from packidx.processor.assemble import ProcessorFiles
-from packidx.processor.counts import NEEDS_TORCHVISION, Compared
+from packidx.processor.counts import NEEDS_TORCHVISION, Compared, kind_of
 from packidx.processor.folder import content_of
-from packidx.processor.kinds import kind_of
 from packidx.records.conversation import Conversation, Media, MediaInfo
 from packidx.records.media.audio import media_sound
 from packidx.records.media.paths import ANYWHERE

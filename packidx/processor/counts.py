@@ -218,7 +218,7 @@ class Compared:
     reason: str | None = None
     """Why nothing was compared."""
     equal: tuple[str, ...] = ()
-    """Kinds of samples (`packidx.processor.kinds`) of which each had the same tokens."""
+    """Kinds of samples (`packidx.processor.counts`) of which each had the same tokens."""
     unequal: Mapping[str, str] = field(default_factory=dict)
     """Kinds of which at least one sample had other tokens, and the first difference of each."""
     unbuilt: tuple[str, ...] = ()
@@ -260,3 +260,44 @@ def _order(kind: str) -> tuple[Any, ...]:
     base, _, words = kind.partition(", ")
     media = tuple(KINDS.index(part) for part in base.split("+") if part in KINDS)
     return base.startswith(INTERLEAVED), base == DOCUMENT, base != TEXT, len(media), media, words
+
+
+LISTS, EMPTY = "text in lists", "empty parts"
+TOOLS, NO_TOOLS = "tools", "an empty list of tools"
+CALLS, REASONING = "tool calls", "reasoning"
+TURNS = " turns"
+"""Behind the role of turns that not every chat has: ``'tool turns'``."""
+_USUAL = frozenset(("user", "assistant", "system"))
+_KEYS = {
+    **dict.fromkeys(("tool_calls", "function_call"), CALLS),
+    **dict.fromkeys(("reasoning_content", "reasoning", "thinking"), REASONING),
+}
+_names: dict[tuple[frozenset[str], frozenset[str], bool], str] = {}
+
+
+def kind_of(conversation: Conversation) -> str:
+    """The kind of a record: its media, then what else its messages have that matters, as in
+    ``'image+video, empty parts, tools'``."""
+    words = set()
+    for turn in conversation.turns:
+        role = turn.extra.get("role", turn.role) if turn.extra else turn.role
+        if role not in _USUAL:
+            words.add(role + TURNS)
+        if turn.text_as_list:
+            words.add(LISTS)
+        if not turn.parts or "" in turn.parts:
+            words.add(EMPTY)
+        if turn.extra:
+            words.update(word for key, word in _KEYS.items() if turn.extra.get(key))
+    if conversation.tools is not None:
+        words.add(TOOLS if conversation.tools else NO_TOOLS)
+    media = frozenset([medium.kind for medium in conversation.media])
+    key = media, frozenset(words), conversation.is_document
+    name = _names.get(key)
+    if name is None:
+        base = mixed_name(media) or TEXT
+        if conversation.is_document:
+            base = DOCUMENT if base == TEXT else INTERLEAVED
+            base += f" of {mixed_name(media)}" if media - {"image"} else ""
+        name = _names[key] = ", ".join([base, *sorted(words)])
+    return name

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from manifests import write_lengths
-from packidx_cli.show.preview import show
+from packidx_cli.commands.plan import show
 
 from packidx.plan import PlanOptions
 from packidx.plan.preview import PreviewRow, preview

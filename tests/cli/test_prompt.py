@@ -24,12 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packidx_cli.asking import Asker, Limits
 from packidx_cli.main import main
-from packidx_cli.prompt.completion import Words
-from packidx_cli.prompt.examples import EXAMPLES
-from packidx_cli.prompt.loop import is_complete, prompt
-from packidx_cli.prompt.session import COMMANDS, Session
+from packidx_cli.prompt.loop import Words, is_complete, prompt
+from packidx_cli.prompt.session import COMMANDS, EXAMPLES, Session
 from packidx_cli.prompt.statements import statements
-from packidx_cli.show.formats import as_short_table
+from packidx_cli.query import as_short_table
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput

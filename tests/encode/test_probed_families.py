@@ -17,7 +17,7 @@ from packidx.encode import ProcessorEncoder
 from packidx.encode.media import info_of
 from packidx.encode.probe import ProbedVision
 from packidx.encode.probe.blanks import noise
-from packidx.encode.probe.recorder import probe
+from packidx.encode.probe.learn import probe
 from packidx.encode.whole import NotBuilt, build_sample, ids_of, tensors_of
 from packidx.errors import BadRecord, PackidxError, SourceError
 from packidx.processor.assemble import ProcessorFiles

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packidx.errors import OptionError, SourceError
-from packidx.estimate import LengthsSummary, estimate_lengths, rows, tasks
+from packidx.estimate import LengthsSummary, estimate_lengths, tasks
 from packidx.format import schema
 from packidx.io import output_folder
 from packidx.processor.counter import ConversationCounter
@@ -157,7 +157,7 @@ def test_batches_do_not_change_a_byte(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimate_lengths(str(data), tmp_path / "one", workers=1)
-    monkeypatch.setattr(rows, "BATCH", 3)
+    monkeypatch.setattr(tasks, "BATCH", 3)
     estimate_lengths(str(data), tmp_path / "two", workers=1)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 

@@ -37,7 +37,7 @@ from webdataset import tariterators
 from packidx import estimate_lengths, open_index, plan_packs
 from packidx.errors import OptionError, SourceError
 from packidx.export.wds import WdsSummary, api, export_wds
-from packidx.export.wds.media import extension
+from packidx.export.wds.pack import extension
 from packidx.export.wds.texts import is_pairs, messages_of, pairs_of
 from packidx.index import Index
 from packidx.io import files

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from packidx.errors import BadRecord
-from packidx.estimate.rows import count_columns
+from packidx.estimate.tasks import count_columns
 from packidx.processor import ConversationCounter
 from packidx.records.conversation import Conversation, MediaInfo
 

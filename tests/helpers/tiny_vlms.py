@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
-from packidx.encode.config_values import InferredConfig, Unknown
+from packidx.encode.positions import InferredConfig, Unknown
 
 HEAD = 16
 SMALL = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packidx.precompute.in_place import set_keys
+from packidx.precompute.text import set_keys
 
 VALUES = {"_text_tokens": 12, "mm_inputs_meta": {"images_meta": [{"n_tokens": 4}]}}
 ADDED = '"_text_tokens":12,"mm_inputs_meta":{"images_meta":[{"n_tokens":4}]}'

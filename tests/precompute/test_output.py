@@ -16,7 +16,7 @@ from packidx_cli.main import main
 
 from packidx.errors import OptionError, SourceError
 from packidx.precompute import api, precompute
-from packidx.precompute.output import output_names
+from packidx.precompute.api import output_names
 from packidx.precompute.slices import ShardSlice, make_slices
 from packidx.records import shards as sources
 from packidx.records.containers import lines

@@ -28,9 +28,8 @@ from packidx.estimate import estimate_lengths
 from packidx.estimate.counter import CounterSettings, RecordCounter
 from packidx.estimate.examine import ShardContext
 from packidx.precompute import precompute
-from packidx.precompute.in_place import cell_spans
 from packidx.precompute.slices import make_slices
-from packidx.precompute.text import rewrite_text
+from packidx.precompute.text import cell_spans, rewrite_text
 from packidx.records import shards
 from packidx.records.containers import lines
 from packidx.records.layout import Layout

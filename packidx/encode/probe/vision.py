@@ -8,6 +8,7 @@ anything is called exact (`packidx.encode.proof`).
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,6 @@ from packidx.arrays import Int64s
 from packidx.digests import digest
 from packidx.encode.imports import load_real
 from packidx.encode.probe.blanks import image_shape, length_of, sound_shape, video_shape
-from packidx.encode.probe.steps import Steps, outside_in
 from packidx.encode.probe.table import EACH, INDEX, Learnt, Profile, Table
 from packidx.errors import BadRecord, MissingExtraError, PackidxError, SourceError
 from packidx.processor.chat_template.chat_template import ChatTemplate
@@ -265,3 +265,43 @@ def identity_of(processor: Any, template: ChatTemplate) -> list[str]:
         template.source,
         repr(sorted(template.special_tokens.items())),
     ]
+
+
+class Steps:
+    """Lengths of sound that were probed."""
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._learnt: dict[int, Learnt] = {}
+
+    def add(self, length: int, learnt: Learnt) -> None:
+        """Remember what a sound of so many samples became."""
+        if length not in self._learnt:
+            bisect.insort(self._lengths, length)
+        self._learnt[length] = learnt
+
+    def __getitem__(self, length: int) -> Learnt | None:
+        """What a sound becomes; None where it must be probed."""
+        if length in self._learnt:
+            return self._learnt[length]
+        at = bisect.bisect(self._lengths, length)
+        if not 0 < at < len(self._lengths):
+            return None
+        below, above = (self._learnt[self._lengths[n]] for n in (at - 1, at))
+        return below if below == above and below.problem is None else None
+
+
+def outside_in(lengths: Iterable[int]) -> list[int]:
+    """The same lengths in an order that soon has some around the others: both ends, the middle, the
+    middles of the halves …"""
+    ascending = sorted(set(lengths))
+    order = [ascending[0], ascending[-1]] if ascending else []
+    spans = [(0, len(ascending) - 1)]
+    for low, high in spans:  # it grows
+        middle = (low + high) // 2
+        if low < middle:
+            order.append(ascending[middle])
+            spans += [(low, middle), (middle, high)]
+        elif high - low > 1:
+            spans.append((low + 1, high))
+    return list(dict.fromkeys([*order, *ascending]))

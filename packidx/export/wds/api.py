@@ -6,10 +6,14 @@ killed leaves its finished shards to the next one of the same job. FORMAT.md has
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
+import sqlite3
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,8 @@ from typing import Any
 from packidx import digests
 from packidx.errors import OptionError
 from packidx.export.outputs import check_output, check_shards
-from packidx.export.wds import nv_meta
 from packidx.export.wds.pack import PackMembers, pack_members
-from packidx.export.wds.shards import ShardWriter, WrittenTar, entries_of
+from packidx.export.wds.shards import IndexEntry, ShardWriter, WrittenTar, entries_of
 from packidx.format.outputs import ExportedTar, WdsManifest
 from packidx.index import Index, open_index
 from packidx.io import files
@@ -38,7 +41,7 @@ KIND = Kind(
     format="packidx-wds",
     names=lambda stated: [
         *(f"{shard['path']}{ending}" for shard in stated["shards"] for ending in ("", ".idx")),
-        *(f"{nv_meta.FOLDER}/{name}" for name in nv_meta.NAMES),
+        *(f"{FOLDER}/{name}" for name in NAMES),
     ],
 )
 VERSION = 1
@@ -175,7 +178,7 @@ def _finish(
 ) -> WdsManifest:
     """Write what stands beside the tars: for Energon, and for whoever comes after."""
     entries = (entries_of(output, tar) for tar in tars)
-    nv_meta.write_nv_meta(output.table, tars, entries, output.identity)
+    write_nv_meta(output.table, tars, entries, output.identity)
     totals: dict[str, Any] = {name: sum(getattr(tar, name) for tar in tars) for name in _TOTALS}
     shards = tuple(
         ExportedTar(
@@ -234,3 +237,99 @@ def _piece(index: Index) -> str | None:
             if any(piece):
                 return f"sample {key!r} is split"
     return None
+
+
+FOLDER = ".nv-meta"
+NAMES = (".info.json", ".info.yaml", "split.yaml", "dataset.yaml", "index.sqlite", "index.uuid")
+"""All files of the folder."""
+
+SAMPLE_TYPE = "packed_multi_mix_qa"
+"""Subflavor by which a cooker knows the samples (LoongForge's name)."""
+
+_DATASET = f"""\
+__module__: megatron.energon
+__class__: CrudeWebdataset
+subflavors:
+  sample_type: {SAMPLE_TYPE}
+"""
+
+_TABLES = (
+    """CREATE TABLE samples (tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE,
+       sample_index INTEGER NOT NULL, byte_offset INTEGER, byte_size INTEGER)""",
+    """CREATE TABLE sample_parts (tar_file_id INTEGER, sample_index INTEGER, part_name TEXT,
+       content_byte_offset INTEGER, content_byte_size INTEGER)""",
+)
+_INDICES = (
+    "idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index)",
+    "idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, content_byte_offset)",
+    "idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, part_name, "
+    "content_byte_offset, content_byte_size)",
+)
+
+
+def write_nv_meta(
+    folder: str,
+    shards: Sequence[WrittenTar],
+    entries: Iterable[Sequence[IndexEntry]],
+    identity: str,
+) -> None:
+    """Write the folder ``.nv-meta`` beside the tars.
+
+    Args:
+        entries: the samples of each shard, in the same order.
+        identity: digest of everything that decides the tars; ``index.uuid`` follows from it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    meta = os.path.join(folder, FOLDER)
+    os.makedirs(meta, exist_ok=True)
+    counts = {"shard_counts": {shard.path: shard.num_packs for shard in shards}}
+    texts = {
+        ".info.json": json.dumps(counts, indent=2) + "\n",
+        # JSON is YAML; a line a shard, so that diff and grep serve.
+        ".info.yaml": "shard_counts:\n" + "".join(f"  {s.path}: {s.num_packs}\n" for s in shards),
+        "split.yaml": f"split_parts:\n  train:\n  - {_range(shards)}\n  val: []\n  test: []\n"
+        "exclude: []\n",
+        "dataset.yaml": _DATASET,
+        "index.uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"packidx:{identity}")),
+    }
+    for name, text in texts.items():
+        files.write_atomic(os.path.join(meta, name), text.encode())
+    _write_index(os.path.join(meta, "index.sqlite"), entries)
+    files.fsync_path(meta)
+
+
+def _range(shards: Sequence[WrittenTar]) -> str:
+    """The shards' names in braces, as Energon expands them; in quotes, for YAML."""
+    first, last = (shard.path.removesuffix(".tar") for shard in (shards[0], shards[-1]))
+    stem, _, low = first.rpartition("-")
+    if first == last:
+        return f"{first}.tar"
+    return f'"{stem}-{{{low}..{last.rpartition("-")[2]}}}.tar"'
+
+
+def _write_index(path: str, entries: Iterable[Sequence[IndexEntry]]) -> None:
+    """Where each sample and each part of it is in the tars."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA synchronous = OFF")  # it is written anew after a crash
+        for table in _TABLES:
+            database.execute(table)
+        for number, samples in enumerate(entries):
+            database.executemany(
+                "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
+                ((number, key, at, *span) for at, (key, *span, _) in enumerate(samples)),
+            )
+            database.executemany(
+                "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
+                (
+                    (number, at, *part)
+                    for at, (_, _, _, parts) in enumerate(samples)
+                    for part in parts
+                ),
+            )
+        for index in _INDICES:
+            database.execute(f"CREATE INDEX {index}")
+        database.commit()
+    os.chmod(path, 0o644)
+    files.fsync_path(path)

@@ -33,8 +33,7 @@ from packidx.inspect.report.origin import (
     preview_options,
     sweep_figure,
 )
-from packidx.inspect.report.page import page_of
-from packidx.inspect.report.svg import Drawer
+from packidx.inspect.report.page import Drawer, page_of
 from packidx.inspect.report.words import Series, count
 from packidx.inspect.sql import Asked, asked
 from packidx.inspect.stats import RANKS, sample_stats

@@ -47,8 +47,13 @@ from packidx.processor.chat_template.skeleton import (
 )
 from packidx.processor.chat_template.turns.fallback import Search
 from packidx.processor.chat_template.turns.find import find_turns
-from packidx.processor.chat_template.turns.rendering import Lost, Words, learn_words
-from packidx.processor.chat_template.turns.spans import Span, trained_spans
+from packidx.processor.chat_template.turns.rendering import (
+    Lost,
+    Span,
+    Words,
+    learn_words,
+    trained_spans,
+)
 from packidx.processor.labels import DEFAULT_POLICY, LabelPolicy
 from packidx.records.conversation import Conversation
 

@@ -13,7 +13,7 @@ from typing import Any
 from packidx.errors import BadRecord
 from packidx.processor.chat_template.limits import MAX_TEXT, check_unicode
 from packidx.processor.chat_template.placeholders import Placeholders
-from packidx.processor.chat_template.turns.spans import Span
+from packidx.processor.chat_template.turns.rendering import Span
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
 

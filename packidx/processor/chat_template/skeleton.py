@@ -22,10 +22,8 @@ from packidx.processor.chat_template.turns.rendering import (
     CharPosition,
     CharStretch,
     Hole,
-    Rendering,
-)
-from packidx.processor.chat_template.turns.spans import (
     Region,
+    Rendering,
     Span,
     join_stop,
     subtract,

@@ -5,6 +5,8 @@ Sizes are `smart_resize`'s; merge_size² patches make a token. Qwen3.5 has Qwen3
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packidx.arrays import Int64s
-from packidx.errors import BadRecord
+from packidx.errors import BadRecord, SourceError
 from packidx.processor.families.base import (
     CLIP_DEFAULTS,
     GRID_INPUTS,
     SIGLIP_DEFAULTS,
+    Expansion,
     Family,
     MediaCounts,
     Settings,
@@ -27,11 +30,14 @@ from packidx.processor.families.base import (
     no_video,
     refused,
 )
-from packidx.processor.families.qwen_video import (
-    Qwen2Videos,
-    Qwen3Videos,
-    QwenVideos,
-    build_videos,
+from packidx.processor.families.shared.frames import (
+    Frames,
+    frames_used,
+    known_fps,
+    sample_each,
+    timestamps,
+    too_few_frames,
+    too_narrow,
 )
 from packidx.processor.families.shared.resize import PixelLimits, pixel_limits, smart_resize
 from packidx.records.conversation import MediaInfo
@@ -129,3 +135,171 @@ def _family(name: str, processor_class: str, video: dict[str, Any]) -> Family:
 QWEN2_VL = _family("qwen2_vl", "Qwen2VLProcessor", _QWEN2_VIDEO)
 QWEN2_5_VL = _family("qwen2_5_vl", "Qwen2_5_VLProcessor", _QWEN2_VIDEO)
 QWEN3_VL = _family("qwen3_vl", "Qwen3VLProcessor", _QWEN3_VIDEO)
+
+
+_EXACT = 1 << 53
+"""Above it a product of sizes is no exact float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class QwenVideos(PixelLimits, ABC):
+    """A Qwen video processor."""
+
+    do_sample_frames: bool
+    """Whether frames are sampled; else all are taken."""
+    fps: float | None
+    """Frames to take per second."""
+    num_frames: int | None
+    """Frames to take, whatever the duration."""
+    min_frames: int
+    max_frames: int
+    token_cap: int | None
+    """`max_video_tokens` where `cap_pixels_per_frame`."""
+
+    def sample_frames(self, video: MediaInfo) -> Frames:
+        """See `VisionFamily.sample_frames`.
+
+        Raises:
+            BadRecord: as `frames_used`.
+        """
+        return frames_used(video, self._sample if self.do_sample_frames else None)
+
+    def count(self, videos: Sequence[MediaInfo]) -> MediaCounts:
+        """See `VisionFamily.count_videos`."""
+        frames, errors = sample_each(videos, self._frames)
+        num = np.array([len(taken) for taken in frames], np.int64)
+        sizes = np.array([(video.height, video.width) for video in videos], np.int64).reshape(-1, 2)
+        sizes[num == 0] = 0
+        height, width = self._resized(num, sizes[:, 0], sizes[:, 1])
+        grids = np.stack(
+            [
+                np.where(height > 0, -(-num // self.temporal_patch_size), 0),
+                height // self.patch_size,
+                width // self.patch_size,
+            ],
+            axis=1,
+        )
+        for number in np.flatnonzero(height == 0).tolist():
+            errors.setdefault(number, too_narrow(videos[number]))
+        tokens = grids.prod(axis=1) // self.merge_size**2
+        return MediaCounts(grids, tokens, self._expansions(videos, frames, grids), errors)
+
+    def _frames(self, video: MediaInfo) -> Frames:
+        if video.num_frames * video.height * video.width >= _EXACT:
+            size = f"{video.num_frames} frames of {video.width}x{video.height} pixels"
+            raise BadRecord("media_too_large", f"a video of {size}")
+        return self.sample_frames(video)
+
+    @abstractmethod
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        """The processor's own `sample_frames`."""
+
+    @abstractmethod
+    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
+        """Heights and widths ``[n]`` in pixels, 0 where impossible."""
+
+    def _expansions(
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
+    ) -> list[Expansion | None] | None:
+        """See `MediaCounts`."""
+        return None
+
+
+class Qwen2Videos(QwenVideos):
+    """`Qwen2VLVideoProcessor`."""
+
+    __slots__ = ()
+
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        step = self.temporal_patch_size
+        if self.fps is None:
+            num = round((self.num_frames or 0) / step) * step
+        else:
+            most = math.floor(min(self.max_frames, total) / step) * step
+            wanted = total / known_fps(fps) * self.fps
+            num = math.floor(min(max(wanted, self.min_frames), most, total) / step) * step
+        if not 0 < num <= total:
+            raise too_few_frames(total, max(num, step))
+        # There, `torch.arange(0, total, total / num).int()`: float32, one frame too many where the
+        # quotient is rounded down, and that is beyond the end. Its vectorised loop also rounds
+        # differently with each CPU's vector width, which moves a frame by one in 0.02 % of cases.
+        return (np.arange(num) * (total / num)).astype(np.float32).astype(np.int64)
+
+    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
+        limit: int | Int64s = self.max_pixels
+        if self.token_cap is not None:
+            total = int(self.token_cap * self.factor * self.factor * 0.9)
+            share = total * self.temporal_patch_size // np.maximum(frames, 1)
+            limit = np.maximum(np.minimum(limit, share), int(self.min_pixels * 1.05))
+        return smart_resize(heights, widths, self.factor, self.min_pixels, limit)
+
+
+class Qwen3Videos(QwenVideos):
+    """`Qwen3VLVideoProcessor`, and what `Qwen3VLProcessor` writes."""
+
+    __slots__ = ()
+
+    def _sample(self, total: int, fps: float | None) -> Frames:
+        wanted = int(total / known_fps(24 if fps is None else fps) * (self.fps or 0))
+        num = min(max(wanted, self.min_frames), self.max_frames, total)
+        return np.linspace(0, total - 1, num).round().astype(np.int64)
+
+    def _frames(self, video: MediaInfo) -> Frames:
+        frames = QwenVideos._frames(self, video)
+        if len(frames) < self.temporal_patch_size:
+            raise too_few_frames(len(frames), self.temporal_patch_size)
+        return frames
+
+    def _resized(self, frames: Int64s, heights: Int64s, widths: Int64s) -> tuple[Int64s, Int64s]:
+        if self.token_cap is None:
+            return self.resized(frames, heights, widths)
+        num = np.maximum(frames, 1)
+        frame = np.minimum(self.token_cap * self.factor * self.factor, self.max_pixels // num)
+        limit = np.maximum(frame, int(self.min_pixels * 1.05)) * num
+        return self.resized(frames, heights, widths, limit)
+
+    def _expansions(
+        self, videos: Sequence[MediaInfo], frames: Sequence[Frames], grids: Int64s
+    ) -> list[Expansion | None] | None:
+        return [
+            self._expansion(numbers, video.fps, tuple(grid)) if grid[0] else None
+            for video, numbers, grid in zip(videos, frames, grids.tolist(), strict=True)
+        ]
+
+    def _expansion(
+        self, frames: Frames, fps: float | None, grid: tuple[int, int, int]
+    ) -> Expansion:
+        size = self.temporal_patch_size
+        frames = np.append(frames, np.repeat(frames[-1:], -len(frames) % size))
+        first, last = timestamps(frames[::size], fps), timestamps(frames[size - 1 :: size], fps)
+        text = "".join(
+            f"<{(a + b) / 2:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
+            for a, b in zip(first, last, strict=True)
+        )
+        return Expansion(text, (grid[1] * grid[2] // self.merge_size**2,) * grid[0])
+
+
+def build_videos(kind: type[QwenVideos], settings: Settings) -> QwenVideos:
+    """From a video processor's complete settings.
+
+    Raises:
+        SourceError: they switch resizing off, lack the limits of pixels, or do not say how frames
+            are sampled.
+    """
+    limits = pixel_limits(settings, "video")
+    fps, num_frames = settings.get("fps"), settings.get("num_frames")
+    if settings["do_sample_frames"] and (fps is None) is (num_frames is None):
+        raise SourceError(
+            f"its video settings sample frames by fps {fps} and num_frames {num_frames}: "
+            "set one of them"
+        )
+    cap = settings.get("cap_pixels_per_frame")
+    return kind(
+        **limits,
+        do_sample_frames=bool(settings["do_sample_frames"]),
+        fps=fps,
+        num_frames=num_frames,
+        min_frames=int(settings["min_frames"]),
+        max_frames=int(settings["max_frames"]),
+        token_cap=int(settings["max_video_tokens"]) if cap else None,
+    )

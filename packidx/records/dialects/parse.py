@@ -19,15 +19,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import orjson
 
 from packidx.errors import BadRecord
 from packidx.records.conversation import Conversation, Media, Turn
+from packidx.records.dialects.columns import CAPTIONS
 from packidx.records.dialects.documents import is_document, plain_document
 from packidx.records.dialects.media_lists import MediaLists, media_lists, unread
 from packidx.records.dialects.preferences import refuse_preferences
-from packidx.records.dialects.single_turn import single_turn
-from packidx.records.dialects.tokens import tokens_of
+from packidx.records.dialects.webdataset import media_first
 from packidx.records.layout import TURN_KEYS
 from packidx.records.media.held import media_in
 from packidx.records.media.references import (
@@ -36,6 +37,7 @@ from packidx.records.media.references import (
     OBJECT,
     cut,
     integer,
+    media_entries,
     medium_of,
     named,
     part_kind,
@@ -263,3 +265,116 @@ def _with_system(record: Mapping[str, Any], turns: list[Turn]) -> tuple[Turn, ..
     if turns[0].role == "system":
         raise BadRecord("bad_turn", "the record has both 'system' and a leading system turn")
     return (Turn("system", (system,)), *turns)
+
+
+_USUAL = (
+    ("prompt", "query", "response"),
+    ("prompt", "query", "completion"),
+    ("instruction", "input", "output"),
+    ("question", "input", "answer"),
+)
+_MIXED = tuple(
+    (question, addition, answer)
+    for question, addition in {form[:2]: None for form in _USUAL}
+    for *_, answer in _USUAL
+)
+_FORMS = (*_USUAL, *(form for form in _MIXED if form not in _USUAL))
+
+
+def single_turn(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The record's turns, or None where it is no such row.
+
+    Raises:
+        BadRecord: ``bad_turn``, a text is none.
+    """
+    for question, addition, answer in _FORMS:
+        if record.get(question) is None or record.get(answer) is None:
+            continue
+        # LLaMA-Factory joins an instruction and its input by a newline.
+        texts = [record[question]] + ([record.get(addition)] if addition else [])
+        asked = "\n".join(_text(text, question) for text in texts if text not in (None, ""))
+        return _turns(record, asked, _text(record[answer], answer))
+    has_media = any(media_entries(record, kind)[1] for kind in LIST_KEYS)
+    for key in CAPTIONS:
+        if has_media and record.get(key) is not None:
+            return _turns(record, "", _text(record[key], key))
+    return None
+
+
+def _turns(record: Mapping[str, Any], asked: str, answered: str) -> list[dict[str, Any]]:
+    turns = []
+    for pair in _history(record.get("history")):
+        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+    turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+    turned: list[dict[str, Any]] = media_first({**record, "messages": turns})["messages"]
+    return turned
+
+
+def _history(history: Any) -> list[Any]:
+    if history in (None, ""):
+        return []
+    pairs: list[Any] = list(history) if isinstance(history, list | tuple) else [None]
+    for pair in pairs:
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not is_pair or not all(isinstance(text, str) for text in pair):
+            raise BadRecord("bad_turn", "'history' is not a list of [question, answer]")
+    return pairs
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise BadRecord("bad_turn", f"{name!r} is {named(value)}, not text")
+    return value
+
+
+IGNORED = -100
+"""The label of a position that is not trained on."""
+
+
+def tokens_of(record: Mapping[str, Any]) -> Conversation | None:
+    """The record's tokens as a conversation without turns, or None where it has none.
+
+    Lists, tuples, NumPy arrays and Arrow lists of integers are taken.
+
+    Raises:
+        BadRecord: ``bad_input_ids`` or ``bad_labels``.
+    """
+    ids = record.get("input_ids")
+    if ids is None:
+        return None
+    tokens = _checked(ids, "input_ids", 0)
+    stated = record.get("labels")
+    labels = None if stated is None else _checked(stated, "labels", IGNORED)
+    if labels is not None and len(labels) != len(tokens):
+        text = f"{len(labels)} labels for {len(tokens)} input_ids"
+        raise BadRecord("bad_labels", text)
+    count = integer(record.get("_text_tokens"), 0, MAX_TOKENS, "_text_tokens", "bad_text_tokens")
+    return Conversation((), count, input_ids=tokens, labels=labels)
+
+
+def _checked(value: Any, name: str, low: int) -> list[int]:
+    reason = f"bad_{name}"
+    if hasattr(value, "as_py"):
+        value = value.as_py()
+    elif hasattr(value, "to_pylist"):
+        value = value.to_pylist()
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise BadRecord(reason, f"{name!r} is {named(value)}, not a list of integers")
+    if len(value) == 0:
+        raise BadRecord(reason, f"{name!r} is empty")
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        array = np.empty((), object)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise BadRecord(reason, f"{name!r} is {cut(value)}, not a list of integers")
+    # A boolean among integers is one to NumPy, and no token.
+    if type(value) is not np.ndarray and any(type(item) is bool for item in value):
+        raise BadRecord(reason, f"{name!r} holds a boolean")
+    wrong = (array < 0) & (array != low) if low < 0 else array < 0
+    wrong |= array > MAX_TOKENS
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise BadRecord(reason, f"{name!r} holds {array[at]} at {at}, which is no token")
+    tokens: list[int] = array.tolist()
+    return tokens

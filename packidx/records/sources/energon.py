@@ -8,17 +8,19 @@ and `WebdatasetSplits` in Energon's flavors/webdataset/structs.py).
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import braceexpand
 
 from packidx.errors import SourceError
 from packidx.io import storage, urls
 from packidx.io.storage import unreadable
 from packidx.io.unique_keys import load_json, load_yaml
 from packidx.records.media.inside import is_inside, reach, refuse_outside
-from packidx.records.sources import braces
 
 FOLDER = ".nv-meta"
 TRAIN = "train"
@@ -259,11 +261,11 @@ def _names(path: str, patterns: Any) -> Iterable[str]:
     names: list[str] = []
     for pattern in patterns:
         try:
-            names += braces.expanded(pattern)
+            names += expanded(pattern)
         except ValueError as error:
             raise SourceError(f"{path} has {pattern!r:.100}: {error}; write it again") from None
-        if len(names) > braces.MAX_NAMES:
-            raise SourceError(f"{path} has a list of over {braces.MAX_NAMES:,} shards")
+        if len(names) > MAX_NAMES:
+            raise SourceError(f"{path} has a list of over {MAX_NAMES:,} shards")
     return names
 
 
@@ -282,3 +284,73 @@ def _loaded(folder: str, names: tuple[str, ...]) -> tuple[str, Any]:
         except ValueError as error:
             raise SourceError(f"{path} cannot be understood ({error}): write it again") from None
     return "", None
+
+
+MAX_NAMES = 1_000_000
+"""Names that a pattern, and all patterns of a list together, may stand for."""
+
+_NUMBERS = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")  # as the package has them
+_LETTERS = re.compile(r"^([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?$")
+
+
+def expanded(pattern: str) -> list[str]:
+    """The names that a pattern stands for.
+
+    Raises:
+        ValueError: its braces do not match, or the names are over `MAX_NAMES`.
+    """
+    try:
+        number = num_names(pattern)
+        names = list(braceexpand.braceexpand(pattern)) if number <= MAX_NAMES else []
+    except ValueError:  # of the package, or of Python for a number of thousands of digits
+        raise ValueError("its braces make no sense") from None
+    except RecursionError:
+        raise ValueError("its braces are nested too deeply") from None
+    if number > MAX_NAMES:
+        raise ValueError(f"it stands for over {MAX_NAMES:,} names")
+    return names
+
+
+def num_names(pattern: str) -> int:
+    """How many names a pattern stands for."""
+    total, depth, start, at = 1, 0, 0, 0
+    while at < len(pattern):
+        if pattern[at] == "\\":
+            at += 1
+        elif pattern[at] == "{":
+            depth += 1
+            start = at + 1 if depth == 1 else start
+        elif pattern[at] == "}":
+            depth -= 1
+            if depth == 0:
+                total *= _num_alternatives(pattern[start:at])
+        at += 1
+    return total
+
+
+def _num_alternatives(inside: str) -> int:
+    if (numbers := _NUMBERS.match(inside)) is not None:
+        return _num_steps(int(numbers[1]), int(numbers[2]), numbers[3])
+    if (letters := _LETTERS.match(inside)) is not None:
+        first, last = map(braceexpand.alphabet.index, letters.group(1, 2))
+        return _num_steps(first, last, letters[3])
+    return sum(map(num_names, _split(inside)))
+
+
+def _num_steps(first: int, last: int, step: str | None) -> int:
+    return abs(last - first) // (int(step or 1) or 1) + 1
+
+
+def _split(inside: str) -> list[str]:
+    """`inside` at its commas, without those within braces of their own."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(inside):
+        if inside[at] == "\\":
+            at += 1
+        elif inside[at] in "{}":
+            depth += 1 if inside[at] == "{" else -1
+        elif inside[at] == "," and depth == 0:
+            parts.append(inside[start:at])
+            start = at + 1
+        at += 1
+    return [*parts, inside[start:]]

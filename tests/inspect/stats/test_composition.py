@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packidx.hashing import derive_key
-from packidx.inspect.stats import composition as module
-from packidx.inspect.stats.composition import Composition
+from packidx.inspect.stats import stats as module
+from packidx.inspect.stats.stats import Composition
 from packidx.pack.counts import exact_dot
 from packidx.permutation import KeyedPermutation, permutation
 

@@ -19,8 +19,7 @@ from transformers.video_utils import VideoMetadata
 from packidx.encode import ProcessorEncoder
 from packidx.errors import BadRecord, SourceError
 from packidx.processor.families import FAMILIES
-from packidx.processor.families.idefics3 import Idefics3Vision
-from packidx.processor.families.shared.words import cardinal
+from packidx.processor.families.idefics3 import Idefics3Vision, cardinal
 from packidx.processor.fingerprint import complete_settings
 from packidx.records.conversation import MediaInfo
 

@@ -17,8 +17,7 @@ from range_reads import Reads
 from packidx.errors import BadRecord, SourceError
 from packidx.io import ranges
 from packidx.io.ranges import Extent, ReadAhead
-from packidx.records.media.image_headers import webp_size
-from packidx.records.media.images import image_size, open_image
+from packidx.records.media.images import image_size, open_image, webp_size
 
 EXIF = Image.Exif()
 EXIF[0x0112] = 6

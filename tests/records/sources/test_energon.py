@@ -22,7 +22,7 @@ from record_files import tar_of
 
 from packidx import estimate_lengths
 from packidx.errors import SourceError
-from packidx.records.sources import braces
+from packidx.records.sources import energon as braces
 from packidx.records.sources.find_shards import find_shards, not_read
 
 GOOD = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]}'

@@ -14,9 +14,8 @@ from torch_packs import IMAGE
 
 from packidx.errors import MismatchError
 from packidx.torch import collate
-from packidx.torch.model.isolation import IsolationError, check_isolation
+from packidx.torch.model.isolation import IsolationError, check_isolation, separate
 from packidx.torch.model.prepare import prepare_model
-from packidx.torch.model.separate import separate
 
 TOLERANCE = 1e-5
 MROPE = [family for family in FAMILIES if family.endswith("_vl")]

@@ -27,9 +27,8 @@ from torch_packs import IMAGE, SyntheticEncode
 
 from packidx.errors import MismatchError, OptionError
 from packidx.torch import PackedDataset, collate
-from packidx.torch.model.hooks import install, number_segments
 from packidx.torch.model.isolation import IsolationError, check_isolation
-from packidx.torch.model.prepare import prepare_model
+from packidx.torch.model.prepare import install, number_segments, prepare_model
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

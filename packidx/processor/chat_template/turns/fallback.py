@@ -12,8 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from packidx.errors import BadRecord
-from packidx.processor.chat_template.turns.rendering import Render
-from packidx.processor.chat_template.turns.spans import TOOL_CALLS, Region, Span, skip_space
+from packidx.processor.chat_template.turns.rendering import (
+    TOOL_CALLS,
+    Region,
+    Render,
+    Span,
+    skip_space,
+)
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Conversation, Media, Turn
 

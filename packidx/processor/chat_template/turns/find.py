@@ -13,14 +13,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from packidx.processor.chat_template.turns.rendering import (
+    THINKING,
     CharPosition,
     CharStretch,
     Hole,
     Lost,
+    Region,
     Rendering,
     Words,
+    skip_space,
 )
-from packidx.processor.chat_template.turns.spans import THINKING, Region, skip_space
 from packidx.processor.labels import LabelPolicy
 from packidx.records.conversation import Turn
 
