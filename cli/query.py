@@ -183,9 +183,6 @@ def _words(error: Exception, query: str, absent: dict[str, str]) -> str:
     return f"the query failed: {first}"
 
 
-if __name__ == "__main__":
-    main()
-
 
 _LONGEST = 40  # characters of a value in a table that is too wide
 _FEW = 3  # columns that a terminal has room for, if their values go on below
@@ -291,3 +288,7 @@ def _cell(value: Any) -> str:
 
 
 FORMATS = {"json": as_json, "csv": as_csv, "table": as_table}
+
+
+if __name__ == "__main__":
+    main()

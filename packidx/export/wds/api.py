@@ -240,7 +240,14 @@ def _piece(index: Index) -> str | None:
 
 
 FOLDER = ".nv-meta"
-NAMES = (".info.json", ".info.yaml", "split.yaml", "dataset.yaml", "index.sqlite", "index.uuid")
+NAMES: tuple[str, ...] = (
+    ".info.json",
+    ".info.yaml",
+    "split.yaml",
+    "dataset.yaml",
+    "index.sqlite",
+    "index.uuid",
+)
 """All files of the folder."""
 
 SAMPLE_TYPE = "packed_multi_mix_qa"
