@@ -22,10 +22,10 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from packidx_cli.show.console import format_table, json_text, visible
-from packidx_cli.startup import stated_memory
-
 from packidx.errors import OptionError, PackidxError
+
+from .show.console import format_table, json_text, visible
+from .startup import stated_memory
 
 _BLOCK = 1 << 20  # bytes of a message
 
@@ -181,7 +181,6 @@ def _words(error: Exception, query: str, absent: dict[str, str]) -> str:
     if "syntax error" in first and re.search(r"\b(window|group|offset)\b", query, re.I):
         first += '; the columns "window", "group" and "offset" need double quotes'
     return f"the query failed: {first}"
-
 
 
 _LONGEST = 40  # characters of a value in a table that is too wide

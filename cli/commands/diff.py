@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from packidx_cli.options import json_option, quiet_option, root_option
-from packidx_cli.show.console import (
+
+from ..options import json_option, quiet_option, root_option
+from ..show.console import (
     count,
     number_of,
     percent,

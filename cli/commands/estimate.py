@@ -7,21 +7,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from packidx_cli.grouped import Group, GroupedCommand
-from packidx_cli.options import output_option, settings_option, trust_option, worker_options
-from packidx_cli.show.console import count, print_json, print_marked_text, say
-from packidx_cli.show.lengths.mistaken import print_mistaken
-from packidx_cli.show.lengths.table import (
+
+from packidx.records.layout import PAIRS
+
+from ..grouped import Group, GroupedCommand
+from ..options import output_option, settings_option, trust_option, worker_options
+from ..show.console import count, print_json, print_marked_text, say
+from ..show.lengths.mistaken import print_mistaken
+from ..show.lengths.table import (
     damaged,
     guessed,
     print_lengths,
     tell_discarded,
     untrained_sources,
 )
-from packidx_cli.show.progress import progress_bar
-from packidx_cli.sources import source_options, sources_argument, warn_of_rejected
-
-from packidx.records.layout import PAIRS
+from ..show.progress import progress_bar
+from ..sources import source_options, sources_argument, warn_of_rejected
 
 if TYPE_CHECKING:
     from packidx.inspect.shown import ShownSample
@@ -121,7 +122,7 @@ def estimate(
     must not state the same.
     """
     if options["encode"] is None and options["transform"] is None:  # who may want it
-        from packidx_cli.startup import spare_pandas
+        from ..startup import spare_pandas
 
         spare_pandas()
     from packidx.estimate import estimate_lengths

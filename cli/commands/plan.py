@@ -6,10 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
-from packidx_cli.grouped import Group, GroupedCommand
-from packidx_cli.options import json_option, quiet_option, read_state
-from packidx_cli.show.console import print_json, say, status, warn
-from packidx_cli.show.plan import print_plan
 
 from packidx.plan.options import (
     DEFAULTS,
@@ -21,13 +17,18 @@ from packidx.plan.options import (
     dashed,
 )
 
+from ..grouped import Group, GroupedCommand
+from ..options import json_option, quiet_option, read_state
+from ..show.console import print_json, say, status, warn
+from ..show.plan import print_plan
+
 if TYPE_CHECKING:
     from packidx.index import Index
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from packidx_cli.show.console import count, number_of, percent, print_table, say_wrapped
+from ..show.console import count, number_of, percent, print_table, say_wrapped
 
 if TYPE_CHECKING:
     from packidx.plan.preview import PreviewRow
@@ -148,7 +149,7 @@ def plan(
 
     LENGTHS is a table that `packidx estimate` wrote, or any Parquet with a column `length`.
     """
-    from packidx_cli.startup import keep_freed_memory, spare_pandas
+    from ..startup import keep_freed_memory, spare_pandas
 
     spare_pandas()
     keep_freed_memory()

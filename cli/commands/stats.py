@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from packidx_cli.options import json_option, quiet_option, ranks_option
-from packidx_cli.show.console import print_json, say, status, warn
+
+from ..options import json_option, quiet_option, ranks_option
+from ..show.console import print_json, say, status, warn
 
 if TYPE_CHECKING:
     from packidx.index import Index
 from collections.abc import Mapping
 
-from packidx_cli.show.console import (
+from ..show.console import (
     count,
     percent,
     print_facts,
@@ -66,11 +67,11 @@ def _print_lengths(path: str, as_json: bool) -> None:
 def _print_index(
     opened: Index, ranks: tuple[int, ...], verbose: bool, quiet: bool, as_json: bool
 ) -> None:
-    from packidx_cli.show.stats import print_details, print_short, print_verdict
-
     from packidx.index.described import untrained
     from packidx.inspect.stats import RANKS, pack_stats, sample_stats
     from packidx.inspect.verdict import verdict
+
+    from ..show.stats import print_details, print_short, print_verdict
 
     with status(quiet) as doing:
         packs = pack_stats(opened)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from packidx_cli.grouped import Group, GroupedCommand
-from packidx_cli.options import json_option, quiet_option, read_state, root_option
-from packidx_cli.show.console import number_of, print_json, status
 
 from packidx.errors import NotFoundInIndex
+
+from ..grouped import Group, GroupedCommand
+from ..options import json_option, quiet_option, read_state, root_option
+from ..show.console import number_of, print_json, status
 
 if TYPE_CHECKING:
     from packidx.index import Index
@@ -18,7 +19,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from packidx_cli.show.console import (
+from ..show.console import (
     count,
     format_table,
     print_facts,

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-from packidx_cli.grouped import Group, GroupedCommand
-from packidx_cli.options import index_options, make_encoder, refuse_two_encoders
-from packidx_cli.show.console import print_json, status
 
 from packidx.errors import MissingExtraError, OptionError, VerificationError
+
+from ..grouped import Group, GroupedCommand
+from ..options import index_options, make_encoder, refuse_two_encoders
+from ..show.console import print_json, status
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from packidx_cli.show.console import count, print_marked, print_table, say
+from ..show.console import count, print_marked, print_table, say
 
 if TYPE_CHECKING:
     from packidx.inspect.verify.check import Check, Difference, SourceSeen

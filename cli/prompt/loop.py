@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from packidx_cli.asking import Asker
-from packidx_cli.prompt.session import Session
-from packidx_cli.prompt.statements import statements
-from packidx_cli.show.console import say, warn
 from prompt_toolkit import PromptSession
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -17,18 +13,24 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from packidx.errors import PackidxError
 from packidx.io import cache
 
+from ..asking import Asker
+from ..show.console import say, warn
+from .session import Session
+from .statements import statements
+
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked
 import re
 from collections.abc import Iterable
 
-from packidx_cli.prompt.session import COMMANDS, MODES
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from packidx.format.index import TABLES
 from packidx.format.schema import ALL_LENGTHS
 from packidx.index.tables import SOURCES, STEPS
+
+from .session import COMMANDS, MODES
 
 _WORDS = {"exit": ".quit", "quit": ".quit", "help": ".help"}
 """Commands that people write without their dot."""

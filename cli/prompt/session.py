@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packidx_cli.asking import Asker
-from packidx_cli.show.console import count, print_table, say
-
 from packidx.errors import OptionError
+
+from ..asking import Asker
+from ..show.console import count, print_table, say
 
 if TYPE_CHECKING:
     from packidx.inspect.sql import Asked

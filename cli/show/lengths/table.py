@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from packidx_cli.show.console import (
+from ...sources import print_columns, print_sources
+from ..console import (
     count,
     not_read,
     number_of,
@@ -14,8 +15,7 @@ from packidx_cli.show.console import (
     taken_from,
     with_parts,
 )
-from packidx_cli.show.facts import compared_fact
-from packidx_cli.sources import print_columns, print_sources
+from ..facts import compared_fact
 
 if TYPE_CHECKING:
     from packidx.estimate import LengthsSummary
